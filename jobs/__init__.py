@@ -1,0 +1,1 @@
+"""Everything that knows Spark: wrapped stages, the command line, ready-made jobs."""

@@ -1,0 +1,178 @@
+"""The one place that touches Spark's JVM internals, through py4j. PySpark 4.0 to 4.3, classic only.
+
+Strategy: plan the map side on a clone of the user's session (adaptive planning off), so the user's
+session keeps its settings; hand the read side back as a `LogicalRDD` with the true partitioning and
+statistics, so that Spark plans no second exchange on the key.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from durable_shuffle.serialization.errors import IncompatibleError
+
+_LOGICAL_RDD_ARGUMENTS = (9, 10)
+"""4.0 to 4.2 take nine constructor arguments, 4.3 a tenth, a boolean."""
+
+
+def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
+    clone = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]  # noqa: SLF001
+    settings = {"spark.sql.adaptive.enabled": "false", **conf}
+    for key, value in settings.items():
+        clone.conf().set(key, value)
+    return SparkSession(spark.sparkContext, clone)
+
+
+def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
+    """Return the same analysed query, planned by `session`."""
+    return _of_rows(session, df._jdf.queryExecution().analyzed())  # noqa: SLF001
+
+
+def partition_count(df: DataFrame) -> int:
+    """Return how many partitions the physical plan of `df` has. Plans, runs nothing."""
+    return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
+
+
+def native_exchanges(df: DataFrame) -> int:
+    """Return how many shuffle exchanges of Spark's own the physical plan holds."""
+    return _count_exchanges(df._jdf.queryExecution().executedPlan())  # noqa: SLF001
+
+
+def _count_exchanges(plan: Any) -> int:
+    own = plan.getClass().getSimpleName() == "ShuffleExchangeExec"
+    return int(own) + sum(_count_exchanges(child) for child in _items(plan.children()))
+
+
+def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
+    """Return where the key columns stand in `df`, None if one is computed.
+
+    Args:
+        keys: `df.select(...)` of the key columns.
+    """
+    ids = [_id(a) for a in _output(df)]
+    wanted = [_id(a) for a in _output(keys)]
+    if any(w not in ids for w in wanted):
+        return None
+    return tuple(ids.index(w) for w in wanted)
+
+
+def with_durable_rows(
+    df: DataFrame,
+    rows: DataFrame,
+    *,
+    hashed_by: Sequence[int],
+    partitions: int,
+    row_count: int,
+    data_bytes: int,
+) -> tuple[DataFrame, int]:
+    """Return a DataFrame with the columns of `df` whose rows come from `rows`, and its RDD's id.
+
+    Args:
+        rows: columns in the same order, one partition per subpartition.
+        hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
+            the partitioning says nothing.
+        data_bytes: estimated uncompressed size.
+    """
+    session = df.sparkSession
+    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+    output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    physical = jvm.org.apache.spark.sql.catalyst.plans.physical
+    if hashed_by:
+        attributes = [output.apply(i) for i in hashed_by]
+        partitioning = physical.HashPartitioning(_seq(jvm, attributes), partitions)
+    else:
+        partitioning = physical.UnknownPartitioning(partitions)
+    rdd = rows._jdf.queryExecution().toRdd()  # noqa: SLF001
+    none, nil = jvm.scala.Option.empty(), _seq(jvm, [])
+    statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
+    logical_rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
+    arity = _arity(jvm, "org.apache.spark.sql.execution.LogicalRDD")
+    arguments: list[Any] = [
+        output,
+        rdd,
+        partitioning,
+        nil,
+        False,
+        none,
+        session._jsparkSession,  # type: ignore[attr-defined]  # noqa: SLF001
+        jvm.scala.Option.apply(statistics),
+        none,
+    ]
+    if arity == 10:  # noqa: PLR2004 - see _LOGICAL_RDD_ARGUMENTS
+        arguments.append(False)
+    return _of_rows(session, logical_rdd(*arguments)), int(rdd.id())
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Python workers see these columns, times in UTC."""
+    parameters = inspect.signature(to_arrow_schema).parameters
+    if "timezone" in parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
+
+
+def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
+    """Return a Catalyst `Statistics`.
+
+    py4j turns every Scala BigInt into a Python number, so none can be passed as an argument. The
+    way round: a `Range` states its row count as Some(BigInt), and lists built from it inside the
+    JVM reach the constructor by reflection.
+    """
+    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def some(number: int) -> Any:
+        numbers = session._jsparkSession.range(number)  # type: ignore[attr-defined]  # noqa: SLF001
+        return numbers.queryExecution().optimizedPlan().stats().rowCount()
+
+    name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
+    no_columns = _module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
+    arguments = some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(False)  # noqa: FBT003
+    array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
+    return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
+
+
+def _module(jvm: Any, name: str) -> Any:
+    """Return a Scala object, for classes whose static forwarders are missing."""
+    return getattr(getattr(jvm, f"{name}$"), "MODULE$")
+
+
+def _arity(jvm: Any, name: str) -> int:
+    found = [
+        int(c.getParameterCount()) for c in jvm.java.lang.Class.forName(name).getConstructors()
+    ]
+    for arity in _LOGICAL_RDD_ARGUMENTS:
+        if arity in found:
+            return arity
+    raise IncompatibleError(
+        f"this Spark's LogicalRDD takes {found} arguments, expected one of "
+        f"{_LOGICAL_RDD_ARGUMENTS}: PySpark 4.0 to 4.3 are supported"
+    )
+
+
+def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
+    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _output(df: DataFrame) -> list[Any]:
+    return _items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
+
+
+def _id(attribute: Any) -> str:
+    return str(attribute.exprId().toString())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def _seq(jvm: Any, items: Sequence[Any]) -> Any:
+    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

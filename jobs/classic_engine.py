@@ -1,0 +1,107 @@
+"""Stages on classic Spark: planned on a cloned session, run on just the missing producers."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark users know
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+from durable_shuffle.jobs import catalyst
+from durable_shuffle.jobs.engine import Planned, ReadBack
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
+from durable_shuffle.jobs.tasks import (
+    ID_COLUMN,
+    RESULT_SCHEMA,
+    ArrowFunction,
+    MapResult,
+    map_result,
+)
+
+_TRANSFER_CONF = {"spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
+"""Per-batch cost between JVM and Python is about a millisecond; 10,000 rows is Spark's default."""
+
+
+class ClassicEngine:
+    """Implements `Engine` for a session with a SparkContext."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._stage_of_rdd: dict[int, str] = {}
+        local = spark.sparkContext.master.startswith("local") and not (
+            spark.sparkContext.master.startswith("local-cluster")
+        )
+        default = "1" if local else "4"
+        self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
+
+    def arrow_schema(self, df: DataFrame) -> pa.Schema:
+        schema = catalyst.arrow_schema(df.schema)
+        return pa.schema([f.with_name(f"c{i}") for i, f in enumerate(schema)])
+
+    def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
+        keys = df.select(*cols)
+        found = catalyst.key_positions(cast("ClassicFrame", df), cast("ClassicFrame", keys))
+        return found or ()
+
+    def identify(self, df: DataFrame) -> PlanIdentity:
+        return identify_plan(cast("ClassicFrame", df), self._stage_of_rdd.get)
+
+    def planning_settings(self) -> dict[str, str]:
+        return split_settings(self._spark)
+
+    def plan(
+        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+    ) -> Planned:
+        session = catalyst.planning_session(self._spark, {**_TRANSFER_CONF, **conf})
+        shaped = catalyst.on_session(cast("ClassicFrame", with_partition_ids(df, cols, n)), session)
+        return Planned(
+            shaped,
+            catalyst.partition_count(shaped),
+            identify_splits(shaped),
+            catalyst.native_exchanges(shaped),
+        )
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        out = planned.df.mapInArrow(function, RESULT_SCHEMA)
+        context = self._spark.sparkContext
+        before = context.getLocalProperty("spark.job.description")
+        context.setJobDescription(label)
+        try:
+            rows = context.runJob(out.rdd, list, list(producers))
+        finally:
+            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+        return [map_result(row.asDict()) for row in rows]
+
+    def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        session = catalyst.planning_session(self._spark, {})
+        rows = read_frame(session, df, back)
+        frame, rdd = catalyst.with_durable_rows(
+            cast("ClassicFrame", df),
+            cast("ClassicFrame", rows),
+            hashed_by=back.hashed_by,
+            partitions=back.partitions,
+            row_count=back.rows,
+            data_bytes=back.memory_bytes,
+        )
+        self._stage_of_rdd[rdd] = back.fingerprint
+        return frame
+
+
+def with_partition_ids(df: DataFrame, cols: Sequence[str | Column], n: int | None) -> DataFrame:
+    """Return `df` with columns c0, c1, …; with key columns, Spark's partition id comes last."""
+    names = [f"c{i}" for i in range(len(df.columns))]
+    if not cols:
+        return df.toDF(*names)
+    ids = F.pmod(F.hash(*cols), F.lit(n)).alias(ID_COLUMN)
+    return df.select("*", ids).toDF(*names, ID_COLUMN)
+
+
+def read_frame(session: SparkSession, df: DataFrame, back: ReadBack) -> DataFrame:
+    """Return the stored rows as a DataFrame with columns c0, c1, …, one partition per k."""
+    schema = df.toDF(*[f"c{i}" for i in range(len(df.columns))]).schema
+    numbers = session.range(0, back.partitions, 1, back.partitions)
+    return numbers.mapInArrow(back.function, schema)

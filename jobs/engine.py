@@ -1,0 +1,67 @@
+"""What the stage runner needs from a Spark session; one implementation per kind of session."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
+from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The map side of a stage, planned but not run."""
+
+    df: DataFrame
+    """Columns c0, c1, … and, for hash partitioning, the partition id as the last column."""
+    producers: int
+    splits: str
+    native_exchanges: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What the read side is made from."""
+
+    function: ArrowFunction
+    partitions: int
+    hashed_by: tuple[int, ...]
+    """Positions of the key columns; empty if rows are not hash partitioned."""
+    rows: int
+    memory_bytes: int
+    fingerprint: str
+
+
+class Engine(Protocol):
+    """Classic Spark or Spark Connect. `df` always is the user's, untouched."""
+
+    task_tries: int
+    """How often Spark runs a failing task."""
+
+    def arrow_schema(self, df: DataFrame) -> pa.Schema:
+        """Arrow schema of the rows as Python workers see them, columns named c0, c1, …"""
+
+    def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
+        """Positions of plain key columns; empty if a key is computed."""
+
+    def identify(self, df: DataFrame) -> PlanIdentity:
+        """Fingerprint the plan of `df`."""
+
+    def planning_settings(self) -> dict[str, str]:
+        """The settings that decide input splits, with their values of now."""
+
+    def plan(
+        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+    ) -> Planned:
+        """Plan the map side under `conf`. With `cols`, adds Spark's own partition ids modulo n."""
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        """Run the map tasks of `producers` (at least) and return their results."""
+
+    def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        """Return a DataFrame with the columns of `df` over the stored rows."""

@@ -1,0 +1,17 @@
+"""Chooses the engine that fits a session."""
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.ship import is_connect
+
+
+def engine_for(spark: SparkSession) -> Engine:
+    """Return the engine of the session's kind."""
+    if is_connect(spark):
+        from durable_shuffle.jobs.connect_engine import ConnectEngine  # noqa: PLC0415
+
+        return ConnectEngine(spark)
+    from durable_shuffle.jobs.classic_engine import ClassicEngine  # noqa: PLC0415
+
+    return ClassicEngine(spark)

@@ -1,0 +1,284 @@
+"""`DurableShuffle`: the entry point for Spark users. It holds the claim of a job and wraps stages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, cast
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from durable_shuffle.jobs.preflight import default_url, preflight
+from durable_shuffle.jobs.report import Report, StageReport
+from durable_shuffle.jobs.ship import is_connect, ship
+from durable_shuffle.jobs.stage_runner import Explanation, StageRequest, StageRunner
+from durable_shuffle.recovery.resume import ReusePolicy
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.cleanup import Freed, release_stage
+from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.layout import StagePath, check_name
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.records import StageReleased
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import open_stage, read_state
+
+Retention = Literal["until_released"] | timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class StageInfo:
+    """A stored stage, as `stages()` lists it."""
+
+    name: str
+    fingerprint: str
+    incarnation: str
+    sealed: bool
+    producers: int | None
+    partitions: int
+    rows: int | None
+    data_bytes: int | None
+    created_wall_seconds: float
+
+
+class DurableShuffle:
+    """Durable stages of one Spark job.
+
+    The newest driver of a job wins: creating this object claims the job, and an older driver stops
+    with FencedError at its next write. Stored stages outlive the Spark application; a later run
+    with the same job name and the same plan reads them instead of computing them again.
+
+    Args:
+        spark: a classic or Spark Connect session.
+        url: any fsspec URL with an exclusive create (local folders, S3, GCS, Azure). Default: the
+            Spark conf `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
+        job: name of the job under `url`; letters, digits, '.', '_', '-'.
+        version: vouches for inputs that cannot be recognised in another run (RDDs, unknown
+            sources): equal versions mean equal inputs.
+        reuse: "auto" reuses what fits, "never" starts fresh, "require" refuses to run producers of
+            a stage that is not stored.
+        on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
+            if one ever claimed it.
+        retention: "until_released", or an age after which a stage is released when the job is next
+            claimed.
+        storage_options: handed to fsspec; never written anywhere.
+
+    Not guaranteed: effects of your own code in map functions happen at least once, not once. A
+    local folder protects against the death of processes, not of the disk.
+
+    Raises:
+        InvalidInputError: a bad name, url or option; no permission; a root that hosts do not share.
+        ConflictError: `on_conflict="fail"` and the job is claimed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        url: str | None = None,
+        *,
+        job: str,
+        version: str | None = None,
+        reuse: ReusePolicy = "auto",
+        on_conflict: Literal["take_over", "fail"] = "take_over",
+        retention: Retention = "until_released",
+        storage_options: Mapping[str, object] | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        check_name("job", job)
+        _check_option("reuse", reuse, ("auto", "never", "require"))
+        _check_option("on_conflict", on_conflict, ("take_over", "fail"))
+        if retention != "until_released" and not isinstance(retention, timedelta):
+            raise InvalidInputError(
+                f"retention must be 'until_released' or a timedelta, found={retention!r}"
+            )
+        self._spark, self._job = spark, job
+        self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
+        self._settings = settings or Settings()
+        self._url = url or default_url(spark)
+        storage = open_storage(self._url, storage_options)
+        ship(spark)
+        storage = preflight(spark, storage, job, self._ids)
+        self._storage = CountingStorage(storage)
+        self._log = JobLog.claim(
+            self._storage, job, self._ids.new_id(), take_over=on_conflict == "take_over"
+        )
+        self._reports: list[StageReport] = []
+        self._runner = StageRunner(
+            spark=spark,
+            storage=self._storage,
+            task_storage=storage,
+            log=self._log,
+            version=version,
+            policy=reuse,
+            settings=self._settings,
+            clock=self._clock,
+            ids=self._ids,
+        )
+        if isinstance(retention, timedelta):
+            self.release(older_than=retention)
+
+    def __enter__(self) -> "DurableShuffle":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave everything as it is: stored stages outlive this object."""
+
+    @property
+    def url(self) -> str:
+        """Where the data lives, without credentials."""
+        return self._storage.description
+
+    @property
+    def generation(self) -> int:
+        """This driver's fencing number, from 1."""
+        return self._log.generation
+
+    def durable(self, df: DataFrame, *, name: str | None = None) -> DataFrame:
+        """Store `df` once and return it read back, with the same partitions in the same order.
+
+        Eager: when this returns, every partition is committed. Use it where you would use
+        `checkpoint()`.
+
+        Args:
+            name: label of the stage, default "durable"; part of its identity.
+        """
+        return self._run(StageRequest(df, name or "durable", None, ()))
+
+    def repartition(
+        self,
+        df: DataFrame,
+        n: int | str | Column | None = None,
+        *cols: str | Column,
+        name: str | None = None,
+    ) -> DataFrame:
+        """Store `df` partitioned as `df.repartition(n, *cols)` would, and return it read back.
+
+        Eager. Rows with equal keys are in the partition where Spark itself would put them, so on
+        classic Spark a following join or group-by on the key needs no second exchange. Without
+        columns rows are dealt out in turn.
+
+        Args:
+            n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. A column may
+                stand here, as in Spark.
+            cols: key columns, by name or as plain columns.
+            name: label of the stage, default "repartition"; part of its identity.
+
+        Raises:
+            InvalidInputError: a bad `n`, an unknown column, a key type that has no hash (maps).
+            FencedError: a newer driver claimed the job.
+        """
+        return self._run(self._repartition_request(df, n, cols, name))
+
+    def explain(
+        self,
+        df: DataFrame,
+        n: int | str | Column | None = None,
+        *cols: str | Column,
+        name: str | None = None,
+    ) -> Explanation:
+        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why. Runs nothing.
+
+        With `n=None` and no columns it explains `durable(df)`.
+        """
+        if n is None and not cols:
+            return self._runner.explain(StageRequest(df, name or "durable", None, ()))
+        return self._runner.explain(self._repartition_request(df, n, cols, name))
+
+    def report(self) -> Report:
+        """Return what this object did so far, per stage and in sum."""
+        return Report(self._job, self.generation, tuple(self._reports))
+
+    def stages(self) -> list[StageInfo]:
+        """Return the job's stored stages, oldest first."""
+        return [self._info(path) for path in self._log.state.order]
+
+    def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
+        """Delete stored stages for good.
+
+        Args:
+            name: only stages with this label.
+            older_than: only stages described longer ago than this, by the wall clock.
+
+        Returns:
+            What each released stage gave back.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        now = self._clock.wall()
+        freed = []
+        for path in list(self._log.state.order):
+            stage = open_stage(self._storage, path)
+            age = now - stage.describe.created_wall_seconds
+            if (name is None or path.name == name) and (
+                older_than is None or age > older_than.total_seconds()
+            ):
+                freed.append(release_stage_of(self._log, self._storage, path, self._ids))
+        return freed
+
+    def _info(self, path: StagePath) -> StageInfo:
+        stage = open_stage(self._storage, path)
+        seal = read_state(stage).seal
+        return StageInfo(
+            path.name,
+            path.fingerprint,
+            path.incarnation,
+            seal is not None,
+            seal.producers if seal else stage.describe.producers,
+            stage.describe.partitions,
+            seal.rows if seal else None,
+            seal.data_bytes if seal else None,
+            stage.describe.created_wall_seconds,
+        )
+
+    def _run(self, request: StageRequest) -> DataFrame:
+        frame, report = self._runner.run(request)
+        self._reports.append(report)
+        return frame
+
+    def _repartition_request(
+        self,
+        df: DataFrame,
+        n: int | str | Column | None,
+        cols: tuple[str | Column, ...],
+        name: str | None,
+    ) -> StageRequest:
+        if isinstance(n, (str, Column)) or (n is not None and is_column(n)):
+            cols, n = (cast("str | Column", n), *cols), None
+        if n is None:
+            n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
+        return StageRequest(df, name or "repartition", cast("int", n), cols)
+
+
+def is_column(value: Any) -> bool:
+    """Return True for a column of either kind of session."""
+    return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.sql")
+
+
+def release_stage_of(
+    log: JobLog, storage: CountingStorage, path: StagePath, ids: IdSource
+) -> Freed:
+    """Win the job log's slot for the release, then give the space back."""
+    cause = f"released by generation {log.generation}"
+    log.append(
+        StageReleased(
+            ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, cause
+        )
+    )
+    stage = open_stage(storage, path)
+    seal = read_state(stage).seal
+    producers = seal.producers if seal else stage.describe.producers or 0
+    return release_stage(stage, ids, generation=log.generation, producers=producers, cause=cause)
+
+
+def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, found={value!r}")

@@ -1,0 +1,196 @@
+"""The functions that run in Spark's Python workers.
+
+All state comes from their arguments: a reused worker may have run another job's attempt before.
+Errors that a retry cannot mend come back as a row and are raised, typed, by the driver; the rest
+are raised here, so that Spark tries again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+import durable_shuffle
+from durable_shuffle.serialization import errors
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    IncompatibleError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.partitioner import round_robin_ids
+from durable_shuffle.shuffle.producer import IdBatch, ProducerResult, run_producer
+from durable_shuffle.shuffle.producer_log import Committed
+from durable_shuffle.shuffle.records import PRODUCER_RECORDS, Commit, Seal
+from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
+
+ID_COLUMN = "__partition_id"
+RESULT_SCHEMA = (
+    "producer long, slot long, wrote boolean, won boolean, requests long, seconds double, tries_before long, "
+    "commit binary, error string, message string"
+)
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class MapResult:
+    """What one map task reports to the driver."""
+
+    committed: Committed
+    wrote: bool
+    won: bool
+    requests: int
+    seconds: float
+    tries_before: int
+    """How often Spark had started this task before."""
+
+
+def check_version(expected: str) -> None:
+    """Refuse to work with another version of this library than the driver's."""
+    if durable_shuffle.__version__ != expected:
+        raise IncompatibleError(
+            f"executor has durable-shuffle {durable_shuffle.__version__}, the driver "
+            f"{expected}: install the same version on both"
+        )
+
+
+def map_function(
+    stage: StageHandle, *, producers: int, settings: Settings, tries: int, version: str
+) -> ArrowFunction:
+    """Return the `mapInArrow` function that writes its partition as one producer.
+
+    Args:
+        producers: M; 0 if the driver learns it only from the results.
+        tries: how often Spark runs a failing task.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield run_map_task(stage, batches, producers, settings, tries, version)
+
+    return write
+
+
+def run_map_task(
+    stage: StageHandle,
+    batches: Iterator[pa.RecordBatch],
+    producers: int,
+    settings: Settings,
+    tries: int,
+    version: str,
+) -> pa.RecordBatch:
+    """Write one producer's output; the body of `map_function`."""
+    context = TaskContext.get()
+    if context is None:
+        raise IncompatibleError("map tasks run inside Spark tasks only")
+    producer = context.partitionId()
+    clock = SystemClock()
+    start = clock.monotonic()
+    counting = CountingStorage(stage.storage)
+    counted = StageHandle(counting, stage.path, stage.describe)
+    try:
+        check_version(version)
+        result = run_producer(
+            counted,
+            producer,
+            _with_ids(stage, producer, batches),
+            attempt=RandomIds().new_id(),
+            producers=producers,
+            settings=settings,
+        )
+    except (UnavailableError, OutcomeUnknownError) as e:
+        if context.attemptNumber() + 1 < tries:
+            raise
+        return _row(producer, None, counting.total, clock.monotonic() - start, e)
+    except DurableShuffleError as e:
+        return _row(producer, None, counting.total, clock.monotonic() - start, e)
+    return _row(producer, result, counting.total, clock.monotonic() - start, None)
+
+
+def _with_ids(
+    stage: StageHandle, producer: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[IdBatch]:
+    partitions = stage.describe.partitions
+    dtype = np.uint16 if partitions <= np.iinfo(np.uint16).max + 1 else np.uint32
+    seen = 0
+    for batch in batches:
+        columns = batch.columns
+        if stage.describe.partitioner == "hash":
+            ids = columns.pop().to_numpy(zero_copy_only=False).astype(dtype)
+        elif stage.describe.partitioner == PASSTHROUGH:
+            ids = np.full(batch.num_rows, producer, dtype=dtype)
+        else:
+            ids = round_robin_ids(producer + seen, batch.num_rows, partitions)
+        seen += batch.num_rows
+        names = stage.schema.names
+        yield pa.RecordBatch.from_arrays(columns, names=names), ids
+
+
+def _row(
+    producer: int,
+    result: ProducerResult | None,
+    requests: int,
+    seconds: float,
+    error: DurableShuffleError | None,
+) -> pa.RecordBatch:
+    commit = None if result is None else PRODUCER_RECORDS.encode(result.committed.commit)
+    values: dict[str, tuple[object, pa.DataType]] = {
+        "producer": (producer, pa.int64()),
+        "slot": (-1 if result is None else result.committed.slot, pa.int64()),
+        "wrote": (result is not None and result.wrote, pa.bool_()),
+        "won": (result is not None and result.won, pa.bool_()),
+        "requests": (requests, pa.int64()),
+        "seconds": (seconds, pa.float64()),
+        "tries_before": (TaskContext.get().attemptNumber(), pa.int64()),
+        "commit": (commit, pa.binary()),
+        "error": (None if error is None else type(error).__name__, pa.string()),
+        "message": (None if error is None else str(error), pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], type_) for value, type_ in values.values()], names=list(values)
+    )
+
+
+def map_result(row: dict[str, object]) -> MapResult:
+    """Return what a map task's row says; runs on the driver.
+
+    Raises:
+        DurableShuffleError: the error that the task met.
+    """
+    if row["error"] is not None:
+        kind = getattr(errors, str(row["error"]), errors.CorruptDataError)
+        raise kind(f"producer {row['producer']}: {row['message']}")
+    data = row["commit"]
+    if not isinstance(data, (bytes, bytearray)):
+        raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
+    commit = PRODUCER_RECORDS.decode(bytes(data), name=f"result of producer {row['producer']}")
+    if not isinstance(commit, Commit):
+        raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
+    return MapResult(
+        Committed(int(str(row["slot"])), commit),
+        bool(row["wrote"]),
+        bool(row["won"]),
+        int(str(row["requests"])),
+        float(str(row["seconds"])),
+        int(str(row["tries_before"])),
+    )
+
+
+def read_function(
+    stage: StageHandle, seal: Seal, *, settings: Settings, version: str
+) -> ArrowFunction:
+    """Return the `mapInArrow` function that yields the subpartitions whose numbers it is given."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_version(version)
+        for batch in batches:
+            for subpartition in batch.column(0).to_pylist():
+                rows = read_subpartition(stage, seal, subpartition, settings)
+                yield from join_small(rows, settings.read_batch_rows)
+
+    return read

@@ -1,0 +1,104 @@
+"""What to do with a stage that is asked for: reuse it, run what is missing, or start fresh. Pure.
+
+The shell observes (the job log, DESCRIBE, which producers committed, whether SEAL stands) and acts;
+everything that could be decided wrongly is here, as a function of values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from durable_shuffle.serialization.errors import IncompatibleError
+
+ReusePolicy = Literal["auto", "never", "require"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The stage as the plan of this run describes it."""
+
+    producers: int | None
+    """M, None if not planned yet (a sealed stage needs no plan)."""
+    splits: str
+    """Digest of the input splits, "" where unknown."""
+    unstable_below_exchange: tuple[str, ...]
+    """Non-deterministic expressions below a native exchange: commits of two runs must not mix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest incarnation with the same name and fingerprint, as storage shows it."""
+
+    sealed: bool
+    producers: int | None
+    splits: str
+    committed: frozenset[int]
+    """Producers whose COMMIT counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """The stage is sealed: read it, run nothing."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Same identity: keep what is committed, run `missing`."""
+
+    missing: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Make a new incarnation and run every producer."""
+
+    why: str
+
+
+Decision = Reuse | Resume | Fresh
+
+
+def decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str = "") -> Decision:
+    """Decide on one stage.
+
+    Args:
+        found: None if no stage has this name and fingerprint.
+        miss: why there is none, for people.
+
+    Raises:
+        IncompatibleError: policy "require" and the stage cannot be reused.
+    """
+    decision = _decide(wanted, found, policy, miss)
+    if policy == "require" and not isinstance(decision, Reuse | Resume):
+        raise IncompatibleError(f"reuse='require' but the stage must run afresh: {decision.why}")
+    return decision
+
+
+def _decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str) -> Decision:
+    if policy == "never":
+        return Fresh("reuse='never' was asked for")
+    if found is None:
+        return Fresh(miss or "no stage with this name and fingerprint is stored")
+    if found.sealed:
+        return Reuse("same fingerprint and sealed")
+    if found.producers != wanted.producers:
+        return Fresh(f"other number of producers: stored={found.producers} now={wanted.producers}")
+    if found.splits != wanted.splits:
+        return Fresh("other input splits for the same number of producers")
+    if found.committed and wanted.unstable_below_exchange:
+        names = ", ".join(wanted.unstable_below_exchange)
+        return Fresh(
+            f"{names} below a native exchange may give other rows in another run, so commits of "
+            "two runs must not mix"
+        )
+    missing = tuple(p for p in range(wanted.producers or 0) if p not in found.committed)
+    return Resume(missing, f"same fingerprint, {len(found.committed)} producers committed")
+
+
+def explain_miss(wanted: Mapping[str, str], stored: Mapping[str, str]) -> str:
+    """Name the aspects in which two identities differ, for people."""
+    names = [k for k in sorted({*wanted, *stored}) if wanted.get(k) != stored.get(k)]
+    return f"differs from the stored stage in: {', '.join(names)}" if names else "nothing differs"

@@ -1,0 +1,1 @@
+"""Bytes in, values out: frames, codecs, control records, checksums and errors. No I/O, no clock."""

@@ -1,0 +1,202 @@
+"""Arrow batches as frame bodies: each body is one encapsulated Arrow IPC record batch message.
+
+Strategy: the schema is stored once elsewhere, so one stream writer writes it once, ahead, and the
+messages are cut out of the writer's buffer without copying. Arrow's own threads stay off: slices
+are small, and a Spark worker has one core (measured: 45 ms against 150 ms for 200 slices of one
+million rows x 16 columns uncompressed, 0.20 s against 0.23 s with lz4).
+
+Columns are stored in plain layouts only. Dictionaries would need messages of their own, views
+would drag all their data into every slice, and neither views nor run-end encoding can be taken
+by row.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from durable_shuffle.serialization.checksum import Bytes
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+
+ArrowCompression: TypeAlias = Literal["lz4", "zstd", "none"]
+
+_COMPRESSION: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
+# what pyarrow raises for bad bytes: ArrowException, ArrowMemoryError is a MemoryError, and plain
+# OSError, EOFError, KeyError, TypeError and NotImplementedError from its readers
+_ARROW_ERRORS = (
+    pa.ArrowException,
+    MemoryError,
+    OSError,
+    EOFError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    NotImplementedError,
+)
+_PREFIX_BYTES = 8  # of a message: ffffffff, then the length of its metadata
+
+
+def encode_slices(
+    batch: pa.RecordBatch, bounds: Sequence[tuple[int, int]], compression: str
+) -> list[memoryview]:
+    """Return one body per slice of `batch`; all are views of one shared buffer.
+
+    Args:
+        batch: with a storable schema, see `storable_batch`.
+        bounds: (first row, number of rows) of each slice; may overlap, may be of zero rows.
+        compression: "lz4", "zstd" or "none", applied per column buffer.
+
+    Raises:
+        InvalidInputError: unknown compression, bounds outside the batch, schema not storable.
+    """
+    if compression not in _COMPRESSION:
+        msg = f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"
+        raise InvalidInputError(msg)
+    if storable_schema(batch.schema) != batch.schema:
+        msg = f"columns must be stored plain, see storable_batch; found {batch.schema.types}"
+        raise InvalidInputError(msg)
+    options = pa.ipc.IpcWriteOptions(compression=_COMPRESSION[compression], use_threads=False)
+    sink = pa.BufferOutputStream()
+    edges: list[int] = []
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        # the writer puts the schema in front of its first batch: let that be one nobody keeps
+        writer.write_batch(batch.slice(0, 0))
+        edges.append(sink.tell())
+        for start, length in bounds:
+            if start < 0 or length < 0 or start + length > batch.num_rows:
+                msg = f"slice ({start}, {length}) is outside a batch of {batch.num_rows} rows"
+                raise InvalidInputError(msg)
+            writer.write_batch(batch.slice(start, length))
+            edges.append(sink.tell())
+    stream = memoryview(sink.getvalue())
+    return [stream[edges[i] : edges[i + 1]] for i in range(len(bounds))]
+
+
+def decode_batch(body: Bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch in `body`, which is read in place where it is not compressed.
+
+    The caller compares `num_rows` with the frame's. Only cheap checks are made of the content;
+    it is the frame's CRC that vouches for it.
+
+    Raises:
+        CorruptDataError: the bytes are not exactly one record batch of that schema.
+    """
+    try:
+        message = pa.ipc.read_message(pa.py_buffer(body))
+        metadata_bytes = message.metadata.size
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate()
+    except _ARROW_ERRORS as error:
+        msg = f"arrow body of {memoryview(body).nbytes} bytes: {error}"
+        raise CorruptDataError(msg) from error
+    expected = _PREFIX_BYTES + metadata_bytes + (message.body.size if message.body else 0)
+    if memoryview(body).nbytes != expected:
+        msg = f"arrow body: expected {expected} bytes, found {memoryview(body).nbytes}"
+        raise CorruptDataError(msg)
+    return batch
+
+
+def storable_schema(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with plain layouts instead of dictionaries, views and run-end encoding.
+
+    Names, order, nullability and metadata stay. A schema that is storable is returned unchanged.
+
+    Raises:
+        InvalidInputError: an extension type is built on such a layout.
+    """
+    fields = [field.with_type(_storable_type(field.type, field.name)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def storable_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return `batch` converted to `schema`, which comes from `storable_schema`.
+
+    Raises:
+        InvalidInputError: a column cannot be converted; it is named.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    if batch.num_columns != len(schema):
+        msg = f"batch: expected {len(schema)} columns, found {batch.num_columns}"
+        raise InvalidInputError(msg)
+    if not batch.num_columns:
+        return batch.replace_schema_metadata(schema.metadata)
+    columns = [_convert(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def schema_to_bytes(schema: pa.Schema) -> bytes:
+    """Return `schema` as one Arrow IPC schema message."""
+    raw: bytes = schema.serialize().to_pybytes()
+    return raw
+
+
+def schema_from_bytes(data: Bytes) -> pa.Schema:
+    """Return the schema in `data`.
+
+    Raises:
+        CorruptDataError: the bytes are not an Arrow IPC schema message.
+    """
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except _ARROW_ERRORS as error:
+        msg = f"arrow schema of {memoryview(data).nbytes} bytes: {error}"
+        raise CorruptDataError(msg) from error
+
+
+def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        if pa.types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        elif pa.types.is_dictionary(column.type):
+            column = column.dictionary.take(column.indices)
+        return column.cast(field.type)
+    except _ARROW_ERRORS as error:
+        msg = f"column {field.name!r}: cannot store {column.type} as {field.type}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def _storable_type(kind: pa.DataType, column: str) -> pa.DataType:
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _storable_type(kind.value_type, column)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.BaseExtensionType):
+        if _storable_type(kind.storage_type, column) != kind.storage_type:
+            msg = f"column {column!r}: extension type {kind} is not stored plain"
+            raise InvalidInputError(msg)
+        return kind
+    if not types.is_nested(kind):
+        return kind
+    children = [kind.field(i) for i in range(kind.num_fields)]
+    plain = [child.with_type(_storable_type(child.type, column)) for child in children]
+    return _rebuilt(kind, children, plain)
+
+
+def _rebuilt(kind: pa.DataType, children: list[pa.Field], plain: list[pa.Field]) -> pa.DataType:
+    types = pa.types
+    if types.is_list_view(kind):
+        return pa.list_(plain[0])
+    if types.is_large_list_view(kind):
+        return pa.large_list(plain[0])
+    if plain == children:
+        return kind
+    if types.is_list(kind):
+        return pa.list_(plain[0])
+    if types.is_large_list(kind):
+        return pa.large_list(plain[0])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(plain[0], kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct(plain)
+    if types.is_map(kind):
+        entries = plain[0].type
+        return pa.map_(entries.field(0), entries.field(1), keys_sorted=kind.keys_sorted)
+    return pa.union(plain, mode=kind.mode, type_codes=kind.type_codes)

@@ -1,0 +1,219 @@
+"""Control records: the small, versioned, checksummed values that logs and indexes are made of.
+
+Strategy: a 16-byte envelope, then msgpack in one canonical form (map keys sorted), so that equal
+records are equal bytes: a writer tells its own record from another's by comparing bytes.
+
+    magic "\\x89DSC", version u16, reserved u16, payload length u32, CRC-32 u32 of all the rest
+
+The place of magic, version and CRC is fixed for all versions. So the CRC is checked first: one
+flipped bit anywhere is corruption, and a version that is right but newer is told as such.
+
+On top, `RecordCodec` maps frozen dataclasses to records, by their field types.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgpack  # type: ignore[import-untyped]
+
+from durable_shuffle.serialization.checksum import Bytes, crc32
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.serialization.field_types import FieldError, RecordType
+
+CONTROL_MAGIC = b"\x89DSC"
+CONTROL_VERSION = 1
+CONTROL_HEADER_BYTES = 16
+
+_CHECKED = struct.Struct("<4sHHI")  # magic, version, reserved, payload length; the CRC follows
+_CRC = struct.Struct("<I")
+_UINT32_MAX = 0xFFFF_FFFF
+_SCALARS = (str, int, bool, bytes, float, type(None))
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecord:
+    """A record as it stands in storage, not yet checked against a known shape."""
+
+    kind: str
+    fields: dict[str, Any]
+    """Values are None, bool, int, float, str, bytes, and lists and str-keyed dicts of these."""
+
+
+def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
+    """Return the record as bytes; equal arguments give equal bytes, whatever the order of keys.
+
+    Args:
+        kind: names the shape of the record.
+        fields: None, bool, int of 64 bits, float, str, bytes, lists and tuples (which come back
+            as lists) and str-keyed mappings of these.
+
+    Raises:
+        InvalidInputError: a value cannot be stored.
+    """
+    try:
+        payload: bytes = msgpack.packb(
+            {"fields": _canonical(fields), "kind": kind}, strict_types=True, use_bin_type=True
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        msg = f"control record {kind!r} cannot be stored: {type(error).__name__}: {error}"
+        raise InvalidInputError(msg) from error
+    if len(payload) > _UINT32_MAX:
+        msg = f"control record {kind!r}: {len(payload)} bytes are over the limit of {_UINT32_MAX}"
+        raise InvalidInputError(msg)
+    checked = _CHECKED.pack(CONTROL_MAGIC, CONTROL_VERSION, 0, len(payload))
+    return checked + _CRC.pack(crc32(payload, crc32(checked))) + payload
+
+
+def decode_control(data: Bytes, *, name: str) -> ControlRecord:
+    """Return the record in `data`, which it must fill exactly.
+
+    Args:
+        data: the whole object.
+        name: of the object, for messages.
+
+    Raises:
+        CorruptDataError: too short, bad magic, bad CRC, trailing bytes, or not such a payload.
+        IncompatibleError: intact, but of another version.
+    """
+    view = memoryview(data).cast("B")
+    if view.nbytes < CONTROL_HEADER_BYTES:
+        msg = (
+            f"{name}: expected a control record of at least {CONTROL_HEADER_BYTES} bytes, "
+            f"found {view.nbytes}"
+        )
+        raise CorruptDataError(msg)
+    magic, version, reserved, length = _CHECKED.unpack_from(view)
+    (expected,) = _CRC.unpack_from(view, _CHECKED.size)
+    payload = view[CONTROL_HEADER_BYTES:]
+    found = crc32(payload, crc32(view[: _CHECKED.size]))
+    if magic != CONTROL_MAGIC:
+        msg = f"{name}: magic: expected {CONTROL_MAGIC.hex()}, found {magic.hex()}"
+        raise CorruptDataError(msg)
+    if found != expected:
+        msg = f"{name}: CRC: expected {expected:#010x}, found {found:#010x}"
+        raise CorruptDataError(msg)
+    if version != CONTROL_VERSION or reserved:
+        msg = (
+            f"{name}: control record version: expected {CONTROL_VERSION} with reserved 0, "
+            f"found {version} with reserved {reserved}"
+        )
+        raise IncompatibleError(msg)
+    if length != payload.nbytes:
+        msg = f"{name}: payload length: expected {length} bytes, found {payload.nbytes}"
+        raise CorruptDataError(msg)
+    return _decode_payload(payload, name)
+
+
+class RecordCodec(Generic[R]):
+    """Encodes and decodes a closed set of record classes.
+
+    Each class is a frozen dataclass with `KIND: ClassVar[str]`. See `field_types` for the types
+    its fields may have. All fields are stored, and all must be there: a default does not stand in
+    for a field that is missing.
+
+    Args:
+        classes: the record classes, with different kinds.
+
+    Raises:
+        InvalidInputError: a class or one of its fields cannot be stored, or two share a kind.
+    """
+
+    def __init__(self, classes: tuple[type[R], ...]) -> None:
+        self._by_class: dict[type[R], tuple[str, RecordType]] = {}
+        self._by_kind: dict[str, RecordType] = {}
+        for cls in classes:
+            kind = getattr(cls, "KIND", None)
+            if not isinstance(kind, str):
+                msg = f"record class {cls.__qualname__}: expected a str KIND, found {kind!r}"
+                raise InvalidInputError(msg)
+            if kind in self._by_kind:
+                msg = f"record class {cls.__qualname__}: kind {kind!r} is already taken"
+                raise InvalidInputError(msg)
+            try:
+                shape = RecordType(cls)
+            except FieldError as error:
+                raise InvalidInputError(str(error)) from error
+            self._by_class[cls] = kind, shape
+            self._by_kind[kind] = shape
+
+    def encode(self, record: R) -> bytes:
+        """Return the record as bytes; equal records are equal bytes.
+
+        Raises:
+            InvalidInputError: not one of the classes, or a field holds a value of another type.
+        """
+        found = self._by_class.get(type(record))
+        if found is None:
+            msg = f"record class {type(record).__qualname__} is not one of this codec's"
+            raise InvalidInputError(msg)
+        kind, shape = found
+        try:
+            fields = shape.encode(record, kind)
+        except FieldError as error:
+            raise InvalidInputError(str(error)) from error
+        return encode_control(kind, fields)
+
+    def decode(self, data: Bytes, name: str) -> R:
+        """Return the record in `data`, which it must fill exactly.
+
+        Args:
+            data: the whole object.
+            name: of the object, for messages.
+
+        Raises:
+            CorruptDataError: the bytes are not an intact control record.
+            IncompatibleError: intact, but its version, kind or fields are not known here.
+        """
+        record = decode_control(data, name=name)
+        shape = self._by_kind.get(record.kind)
+        if shape is None:
+            known = ", ".join(sorted(self._by_kind))
+            msg = f"{name}: record kind {record.kind!r} is unknown, expected one of {known}"
+            raise IncompatibleError(msg)
+        try:
+            decoded: R = shape.decode(record.fields, record.kind)
+        except FieldError as error:
+            msg = f"{name}: {error}"
+            raise IncompatibleError(msg) from error
+        return decoded
+
+
+def _canonical(value: object) -> object:
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                msg = f"map key {key!r} of type {type(key).__qualname__}, expected str"
+                raise TypeError(msg)
+        return {key: _canonical(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_canonical(element) for element in value]
+    if type(value) not in _SCALARS:
+        msg = f"value of type {type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(msg)
+    return value
+
+
+def _refuse_extension(code: int, _: bytes) -> object:
+    msg = f"extension type {code} has no place in a control record"
+    raise ValueError(msg)
+
+
+def _decode_payload(payload: memoryview, name: str) -> ControlRecord:
+    try:
+        value = msgpack.unpackb(payload, ext_hook=_refuse_extension, raw=False)
+    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        msg = f"{name}: payload: {type(error).__name__}: {error}"
+        raise CorruptDataError(msg) from error
+    match value:
+        case {"fields": dict() as fields, "kind": str() as kind} if len(value) == 2:
+            return ControlRecord(kind, fields)
+    msg = f"{name}: payload: expected a map of kind and fields, found {type(value).__name__}"
+    raise CorruptDataError(msg)

@@ -1,0 +1,1 @@
+"""The durable shuffle itself: storage, slot logs, segments, result partitions, sealed reads."""

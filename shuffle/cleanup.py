@@ -1,0 +1,74 @@
+"""Giving space back: orphans of attempts that never counted, and whole released stages.
+
+Listings only suggest candidates. An attempt's segments go only after ABORT is its fate in the
+producer's log; a stage's only after RELEASE is won. Deleting is idempotent and may stop anywhere.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.layout import parse_segment_key
+from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
+from durable_shuffle.shuffle.records import STAGE_RECORDS, Release
+from durable_shuffle.shuffle.slot_log import Won
+from durable_shuffle.shuffle.stage import StageHandle, decode, read_state
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What a clean-up deleted."""
+
+    objects: int
+    data_bytes: int
+
+
+def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
+    """Abort every attempt that left segments without a COMMIT, then delete those segments.
+
+    An attempt that is still running is aborted too and stops at its commit: call this when no
+    producer of the stage should be running.
+    """
+    found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
+    for info in stage.storage.list(stage.path.segments_prefix):
+        producer, attempt, _ = parse_segment_key(info.key)
+        found[producer, attempt].append((info.key, info.size_bytes))
+    objects = data_bytes = 0
+    for (producer, attempt), segments in sorted(found.items()):
+        if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
+            stage.storage.delete([key for key, _ in segments])
+            objects += len(segments)
+            data_bytes += sum(size for _, size in segments)
+    return Freed(objects, data_bytes)
+
+
+def release_stage(
+    stage: StageHandle, ids: IdSource, *, generation: int, producers: int, cause: str
+) -> Freed:
+    """Win RELEASE, close the producers' logs and delete the stage's data.
+
+    The caller has won the stage's RELEASED record in the job log. Logs stay, so that a late writer
+    meets CLOSED and never an empty log. Safe to repeat.
+
+    Args:
+        producers: how many producer logs there may be.
+    """
+    data = STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause))
+    log, state = stage.log(), read_state(stage)
+    slot = state.next_slot
+    released = state.release is not None
+    while not released:  # ends: every turn passes one existing record of a finite log
+        answer = log.append(slot, data)
+        released = isinstance(answer, Won) or isinstance(
+            decode(log, slot, answer.existing), Release
+        )
+        slot += 1
+    for producer in range(producers):
+        close_log(stage.producer_log(producer), ids.new_id(), cause)
+    objects = data_bytes = 0
+    for prefix in (stage.path.segments_prefix, stage.path.index_prefix):
+        batch = list(stage.storage.list(prefix))
+        stage.storage.delete([info.key for info in batch])
+        objects += len(batch)
+        data_bytes += sum(info.size_bytes for info in batch)
+    return Freed(objects, data_bytes)

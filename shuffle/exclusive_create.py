@@ -1,0 +1,187 @@
+"""Exclusive create on object stores: who has one, how to ask for it, what its replies mean.
+
+Strategy: a table of the protocols whose drivers send a conditional put. Everybody else is refused
+by name: a create that merely looks first lets two writers win. `create_exclusively` is the one
+place that reads a failed create; a reply that was lost is settled by reading back, since the bytes
+hold their author's random id. It must never call a create lost or won that it cannot prove.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage_error_table import Verdict, judge
+
+_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Between creates that a server turned away because of another one in flight; S3 asks for this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How one fsspec driver creates exclusively."""
+
+    name: str
+    """Its distribution on PyPI."""
+    extra: str
+    """Our extra that installs it."""
+    create_arguments: Mapping[str, object]
+    """What makes its `pipe_file` send a conditional put; the first name must be a parameter."""
+    read_arguments: Mapping[str, object]
+    """What makes its `cat_file` read a small object in one request."""
+    retries_itself: bool
+    """Its own retries cannot be switched off: a refused create may have met its own first try."""
+
+
+_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1}, retries_itself=False)
+_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {}, retries_itself=True)
+_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {}, retries_itself=True)
+
+DRIVERS: Mapping[str, Driver] = {
+    "s3": _S3,  # If-None-Match: *
+    "s3a": _S3,
+    "gs": _GCS,  # ifGenerationMatch=0
+    "gcs": _GCS,
+    "az": _AZURE,  # If-None-Match: *
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+}
+
+_REASONS: Mapping[str, str] = {
+    "memory": "it keeps bytes in one process, so that every Spark worker would see a store of its "
+    "own; for tests in one process use MemoryStorage()",
+    "http": "it is read-only",
+    "https": "it is read-only",
+    "github": "it is read-only",
+}
+
+
+def find_driver(protocol: str) -> Driver:
+    """Return how to create exclusively over `protocol`.
+
+    Raises:
+        InvalidInputError: the protocol has no exclusive create that we know.
+    """
+    driver = DRIVERS.get(protocol)
+    if driver is None:
+        reason = _REASONS.get(protocol, "looking first and writing then lets two writers win")
+        raise InvalidInputError(
+            f"{protocol}: has no exclusive create that durable-shuffle knows ({reason}); "
+            f"known are file, {', '.join(DRIVERS)}"
+        )
+    return driver
+
+
+def check_driver(driver: Driver, filesystem_class: Any) -> None:
+    """Refuse a driver that would take the arguments of a conditional put and ignore them.
+
+    Raises:
+        InvalidInputError: the driver is too old.
+    """
+    pipe_file = getattr(filesystem_class, "_pipe_file", filesystem_class.pipe_file)
+    needed = next(iter(driver.create_arguments))
+    if needed not in inspect.signature(pipe_file).parameters:
+        raise InvalidInputError(
+            f"{driver.name} is too old to create exclusively (pipe_file has no {needed!r}); "
+            f"pip install --upgrade 'durable-shuffle[{driver.extra}]'"
+        )
+
+
+def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options with the driver's own retries switched off where it has a switch."""
+    options = dict(options)
+    if driver is _S3:
+        config = options.get("config_kwargs") or {}
+        if not isinstance(config, Mapping):
+            raise InvalidInputError("storage option config_kwargs must be a mapping")
+        retries = {"total_max_attempts": 1, "mode": "standard"}
+        options["config_kwargs"] = {**config, "retries": retries}
+    return options
+
+
+def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
+    """Switch off the remaining retries of a new filesystem and see that its client can do it.
+
+    Raises:
+        InvalidInputError: botocore does not know the conditional put; s3fs would drop it silently.
+    """
+    if driver is not _S3:
+        return
+    filesystem.retries = 1
+    model = filesystem.s3.meta.service_model
+    for request in ("PutObject", "CompleteMultipartUpload"):
+        if "IfNoneMatch" not in model.operation_model(request).input_shape.members:
+            raise InvalidInputError(
+                f"botocore is too old to create exclusively ({request} has no IfNoneMatch); "
+                "pip install --upgrade 'durable-shuffle[s3]'"
+            )
+
+
+def create_exclusively(
+    create: Callable[[], object],
+    read_back: Callable[[], bytes],
+    translate: Callable[[Exception], DurableShuffleError],
+    data: bytes,
+    *,
+    clock: Clock,
+    retries_itself: bool,
+) -> Created | Exists:
+    """Send the create until its outcome is known, a bounded number of times.
+
+    Args:
+        create: sends the conditional put of `data`; raises what the driver raises.
+        read_back: returns the whole object; raises our errors only.
+        translate: makes our error from a driver's.
+        data: holds its author's random id: equal bytes are the same write.
+        retries_itself: see `Driver.retries_itself`.
+
+    Raises:
+        OutcomeUnknownError: the reply was lost and the object is not there. It may still appear.
+        UnavailableError: the server kept turning the request away.
+    """
+    failure: Exception | None = None
+    for pause in (*_PAUSES_SECONDS, None):
+        try:
+            create()
+        except Exception as error:  # noqa: BLE001 - judged by the table, raised as ours
+            failure = error
+        else:
+            return Created()
+        verdict = judge(failure)
+        if verdict is Verdict.LOST:
+            return _settle(translate(failure), read_back, data)
+        if verdict is Verdict.EXISTS:
+            try:
+                existing = read_back()
+            except NotFoundError:
+                verdict = Verdict.RACE  # deleted since; try again
+            else:
+                ours = retries_itself and existing == data
+                return Created() if ours else Exists(existing)
+        if verdict is not Verdict.RACE:
+            break
+        if pause is not None:
+            clock.sleep(pause)
+    assert failure is not None
+    raise translate(failure)
+
+
+def _settle(
+    lost: DurableShuffleError, read_back: Callable[[], bytes], data: bytes
+) -> Created | Exists:
+    """Decide a create whose reply was lost by what is there now."""
+    try:
+        existing = read_back()
+    except NotFoundError:
+        raise lost from lost.__cause__
+    except DurableShuffleError as error:
+        raise OutcomeUnknownError(f"{lost}; and reading back failed: {error}") from error
+    return Created() if existing == data else Exists(existing)

@@ -1,0 +1,124 @@
+"""The index object of a sealed stage: where the extents of each subpartition stand.
+
+    header   24 bytes   magic, version, R, M, CRC32
+    table    R x 24     offset, length, CRC32 of the slice, CRC32 of the entry
+    slices              per subpartition, INDEX_ENTRY items ordered by (producer, first ordinal)
+
+A reader of subpartition k makes two range reads: table entry k, then its slice. Every byte is under
+a checksum; the entry's is seeded with k, so that a misdirected read fails.
+"""
+
+import hashlib
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.shuffle.records import Commit
+
+INDEX_ENTRY = np.dtype(
+    [
+        ("producer", "<u4"),
+        ("segment", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("first_ordinal", "<u8"),
+        ("rows", "<u8"),
+        ("attempt", "V16"),
+    ]
+)
+"""An EXTENT with its producer and the 16 bytes of the attempt's id."""
+
+_MAGIC = 0x58494453  # "SDIX"
+_VERSION = 1
+_HEADER = struct.Struct("<IIQII")  # magic, version, R, M, crc
+_ENTRY = struct.Struct("<QQII")  # offset, length, slice crc, entry crc
+HEADER_BYTES = _HEADER.size
+ENTRY_BYTES = _ENTRY.size
+_CHECKED = 20  # of either struct: all but its own CRC
+
+
+def content_tag(commit: Commit) -> bytes:
+    """Return the 32-byte digest of a COMMIT's extents and strong checksums.
+
+    Equal tags mean equal data, wherever and by whichever attempt it was written.
+    """
+    digest = hashlib.sha256(commit.extents)
+    for segment in commit.segments:
+        digest.update(struct.pack("<QQ", segment.number, segment.length))
+        digest.update(segment.sha256)
+    return digest.digest()
+
+
+def build_index(commits: list[Commit], partitions: int) -> bytes:
+    """Return the index object of the commits of producers 0 to M-1."""
+    per_producer = []
+    subpartitions = []
+    for commit in commits:
+        extents = commit.extent_array()
+        entries = np.zeros(len(extents), dtype=INDEX_ENTRY)
+        for field in ("segment", "offset", "length", "first_ordinal", "rows"):
+            entries[field] = extents[field]
+        entries["producer"] = commit.producer
+        entries["attempt"] = np.frombuffer(bytes.fromhex(commit.record_id), dtype="V16")
+        per_producer.append(entries)
+        subpartitions.append(extents["subpartition"])
+    everything = np.concatenate([*per_producer, np.zeros(0, dtype=INDEX_ENTRY)])
+    k = np.concatenate([*subpartitions, np.zeros(0, dtype="<u4")])
+    # extents are ordered within a producer and producers ascend: stable by k keeps both orders
+    everything = everything[np.argsort(k, kind="stable")]
+    counts = np.bincount(k, minlength=partitions)
+    if len(counts) > partitions:
+        raise CorruptDataError(f"a COMMIT names subpartition {len(counts) - 1} of {partitions}")
+    payload = everything.tobytes()
+    offset = HEADER_BYTES + ENTRY_BYTES * partitions
+    table = bytearray()
+    start = 0
+    for subpartition, count in enumerate(counts.tolist()):
+        length = count * INDEX_ENTRY.itemsize
+        crc = zlib.crc32(payload[start : start + length])
+        entry = struct.pack("<QQI", offset + start, length, crc)
+        table += entry + struct.pack("<I", zlib.crc32(entry, subpartition))
+        start += length
+    head = struct.pack("<IIQI", _MAGIC, _VERSION, partitions, len(commits))
+    return head + struct.pack("<I", zlib.crc32(head)) + bytes(table) + payload
+
+
+def parse_header(data: bytes | memoryview, *, name: str) -> tuple[int, int]:
+    """Return (R, M) of an index object from its first 24 bytes."""
+    magic, version, partitions, producers, crc = _HEADER.unpack(data)
+    if magic != _MAGIC or crc != zlib.crc32(bytes(data[:_CHECKED])):
+        raise CorruptDataError(f"the index object's header is damaged: key={name!r}")
+    if version != _VERSION:
+        raise IncompatibleError(
+            f"index object of version {version}, this library reads {_VERSION}: key={name!r}"
+        )
+    return partitions, producers
+
+
+def entry_offset(subpartition: int) -> int:
+    """Byte offset of a subpartition's table entry."""
+    return HEADER_BYTES + ENTRY_BYTES * subpartition
+
+
+def parse_entry(data: bytes | memoryview, subpartition: int, *, name: str) -> tuple[int, int, int]:
+    """Return (offset, length, CRC32) of a subpartition's slice."""
+    offset, length, crc, own = _ENTRY.unpack(data)
+    if own != zlib.crc32(bytes(data[:_CHECKED]), subpartition) or length % INDEX_ENTRY.itemsize:
+        raise CorruptDataError(
+            f"an index entry is damaged: key={name!r} subpartition={subpartition}"
+        )
+    return offset, length, crc
+
+
+def parse_slice(
+    data: bytes | memoryview, crc: int, *, name: str, subpartition: int
+) -> npt.NDArray[np.void]:
+    """Return the INDEX_ENTRY items of one subpartition."""
+    if zlib.crc32(data) != crc:
+        raise CorruptDataError(
+            f"an index slice is damaged: key={name!r} subpartition={subpartition}"
+        )
+    return np.frombuffer(data, dtype=INDEX_ENTRY)

@@ -1,0 +1,168 @@
+"""The job log: which driver may write or delete, and which stages exist.
+
+The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it at
+its next write and stops. Making, reusing and releasing a stage all win a slot here first, so that a
+release can never race a driver that plans to reuse.
+"""
+
+from dataclasses import dataclass, field
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.shuffle.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.records import (
+    JOB_RECORDS,
+    LAYOUT_VERSION,
+    Claim,
+    Closed,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage import Storage
+
+JobRecord = Claim | StageUse | StageReleased | Closed
+_APPEND_TRIES = 1000
+
+
+@dataclass(slots=True)
+class JobState:
+    """What the records of a job log add up to. `apply` is the only thing that changes it."""
+
+    job: str
+    next_slot: int = 0
+    generation: int = 0
+    owner: str = ""
+    """`record_id` of the newest CLAIM."""
+    stages: dict[tuple[str, str], StagePath] = field(default_factory=dict)
+    """(name, fingerprint) -> newest incarnation that is not released."""
+    order: list[StagePath] = field(default_factory=list)
+    """All stages that are not released, oldest first."""
+
+    def apply(self, record: JobRecord) -> None:
+        """Take in the record of `next_slot`."""
+        if isinstance(record, Claim):
+            if record.job != self.job:
+                raise InvalidInputError(
+                    f"this root belongs to another job: expected job={self.job!r} found "
+                    f"job={record.job!r}; give another url or another job name"
+                )
+            if record.layout_version > LAYOUT_VERSION:
+                raise IncompatibleError(
+                    f"the job was written by a newer durable-shuffle: layout "
+                    f"found={record.layout_version} supported={LAYOUT_VERSION} job={self.job!r}"
+                )
+            self.generation, self.owner = record.generation, record.record_id
+        elif isinstance(record, StageUse):
+            path = StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+            self.stages[record.name, record.fingerprint] = path
+            if path not in self.order:
+                self.order.append(path)
+        elif isinstance(record, StageReleased):
+            path = StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+            self.order = [p for p in self.order if p != path]
+            if self.stages.get((path.name, path.fingerprint)) == path:
+                del self.stages[path.name, path.fingerprint]
+        self.next_slot += 1
+
+
+def read_job(storage: Storage, job: str) -> JobState:
+    """Read a job's log to its end, without claiming it."""
+    state = JobState(job)
+    log = SlotLog(storage, job_log_prefix(job))
+    for slot, data in log.read_from():
+        state.apply(_decode(log, slot, data))
+    return state
+
+
+def _decode(log: SlotLog, slot: int, data: bytes) -> JobRecord:
+    record = JOB_RECORDS.decode(data, name=log.key(slot))
+    if not isinstance(record, (Claim, StageUse, StageReleased, Closed)):
+        raise CorruptDataError(f"not a job record: key={log.key(slot)!r}")
+    return record
+
+
+class JobLog:
+    """A claimed job. Not thread-safe; one per driver."""
+
+    def __init__(self, log: SlotLog, state: JobState, record_id: str) -> None:
+        self._log, self._state, self._record_id = log, state, record_id
+
+    @classmethod
+    def claim(
+        cls, storage: Storage, job: str, record_id: str, *, take_over: bool = True
+    ) -> "JobLog":
+        """Win the job: from here on older drivers are fenced.
+
+        Args:
+            record_id: random id of this driver.
+            take_over: False refuses a job that another driver ever claimed.
+
+        Raises:
+            ConflictError: `take_over` is False and the job is claimed.
+            InvalidInputError: the log belongs to another job.
+        """
+        log = SlotLog(storage, job_log_prefix(job))
+        state = read_job(storage, job)
+        for _ in range(_APPEND_TRIES):
+            if state.owner and not take_over:
+                raise ConflictError(
+                    f"job {job!r} is claimed by generation {state.generation} and "
+                    "on_conflict='fail' was asked for; use on_conflict='take_over' if that driver "
+                    "is gone"
+                )
+            claim = Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
+            answer = log.append(state.next_slot, JOB_RECORDS.encode(claim))
+            if isinstance(answer, Won):
+                state.apply(claim)
+                return cls(log, state, record_id)
+            state.apply(_decode(log, state.next_slot, answer.existing))
+        raise ConflictError(f"could not claim job {job!r}: {_APPEND_TRIES} others were faster")
+
+    @property
+    def generation(self) -> int:
+        """This driver's generation, from 1."""
+        return self._state.generation
+
+    @property
+    def state(self) -> JobState:
+        """What the log said when it was last read."""
+        return self._state
+
+    def append(self, record: StageUse | StageReleased) -> None:
+        """Win a slot for `record`.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        data = JOB_RECORDS.encode(record)
+        for _ in range(_APPEND_TRIES):
+            answer = self._log.append(self._state.next_slot, data)
+            if isinstance(answer, Won):
+                self._state.apply(record)
+                return
+            self._take_in(answer.existing)
+        raise ConflictError(f"could not write to the log of job {self._state.job!r}")
+
+    def check_owner(self) -> None:
+        """Read what came since.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        while (data := self._log.read(self._state.next_slot)) is not None:
+            self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
+        mine = self._state.generation
+        self._state.apply(_decode(self._log, self._state.next_slot, data))
+        if self._state.owner != self._record_id:
+            raise FencedError(
+                f"another driver took over job {self._state.job!r}: mine=generation {mine}, "
+                f"newest=generation {self._state.generation}; this driver must stop"
+            )

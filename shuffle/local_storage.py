@@ -1,0 +1,200 @@
+"""Storage in a folder of a local or shared file system, with plain `os` calls.
+
+Strategy: an object is written under a hidden name in its final folder, synced, and given its real
+name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
+the exclusive create, so a file system without hard links is refused. Reads map files.
+
+It must not overwrite, rename onto, or truncate an object: mapped readers may be looking at it.
+A process killed in mid-write leaves a hidden file behind; no reader and no listing shows it.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.clock import IdSource, RandomIds
+from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
+from durable_shuffle.shuffle.storage_errors import Place, storage_errors
+from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
+
+_HIDDEN = "."
+"""First character of temporary names; no key has a part that starts with it."""
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+_WRITE_BUFFER_BYTES = 256 * 1024
+"""Joins small parts (frame headers) into one write; larger parts pass it uncopied."""
+
+
+class LocalStorage:
+    """Objects as files below `root`. See `storage.Storage` for the contract."""
+
+    def __init__(self, root: str | os.PathLike[str], *, ids: IdSource | None = None) -> None:
+        """Bind to the folder `root`, made at the first write; relative paths and links are resolved
+        now, so that another process with another working folder means the same place."""
+        self._root = Path(root).expanduser().resolve()
+        self._ids = RandomIds() if ids is None else ids
+        self._place = Place(f"file:{self._root}")
+        self._synced_folders: set[Path] = set()
+
+    @property
+    def description(self) -> str:
+        return self._place.root
+
+    def read(self, key: str) -> bytes:
+        check_key(key)
+        with storage_errors(self._place, "read", key, write=False):
+            return (self._root / key).read_bytes()
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        check_range(key, start, length)
+        path = self._root / key
+        with storage_errors(self._place, "read", key, write=False):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise NotFoundError(f"{self.description}: {key} is a folder, not an object")
+            if start + length > status.st_size:
+                raise CorruptDataError(
+                    f"{self.description}: object {key} is too short, expected at least "
+                    f"{start + length} bytes, found {status.st_size}"
+                )
+            if length == 0:
+                return memoryview(b"")
+            # Arrow's mapping outlives the file's closing and holds no descriptor; mmap.mmap holds
+            # one for as long as the view lives.
+            with pa.memory_map(str(path), "r") as file:
+                file.seek(start)
+                view = memoryview(file.read_buffer(length))
+        if len(view) != length:
+            raise CorruptDataError(
+                f"{self.description}: object {key} shrank while it was read, expected "
+                f"{length} bytes from {start}, found {len(view)}"
+            )
+        return view
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        return [self.read_range(r.key, r.start, r.length) for r in ranges]
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        check_key(key)
+        if not self._create(key, parts):
+            raise ConflictError(f"{self.description}: object {key} exists already")
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        check_key(key)
+        if self._create(key, (data,)):
+            return Created()
+        return Exists(self.read(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            yield from _walk(self._root / prefix, prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for key in keys:
+            with (
+                storage_errors(self._place, "delete", key, write=True),
+                suppress(FileNotFoundError, NotADirectoryError),
+            ):
+                (self._root / key).unlink()
+
+    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
+        return LocalStorage, (str(self._root),)
+
+    def _create(self, key: str, parts: Sequence[Bytes]) -> bool:
+        """Make the object durable under its name, or say that the name is taken."""
+        path = self._root / key
+        with storage_errors(self._place, "create", key, write=True):
+            self._make_folder(path.parent)
+            hidden = path.parent / f"{_HIDDEN}{self._ids.new_id()}.tmp"
+            try:
+                descriptor = self._open_new(hidden)
+                with os.fdopen(descriptor, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
+                    for part in parts:
+                        file.write(part)
+                    file.flush()
+                    os.fsync(descriptor)
+                created = self._link(hidden, path)
+            finally:
+                with suppress(OSError):
+                    hidden.unlink()
+            # Also if somebody else won: what is read now must not vanish in a power failure.
+            _sync_folder(path.parent)
+        return created
+
+    def _open_new(self, hidden: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(hidden, flags, 0o666)
+        except FileNotFoundError:  # the folder was removed since we made it
+            self._synced_folders.discard(hidden.parent)
+            self._make_folder(hidden.parent)
+            return os.open(hidden, flags, 0o666)
+
+    def _link(self, hidden: Path, path: Path) -> bool:
+        try:
+            path.hardlink_to(hidden)
+        except FileExistsError:
+            # NFS repeats a request whose reply was lost: then the name that is taken is ours.
+            return path.samefile(hidden)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise InvalidInputError(
+                    f"{self.description} has no exclusive create: its file system does not "
+                    f"support hard links ({error.strerror}); use another folder or an object store"
+                ) from error
+            raise
+        return True
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make `folder` and everything above it, durably; once per folder and instance."""
+        if folder in self._synced_folders:
+            return
+        if folder != self._root:
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # above the root we may have no right to read
+            _sync_folder(folder.parent)
+        self._synced_folders.add(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+    """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        if entry.name.startswith(_HIDDEN):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/")
+        elif entry.is_file(follow_symlinks=False):
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                yield ObjectInfo(prefix + entry.name, status.st_size, status.st_mtime)

@@ -1,0 +1,46 @@
+"""From a URL to a storage: which class serves it, or why nothing does."""
+
+from collections.abc import Mapping
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.redact import redact
+from durable_shuffle.shuffle.storage import Storage
+
+
+def open_storage(url: str, options: Mapping[str, object] | None = None) -> Storage:
+    """Return the storage for a path, a `file:` URL or an object store's URL. Sends no request.
+
+    Args:
+        url: for example `/data/shuffle`, `file:///data/shuffle`, `s3://bucket/folder`. A relative
+            path is resolved in this process.
+        options: for the fsspec driver (`key`, `secret`, `endpoint_url`, ...); none for folders.
+
+    Raises:
+        InvalidInputError: no exclusive create over this protocol, a driver that is not installed
+            (the message names what to install), or options for a folder.
+    """
+    options = options or {}
+    shown = redact(url, options)
+    if not url or "\0" in url:
+        raise InvalidInputError(f"a storage URL is a path or a URL, found={shown!r}")
+    if "::" in url:
+        raise InvalidInputError(f"{shown}: chained URLs have no exclusive create")
+    protocol, separator, rest = url.partition("://")
+    if not separator:
+        protocol, rest = "file", url.removeprefix("file:")
+    if protocol not in ("file", "local"):
+        return FsspecStorage(url, options)
+    if options:
+        raise InvalidInputError(f"{shown}: a folder takes no options, found={sorted(options)}")
+    if separator:
+        host, slash, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidInputError(
+                f"{shown}: names the host {host!r}; write file:///path for a folder of this one"
+            )
+        rest = slash + path
+    if not rest:
+        raise InvalidInputError(f"{shown}: the URL names no folder")
+    return LocalStorage(rest)

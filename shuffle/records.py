@@ -1,0 +1,198 @@
+"""The control records of job, stage and producer logs, as values. docs/format.md lists the fields.
+
+Every record carries `record_id`, a random id of its author: identical bytes in a slot then mean
+that the author's own earlier try won. Large tables travel as packed numpy bytes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import CorruptDataError
+
+LAYOUT_VERSION = 1
+"""Version of paths, logs and segments; a CLAIM in slot 0 of a job states it."""
+
+EXTENT = np.dtype(
+    [
+        ("subpartition", "<u4"),
+        ("segment", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("first_ordinal", "<u8"),
+        ("rows", "<u8"),
+    ]
+)
+"""Where frames of one subpartition stand: bytes [offset, offset + length) of a segment. A
+subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
+
+
+# -- job log
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver becomes the one that may write or delete; the newest wins."""
+
+    KIND: ClassVar[str] = "CLAIM"
+    record_id: str
+    job: str
+    generation: int
+    layout_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """A driver makes a stage or plans to reuse it; the newest of a fingerprint is current."""
+
+    KIND: ClassVar[str] = "STAGE"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageReleased:
+    """A stage's data may go, for the cause given; its path is never used again."""
+
+    KIND: ClassVar[str] = "RELEASED"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+    cause: str
+
+
+# -- stage log
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Slot 0 of a stage log: all that producers and readers must agree on."""
+
+    KIND: ClassVar[str] = "DESCRIBE"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+    schema: bytes
+    """Arrow IPC schema message."""
+    codec: str
+    compression: str
+    producers: int | None
+    """M; None where it is known only while running (Spark Connect)."""
+    partitions: int
+    """R, the number of subpartitions of each producer."""
+    partitioner: str
+    """"hash", "round_robin" or "passthrough" (producer p writes subpartition p alone)."""
+    keys: tuple[int, ...]
+    """Positions of the key columns in the schema."""
+    components: dict[str, str]
+    """What the fingerprint was made of, one digest per aspect; for explanations."""
+    splits: str
+    """Digest of all producers' input splits; "" where unknown."""
+    planning: dict[str, str]
+    """Settings that decided the splits; a re-run plans with them."""
+    created_wall_seconds: float
+    """Seconds since 1970, for people and retention by age; never for ordering."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Names one commit slot per producer and the index object; from here on readers may read."""
+
+    KIND: ClassVar[str] = "SEAL"
+    record_id: str
+    generation: int
+    producers: int
+    index: str
+    index_bytes: int
+    commit_slots: bytes
+    """Packed little-endian u4, one per producer."""
+    attempts: bytes
+    """16 bytes per producer: id of the attempt whose COMMIT counts."""
+    content_tags: bytes
+    """32 bytes per producer: digest of the COMMIT's extents and strong checksums."""
+    rows: int
+    data_bytes: int
+    """Bytes of all segments, as encoded."""
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Won before anything of a stage is deleted."""
+
+    KIND: ClassVar[str] = "RELEASE"
+    record_id: str
+    generation: int
+    cause: str
+
+
+# -- producer log
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of an attempt."""
+
+    number: int
+    length: int
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A producer attempt's output, whole. `record_id` is the attempt's id."""
+
+    KIND: ClassVar[str] = "COMMIT"
+    record_id: str
+    producer: int
+    producers: int
+    """M as this attempt saw it."""
+    rows: int
+    memory_bytes: int
+    """Uncompressed Arrow bytes of the rows."""
+    segments: tuple[SegmentInfo, ...]
+    extents: bytes
+    """Packed EXTENT entries, ordered by (subpartition, first ordinal)."""
+
+    def extent_array(self) -> npt.NDArray[np.void]:
+        """Return the extents as a structured array, after checking the length."""
+        if len(self.extents) % EXTENT.itemsize:
+            raise CorruptDataError(
+                f"extents of a COMMIT have {len(self.extents)} bytes, expected a multiple of "
+                f"{EXTENT.itemsize}: producer={self.producer} attempt={self.record_id}"
+            )
+        return np.frombuffer(self.extents, dtype=EXTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The fate of an attempt that never counted: after this its segments may be deleted."""
+
+    KIND: ClassVar[str] = "ABORT"
+    record_id: str
+    attempt: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last record of a log; a late writer meets it and stops."""
+
+    KIND: ClassVar[str] = "CLOSED"
+    record_id: str
+    cause: str
+
+
+JOB_RECORDS = RecordCodec((Claim, StageUse, StageReleased, Closed))
+STAGE_RECORDS = RecordCodec((Describe, Seal, Release, Closed))
+PRODUCER_RECORDS = RecordCodec((Commit, Abort, Closed))

@@ -1,0 +1,67 @@
+"""Keep credentials out of texts that people and logs get to see.
+
+Strategy: blank the values of storage options whose names look secret, in whatever form they occur,
+then blank the places where URLs and headers carry secrets. Blanking too much is fine, too little
+is not.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|token|credential|sas|private|signature|authorization|cookie"
+    r"|connection_string|(^|[._-])(key|pwd|auth|user|username)$|(access|account|api)_?key",
+    re.IGNORECASE,
+)
+_URL_USER = re.compile(r"(?<=://)[^/@\s'\"]+@")
+_QUERY_VALUE = re.compile(
+    r"(?P<name>[?&;](?:amp;)?(?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature"
+    r"|sig|awsaccesskeyid|googleaccessid|access_token|token|key|password|secret)=)[^&\s'\"<>;]+",
+    re.IGNORECASE,
+)
+_CONNECTION_STRING = re.compile(r"(?P<name>(?:AccountKey|SharedAccessSignature)=)[^;\s'\"]+")
+_HEADER = re.compile(
+    r"(?P<name>\b(?:Bearer|Basic|AWS4-HMAC-SHA256|SharedKey(?:Lite)?)\s+)[^\s'\"][^'\"\n]*"
+)
+_SHORTEST_SUBSTRING = 4
+"""Shorter secrets are blanked only where they stand alone, or the text would be unreadable."""
+
+
+def redact(text: str, options: Mapping[str, object] | None = None) -> str:
+    """Return `text` without the secrets that `options` holds and without those that URLs carry.
+
+    An option is secret by its name, at any depth; below a secret name everything is secret.
+    Not guaranteed: a secret that is neither in the options nor in a known place of a URL.
+    """
+    secrets = {form for value in _secrets(options or {}, secret=False) for form in _forms(value)}
+    for value in sorted(secrets, key=len, reverse=True):
+        if len(value) >= _SHORTEST_SUBSTRING:
+            text = text.replace(value, MASK)
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
+    text = _URL_USER.sub(MASK + "@", text)
+    for pattern in (_QUERY_VALUE, _CONNECTION_STRING, _HEADER):
+        text = pattern.sub(rf"\g<name>{MASK}", text)
+    return text
+
+
+def _secrets(value: object, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _secrets(inner, secret=secret or bool(_SECRET_NAME.search(str(name))))
+    elif isinstance(value, list | tuple | set):
+        for inner in value:
+            yield from _secrets(inner, secret=secret)
+    elif secret and isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+    elif secret and isinstance(value, str):
+        yield value
+
+
+def _forms(value: str) -> set[str]:
+    """The spellings of one secret in texts, URLs and reprs."""
+    forms = {value, value.strip(), quote(value), quote(value, safe=""), quote_plus(value)}
+    return {form for form in forms | {repr(form)[1:-1] for form in forms} if form}

@@ -1,0 +1,147 @@
+"""Reading a sealed stage without a consumer identity: many readers, no cursor, no fence.
+
+Strategy: two range reads of the index give the extents of subpartition k, then one range read per
+extent. What SEAL names is what is read; no listing. Rows delivered are reconciled with rows
+committed, per producer. Missing is an error, never empty.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.shuffle.index import (
+    ENTRY_BYTES,
+    entry_offset,
+    parse_entry,
+    parse_slice,
+)
+from durable_shuffle.shuffle.records import Seal
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.storage import ByteRange
+
+_RANGES_AT_ONCE = 16
+
+
+def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
+    """Return the INDEX_ENTRY items of a subpartition, one or more per producer.
+
+    Raises:
+        CorruptDataError: the index is damaged, or a producer has no entry.
+    """
+    if not 0 <= subpartition < stage.describe.partitions:
+        raise InvalidInputError(
+            f"no such subpartition: found={subpartition} partitions={stage.describe.partitions} "
+            f"stage={stage.path.prefix!r}"
+        )
+    name = stage.path.index_key(seal.index)
+    raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
+    offset, length, crc = parse_entry(raw, subpartition, name=name)
+    if offset + length > seal.index_bytes:
+        raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
+    data = stage.storage.read_range(name, offset, length)
+    entries = parse_slice(data, crc, name=name, subpartition=subpartition)
+    expected = stage.producers_of(subpartition, seal.producers)
+    found = np.unique(entries["producer"])
+    if not np.array_equal(found, np.asarray(expected)):
+        raise CorruptDataError(
+            f"the index misses producers: subpartition={subpartition} expected={len(expected)} "
+            f"found={len(found)} stage={stage.path.prefix!r}"
+        )
+    return entries
+
+
+def read_subpartition(
+    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of partition k, all producers in order, each producer's rows in order.
+
+    Raises:
+        CorruptDataError: a frame fails its check or rows do not add up; names the segment.
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    entries = read_extents(stage, seal, subpartition)
+    entries = entries[entries["rows"] > 0]
+    keys = [
+        stage.path.segment_key(int(e["producer"]), bytes(e["attempt"]).hex(), int(e["segment"]))
+        for e in entries
+    ]
+    for at in range(0, len(entries), _RANGES_AT_ONCE):
+        some = entries[at : at + _RANGES_AT_ONCE]
+        ranges = [
+            ByteRange(key, int(e["offset"]), int(e["length"]))
+            for key, e in zip(keys[at:], some, strict=False)
+        ]
+        try:
+            buffers = stage.storage.read_ranges(ranges)
+        except NotFoundError:
+            require_seal(stage)  # says "released" if that is why
+            raise
+        for range_, entry, data in zip(ranges, some, buffers, strict=True):
+            yield from _decode_extent(stage, subpartition, range_, entry, data, settings)
+
+
+def _decode_extent(
+    stage: StageHandle,
+    subpartition: int,
+    where: ByteRange,
+    entry: np.void,
+    data: memoryview,
+    settings: Settings,
+) -> Iterator[pa.RecordBatch]:
+    producer, first = int(entry["producer"]), int(entry["first_ordinal"])
+
+    def seed(ordinal: int) -> int:
+        return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
+
+    decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
+    decoder.feed(data)
+    rows = 0
+    try:
+        while (frame := decoder.next_frame()) is not NEED_DATA:
+            if frame.kind is not FrameKind.ARROW:
+                raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
+            batch = decode_batch(frame.body, stage.schema)
+            if batch.num_rows != frame.rows:
+                raise CorruptDataError(
+                    f"a frame states {frame.rows} rows and holds {batch.num_rows}"
+                )
+            rows += batch.num_rows
+            yield batch
+        decoder.end()
+    except CorruptDataError as e:
+        raise CorruptDataError(
+            f"{e}: segment={where.key!r} bytes=[{where.start}, {where.start + where.length}) "
+            f"subpartition={subpartition}"
+        ) from e
+    if rows != int(entry["rows"]):
+        raise CorruptDataError(
+            f"rows delivered are not rows committed: expected={int(entry['rows'])} found={rows} "
+            f"segment={where.key!r} subpartition={subpartition}"
+        )
+
+
+def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join neighbouring batches until they hold at least `rows` rows; order and rows unchanged."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            held, count = [], 0
+    if held:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)

@@ -1,0 +1,107 @@
+"""One flush of a producer: gathered batches to one segment.
+
+Strategy: stable counting sort by partition id, one `take`, slices per subpartition, each slice cut
+into frames of about `frame_bytes`. The whole segment is built in memory and written as one object,
+so a segment is either complete or absent. Bounds: a segment holds what `writer_memory_bytes` of
+Arrow data encodes to.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import encode_slices
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
+from durable_shuffle.shuffle.partitioner import counting_sort
+from durable_shuffle.shuffle.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.storage import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment ready to be written: its bytes in parts and where each subpartition stands."""
+
+    info: SegmentInfo
+    parts: tuple[Bytes, ...]
+    extents: npt.NDArray[np.void]
+    """EXTENT entries of the subpartitions that have rows here, ordered by subpartition."""
+
+
+def build_segment(
+    batch: pa.RecordBatch,
+    ids: npt.NDArray[np.unsignedinteger],
+    *,
+    partitions: int,
+    number: int,
+    stage_id: str,
+    producer: int,
+    next_ordinals: npt.NDArray[np.uint64],
+    compression: str,
+    frame_bytes: int,
+) -> Segment:
+    """Sort `batch` by partition id and encode it; advances `next_ordinals` in place.
+
+    Args:
+        ids: one partition id per row, in [0, partitions).
+        next_ordinals: per subpartition, the ordinal of its next record.
+    """
+    order, counts = counting_sort(ids, partitions)
+    present = np.flatnonzero(counts)
+    if len(present) > 1:
+        batch = batch.take(pa.array(order))
+    rows_per_frame = max(1, int(frame_bytes * batch.num_rows / max(1, batch.nbytes)))
+    bounds: list[tuple[int, int]] = []
+    frames_of: list[int] = []
+    start = 0
+    for k in present:
+        end = start + int(counts[k])
+        first = len(bounds)
+        bounds.extend(
+            (at, min(rows_per_frame, end - at)) for at in range(start, end, rows_per_frame)
+        )
+        frames_of.append(len(bounds) - first)
+        start = end
+    bodies = encode_slices(batch, bounds, compression)
+
+    parts: list[Bytes] = []
+    extents = np.zeros(len(present), dtype=EXTENT)
+    digest = hashlib.sha256()
+    offset, i = 0, 0
+    for n, k in enumerate(present.tolist()):
+        begin, first_ordinal = offset, int(next_ordinals[k])
+        ordinal = first_ordinal
+        for _ in range(frames_of[n]):
+            body, rows = bodies[i], bounds[i][1]
+            seed = frame_seed(stage_id, producer, k, ordinal)
+            for part in frame_parts(FrameKind.ARROW, rows, body, seed):
+                parts.append(part)
+                digest.update(part)
+            offset += frame_size(len(body))
+            ordinal += rows
+            i += 1
+        extents[n] = (k, number, begin, offset - begin, first_ordinal, ordinal - first_ordinal)
+        next_ordinals[k] = ordinal
+    return Segment(SegmentInfo(number, offset, digest.digest()), tuple(parts), extents)
+
+
+def complete_extents(
+    found: list[npt.NDArray[np.void]], expected: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.void]:
+    """Join the extents of all segments, adding an explicit empty entry per subpartition without rows.
+
+    Args:
+        expected: the subpartitions that this producer must state, ascending.
+
+    Returns:
+        EXTENT entries ordered by (subpartition, first ordinal).
+    """
+    joined = np.concatenate([*found, np.zeros(0, dtype=EXTENT)])
+    missing = np.setdiff1d(expected, joined["subpartition"])
+    empty = np.zeros(len(missing), dtype=EXTENT)
+    empty["subpartition"] = missing
+    everything = np.concatenate([joined, empty])
+    return everything[np.lexsort((everything["first_ordinal"], everything["subpartition"]))]

@@ -1,0 +1,108 @@
+"""The slot log, the one primitive: a dense sequence of small immutable objects.
+
+Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
+holds it. Every record carries a random id of its author, so identical bytes mean "my earlier try
+won and the reply was lost". A listing is never consulted. Why these rules and not weaker ones:
+docs/decisions/001-slot-log-protocol.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from durable_shuffle.serialization.errors import (
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.layout import slot_name
+from durable_shuffle.shuffle.storage import Created, Storage
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The slot holds our bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The slot holds somebody else's bytes."""
+
+    existing: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLog:
+    """One log under `prefix` (ends with '/'). Slots count from 0 without gaps.
+
+    Not guaranteed: that a record read is the last one; only losing or finding a slot empty says so.
+    """
+
+    storage: Storage
+    prefix: str
+    tries: int = 8
+    clock: Clock = SystemClock()
+
+    def key(self, slot: int) -> str:
+        """Key of a slot's object."""
+        return self.prefix + slot_name(slot)
+
+    def append(self, slot: int, record: bytes) -> Won | Lost:
+        """Try to be the one whose `record` stands in `slot`.
+
+        The caller has seen `slot - 1` (or `slot` is 0): that keeps the log dense.
+
+        Raises:
+            OutcomeUnknownError: still unknown after `tries` sendings. The record may stand in the
+                slot now or later: delete nothing that it names.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        for attempt in range(1, self.tries + 1):
+            try:
+                answer = self.storage.put_if_absent(self.key(slot), record)
+            except (OutcomeUnknownError, UnavailableError) as e:
+                if attempt == self.tries:
+                    raise OutcomeUnknownError(
+                        f"no answer about a slot: key={self.key(slot)!r} tries={self.tries}; "
+                        "read the slot before anything else is done"
+                    ) from e
+                self.clock.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                if isinstance(answer, Created) or answer.existing == record:
+                    return Won()
+                return Lost(answer.existing)
+        raise AssertionError("unreachable: tries is at least 1")
+
+    def read(self, slot: int) -> bytes | None:
+        """Return the record in `slot`, None while the slot is empty."""
+        try:
+            return self.storage.read(self.key(slot))
+        except NotFoundError:
+            return None
+
+    def read_from(self, slot: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield (slot, record) from `slot` up to the first empty slot."""
+        while (record := self.read(slot)) is not None:
+            yield slot, record
+            slot += 1
+
+    def find_end(self, hint: int = 0) -> int:
+        """Return the first empty slot, in O(log distance) requests from `hint`."""
+        if self.read(hint) is None:
+            low, high = -1, hint
+        else:
+            low, step = hint, 1
+            while self.read(low + step) is not None:
+                low, step = low + step, step * 2
+            high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.read(middle) is None:
+                high = middle
+            else:
+                low = middle
+        return high

@@ -1,0 +1,187 @@
+"""What foreign errors of storages mean: one table, by server code, HTTP status, type and errno.
+
+Strategy: walk the chain of causes from the outside. A server's answer says most, so its code and
+status come first; then the exception's class, by name, so that no driver needs to be installed;
+then errno. What nobody knows counts as a lost reply: the one reading that is safe for writes.
+"""
+
+import errno
+from collections.abc import Iterator
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What is known about the request that failed."""
+
+    MISSING = "the object does not exist"
+    EXISTS = "the object exists already"
+    RACE = "the server met another write of the same object and did nothing"
+    SHORT = "the range lies outside the object"
+    INVALID = "the request is wrong or not allowed, trying again is useless"
+    FULL = "no space left, nothing was written"
+    REFUSED = "nothing was done, trying again can help"
+    LOST = "nobody knows whether it was done"
+
+
+_BY_CODE = {
+    "NoSuchBucket": Verdict.INVALID,
+    "NoSuchUpload": Verdict.LOST,  # the upload was completed or called off before
+    "RequestTimeout": Verdict.LOST,
+    "RequestTimeTooSkewed": Verdict.INVALID,
+    "SlowDown": Verdict.REFUSED,
+    "Throttling": Verdict.REFUSED,
+    "ThrottlingException": Verdict.REFUSED,
+    "RequestLimitExceeded": Verdict.REFUSED,
+    "BadDigest": Verdict.REFUSED,  # damaged on the way
+    "IncompleteBody": Verdict.REFUSED,
+    "XAmzContentSHA256Mismatch": Verdict.REFUSED,
+    "XMinioStorageFull": Verdict.FULL,
+    "QuotaExceeded": Verdict.FULL,
+    "ContainerNotFound": Verdict.INVALID,
+    "BlobAlreadyExists": Verdict.EXISTS,  # Azure says 409 where others say 412
+}
+"""Codes of S3-like servers and of Azure that say more than their status."""
+
+_BY_STATUS = {
+    404: Verdict.MISSING,
+    408: Verdict.LOST,
+    409: Verdict.RACE,
+    410: Verdict.MISSING,
+    412: Verdict.EXISTS,
+    416: Verdict.SHORT,
+    425: Verdict.REFUSED,
+    429: Verdict.REFUSED,
+    501: Verdict.INVALID,
+    507: Verdict.FULL,
+}
+
+_BY_TYPE = {
+    "builtins.FileNotFoundError": Verdict.MISSING,
+    "builtins.IsADirectoryError": Verdict.MISSING,
+    "builtins.NotADirectoryError": Verdict.MISSING,
+    "builtins.FileExistsError": Verdict.EXISTS,
+    "builtins.PermissionError": Verdict.INVALID,
+    "builtins.ConnectionRefusedError": Verdict.REFUSED,
+    "builtins.ConnectionError": Verdict.LOST,
+    "builtins.TimeoutError": Verdict.LOST,
+    "builtins.ImportError": Verdict.INVALID,
+    "builtins.TypeError": Verdict.INVALID,
+    "builtins.ValueError": Verdict.INVALID,
+    "builtins.KeyError": Verdict.INVALID,
+    "builtins.NotImplementedError": Verdict.INVALID,
+    "socket.gaierror": Verdict.REFUSED,
+    "ssl.SSLCertVerificationError": Verdict.INVALID,
+    "http.client.HTTPException": Verdict.LOST,
+    # botocore: a request that never left, then one whose reply is missing, then wrong settings
+    "botocore.exceptions.EndpointConnectionError": Verdict.REFUSED,
+    "botocore.exceptions.ConnectTimeoutError": Verdict.REFUSED,
+    "botocore.exceptions.ProxyConnectionError": Verdict.REFUSED,
+    "botocore.exceptions.SSLError": Verdict.REFUSED,
+    "botocore.exceptions.CredentialRetrievalError": Verdict.REFUSED,
+    "botocore.exceptions.MetadataRetrievalError": Verdict.REFUSED,
+    "botocore.exceptions.CapacityNotAvailableError": Verdict.REFUSED,
+    "botocore.exceptions.ConnectionError": Verdict.LOST,
+    "botocore.exceptions.HTTPClientError": Verdict.LOST,
+    "botocore.exceptions.ReadTimeoutError": Verdict.LOST,
+    "botocore.exceptions.IncompleteReadError": Verdict.LOST,
+    "botocore.exceptions.ResponseStreamingError": Verdict.LOST,
+    "botocore.exceptions.ChecksumError": Verdict.LOST,
+    "botocore.exceptions.FlexibleChecksumError": Verdict.LOST,
+    "botocore.exceptions.EventStreamError": Verdict.LOST,
+    "botocore.exceptions.ClientError": Verdict.LOST,  # only without a status
+    "botocore.exceptions.BotoCoreError": Verdict.INVALID,
+    "botocore.parsers.ResponseParserError": Verdict.LOST,
+    "aiohttp.client_exceptions.InvalidURL": Verdict.INVALID,
+    "aiohttp.client_exceptions.ClientConnectorCertificateError": Verdict.INVALID,
+    "aiohttp.client_exceptions.ClientConnectorError": Verdict.REFUSED,
+    "aiohttp.client_exceptions.ClientError": Verdict.LOST,
+    "requests.exceptions.ConnectTimeout": Verdict.REFUSED,
+    "requests.exceptions.RequestException": Verdict.LOST,
+    "google.auth.exceptions.TransportError": Verdict.REFUSED,
+    "google.auth.exceptions.GoogleAuthError": Verdict.INVALID,
+    "gcsfs.retry.ChecksumError": Verdict.LOST,
+    "azure.core.exceptions.ResourceExistsError": Verdict.EXISTS,
+    "azure.core.exceptions.ServiceRequestError": Verdict.REFUSED,
+    "azure.core.exceptions.AzureError": Verdict.LOST,
+}
+"""The nearest class in an exception's family tree decides."""
+
+_BY_ERRNO = {
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), Verdict.MISSING),
+    errno.EEXIST: Verdict.EXISTS,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), Verdict.FULL),
+    **dict.fromkeys(
+        (
+            *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENAMETOOLONG),
+            *(errno.ELOOP, errno.EFBIG, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS),
+            *(errno.EMLINK, errno.EXDEV, errno.EMSGSIZE, errno.ENOTEMPTY),
+        ),
+        Verdict.INVALID,
+    ),
+    **dict.fromkeys(
+        (
+            *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN),
+            *(errno.ENETDOWN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS),
+            *(errno.EBUSY, errno.EAGAIN),
+        ),
+        Verdict.REFUSED,
+    ),
+}
+"""Everything else, EIO, ESTALE and resets among it, is a lost reply."""
+
+
+def judge(error: BaseException) -> Verdict:
+    """Return what `error`, with its causes, says about the request."""
+    if isinstance(error, FileExistsError):  # adlfs raises it over a 409, which is a RACE elsewhere
+        return Verdict.EXISTS
+    chain = list(error_chain(error))
+    for link in chain:
+        code, status = server_answer(link)
+        if code in _BY_CODE:
+            return _BY_CODE[code]
+        if status is not None:
+            return _judge_status(status)
+    for link in chain:
+        for family in type(link).__mro__:
+            verdict = _BY_TYPE.get(f"{family.__module__}.{family.__qualname__}")
+            if verdict is not None:
+                return verdict
+        if isinstance(link, OSError) and link.errno in _BY_ERRNO:
+            return _BY_ERRNO[link.errno]
+    return Verdict.LOST
+
+
+def server_answer(error: BaseException) -> tuple[str | None, int | None]:
+    """Return the server's code and HTTP status as this very exception carries them, if it does."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        code = response.get("Error", {}).get("Code")
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status is None and str(code).isdigit():
+            status = int(str(code))
+        return code, status if isinstance(status, int) else None
+    named = getattr(error, "error_code", None)  # azure, whose codes are string enums
+    code = str(getattr(named, "value", named)) if named else None
+    for name in ("status_code", "status", "code"):  # azure, aiohttp, gcsfs
+        status = getattr(error, name, None)
+        if isinstance(status, str) and status.isdigit():
+            status = int(status)
+        if isinstance(status, int) and 300 <= status < 600:
+            return code, status
+    return None, None
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was raised from, outermost first, each once."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _judge_status(status: int) -> Verdict:
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return Verdict.LOST if status >= 500 else Verdict.INVALID

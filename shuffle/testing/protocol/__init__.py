@@ -1,0 +1,15 @@
+"""Finite models of the slot-log protocol, and the explorer that visits every state of one.
+
+The models are the protocol's rules as executable text: no storage, no clock, no bytes. Each takes
+a frozen setup that says how many actors and faults there are and which rules hold; a rule switched
+off gives a shortest trace to the damage it prevents. They hold in the bounded setups that were
+explored; they prove nothing about the code that implements the rules.
+
+    explorer.py        visits all states, breadth first
+    slots.py           what the models share: a log is a tuple, a slot is an index
+    producer_model.py  two producer attempts race for one slot; seal, readers, cleaning
+    consumer_model.py  OPEN and ACK of one consumer task, its successors and its zombies
+    release_model.py   deleting input data that registered consumers have read
+    purge_model.py     deleting a whole log while an old request is still in flight
+    batch_*.py         one batch producer with ABORT, SEAL, REPLACE and repair
+"""

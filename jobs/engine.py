@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
 
 
@@ -20,6 +20,8 @@ class Planned:
     producers: int
     splits: str
     native_exchanges: int
+    conf: dict[str, str]
+    """The settings it was planned with."""
 
 
 @dataclass(frozen=True, slots=True)

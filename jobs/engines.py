@@ -9,9 +9,9 @@ from durable_shuffle.jobs.ship import is_connect
 def engine_for(spark: SparkSession) -> Engine:
     """Return the engine of the session's kind."""
     if is_connect(spark):
-        from durable_shuffle.jobs.connect_engine import ConnectEngine  # noqa: PLC0415
+        from durable_shuffle.jobs.connect_engine import ConnectEngine
 
         return ConnectEngine(spark)
-    from durable_shuffle.jobs.classic_engine import ClassicEngine  # noqa: PLC0415
+    from durable_shuffle.jobs.classic_engine import ClassicEngine
 
     return ClassicEngine(spark)

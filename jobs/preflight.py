@@ -4,16 +4,23 @@ A `file:` root that several hosts do not share would lose data silently later; h
 a nonce that the driver writes and one task per slot reads back.
 """
 
+import socket
+from collections.abc import Iterator
+
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.remote_storage import RemoteStorage
 from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.storage import Created, Storage
+from durable_shuffle.shuffle.storage import Storage
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"
 """Folder beside the job, only for masters whose tasks run in this process."""
+_CONNECT_TASKS = 16
+"""How many tasks look for the nonce where the number of executors cannot be asked for."""
 
 
 def default_url(spark: SparkSession) -> str:
@@ -37,44 +44,62 @@ def is_local(spark: SparkSession) -> bool:
     """Return True if tasks run on this host in the driver's own process."""
     if is_connect(spark):
         return False
-    master = spark.sparkContext.master
+    master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) -> Storage:
     """Return the storage through which the driver works, once executors were seen to share it.
 
+    A Spark Connect client that does not share the executors' storage works through them instead.
+
     Raises:
-        InvalidInputError: no permission to write, the folder is a job's own, or an executor does
-            not see what the driver wrote.
+        InvalidInputError: no permission to write, or an executor does not see what was written.
     """
     nonce = ids.new_id()
     key = f"{job}/preflight/{nonce}"
-    if not isinstance(storage.put_if_absent(key, nonce.encode()), Created):
-        raise InvalidInputError(f"the storage answered oddly to a first write: key={key!r}")
-    try:
-        if not is_local(spark):
-            _ask_executors(spark, storage, key, nonce)
-    finally:
+    if is_local(spark):
+        storage.put_if_absent(key, nonce.encode())
         storage.delete([key])
-    return storage
-
-
-def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) -> None:
-    def look(_: object) -> list[tuple[str, str]]:
-        import socket  # noqa: PLC0415 - runs on the executor
-
+        return storage
+    ways: list[Storage] = [storage]
+    if is_connect(spark):
+        ways.append(RemoteStorage(spark, storage))
+    reason = ""
+    for way in ways:
         try:
-            seen = storage.read(key).decode()
+            way.put_if_absent(key, nonce.encode())
         except DurableShuffleError as e:
-            seen = f"{type(e).__name__}: {e}"
-        return [(socket.gethostname(), seen)]
+            if way is ways[-1]:
+                raise
+            reason = str(e)
+            continue
+        try:
+            reason = _ask_executors(spark, storage, key, nonce)
+        finally:
+            way.delete([key])
+        if not reason:
+            return way
+    raise InvalidInputError(
+        f"executors do not share {storage.description} with the driver: {reason}; use a url that "
+        "all hosts share"
+    )
 
-    slots = max(2, spark.sparkContext.defaultParallelism * 2)
-    numbers = spark.sparkContext.parallelize(range(slots), slots)
-    for host, seen in numbers.mapPartitions(look).collect():
-        if seen != nonce:
-            raise InvalidInputError(
-                f"executor on host {host!r} does not see what the driver wrote to "
-                f"{storage.description}: {seen}; use a url that all hosts share"
-            )
+
+def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) -> str:
+    """Have tasks read the nonce; return what is wrong, "" if nothing is."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            try:
+                seen = storage.read(key).decode()
+            except DurableShuffleError as e:
+                seen = f"{type(e).__name__}: {e}"
+            yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "seen": [seen]})
+
+    tasks = _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism * 2
+    numbers = spark.range(0, max(2, tasks), 1, max(2, tasks))
+    for row in numbers.mapInArrow(look, "host string, seen string").collect():
+        if row["seen"] != nonce:
+            return f"host {row['host']!r} found {row['seen']}"
+    return ""

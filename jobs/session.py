@@ -1,4 +1,4 @@
-"""`DurableShuffle`: the entry point for Spark users. It holds the claim of a job and wraps stages."""
+"""`DurableShuffle`, the entry point for Spark users: holds the claim of a job, wraps stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from durable_shuffle.jobs.preflight import default_url, preflight
 from durable_shuffle.jobs.report import Report, StageReport
-from durable_shuffle.jobs.ship import is_connect, ship
+from durable_shuffle.jobs.ship import ship
 from durable_shuffle.jobs.stage_runner import Explanation, StageRequest, StageRunner
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -184,7 +184,7 @@ class DurableShuffle:
         *cols: str | Column,
         name: str | None = None,
     ) -> Explanation:
-        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why. Runs nothing.
+        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why; run nothing.
 
         With `n=None` and no columns it explains `durable(df)`.
         """
@@ -255,7 +255,7 @@ class DurableShuffle:
             cols, n = (cast("str | Column", n), *cols), None
         if n is None:
             n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
-        return StageRequest(df, name or "repartition", cast("int", n), cols)
+        return StageRequest(df, name or "repartition", n, cols)
 
 
 def is_column(value: Any) -> bool:

@@ -9,8 +9,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import durable_shuffle
 from pyspark.sql import SparkSession
+
+import durable_shuffle
 
 _FOLDERS = ("serialization", "shuffle", "recovery", "jobs")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -29,7 +30,7 @@ def package_sources() -> dict[str, bytes]:
 
 
 def make_archive(folder: Path) -> Path:
-    """Write the package as a zip whose name holds a digest of its content; reuse one that is there."""
+    """Write the package as a zip whose name holds a digest of its content, unless it is there."""
     sources = package_sources()
     digest = hashlib.sha256()
     for name, data in sources.items():

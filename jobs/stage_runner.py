@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import durable_shuffle
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
+import durable_shuffle
+from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
 from durable_shuffle.jobs.engines import engine_for
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.tasks import map_function, read_function
 from durable_shuffle.recovery.resume import (
     Decision,
-    Fresh,
     Found,
+    Fresh,
     Resume,
     ReusePolicy,
     Wanted,
@@ -38,7 +39,7 @@ from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
-from durable_shuffle.shuffle.partitioner import check_key_type, check_partition_count
+from durable_shuffle.shuffle.partitioner import check_partition_count
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
 from durable_shuffle.shuffle.records import Describe, Seal, StageUse
 from durable_shuffle.shuffle.settings import Settings
@@ -149,12 +150,10 @@ class StageRunner:
         )
         ran, task_requests, retries = 0, 0, 0
         seal = read_state(stage).seal
-        producers_reused = seal.producers if seal else 0
         native = planned.native_exchanges if planned else 0
         if seal is None:
             assert planned is not None  # only a sealed stage is used without a plan
             commits = self._committed(stage, planned.producers)
-            producers_reused = len(commits)
             missing = [p for p in range(planned.producers) if p not in commits]
             function = map_function(
                 StageHandle(self._task_storage, stage.path, stage.describe),
@@ -168,7 +167,6 @@ class StageRunner:
             for result in results:
                 commits[result.committed.commit.producer] = result.committed
             ran = sum(r.wrote for r in results)
-            producers_reused += sum(not r.wrote for r in results)
             task_requests = sum(r.requests for r in results)
             retries = sum(r.tries_before for r in results)
             self._log.check_owner()
@@ -191,7 +189,7 @@ class StageRunner:
             why=decision.why,
             producers=seal.producers,
             producers_run=ran,
-            producers_reused=producers_reused,
+            producers_reused=seal.producers - ran,
             producers_rerun=reruns.attempts,
             native_exchanges=native,
             rows=seal.rows,
@@ -215,20 +213,20 @@ class StageRunner:
             )
         if request.n is not None:
             check_partition_count(request.n)
+        check_columns(df.schema)
         if not request.cols:
             kind = PASSTHROUGH if request.n is None else "round_robin"
             return _Checked(df, request.name, request.n, (), kind, ())
         try:
-            types = self._engine.arrow_schema(df.select(*request.cols))
-            names = df.select(*request.cols).columns
+            keys = df.select(*request.cols).schema
         except AnalysisException as e:
             shown = ", ".join(str(c) for c in request.cols)
             raise InvalidInputError(
                 f"key column not usable: asked for {shown}; columns are "
                 f"{', '.join(df.columns)} ({e.getCondition() or 'analysis failed'})"
             ) from e
-        for key, field in zip(names, types, strict=True):
-            check_key_type(key, field.type)
+        for field in keys:
+            check_key(field.name, field.dataType)
         positions = self._engine.key_positions(df, request.cols)
         return _Checked(df, request.name, request.n, request.cols, "hash", positions)
 
@@ -273,7 +271,12 @@ class StageRunner:
         commits = self._committed(stage, stage.describe.producers or 0)
         decision = decide(
             Wanted(planned.producers, planned.splits, identity.unstable),
-            Found(False, stage.describe.producers, stage.describe.splits, frozenset(commits)),
+            Found(
+                sealed=False,
+                producers=stage.describe.producers,
+                splits=stage.describe.splits,
+                committed=frozenset(commits),
+            ),
             policy,
         )
         return decision, None if isinstance(decision, Fresh) else planned
@@ -317,7 +320,7 @@ class StageRunner:
             keys=checked.key_positions,
             components=identity.components,
             splits=planned.splits,
-            planning=self._engine.planning_settings(),
+            planning=planned.conf,
             created_wall_seconds=self._clock.wall(),
         )
         return describe_stage(self._storage, path, describe)
@@ -348,7 +351,7 @@ class StageRunner:
 
 
 def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql import functions as F
 
     return [(F.col(c) if isinstance(c, str) else c).alias(f"key{i}") for i, c in enumerate(cols)]
 

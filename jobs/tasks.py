@@ -32,8 +32,8 @@ from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
 
 ID_COLUMN = "__partition_id"
 RESULT_SCHEMA = (
-    "producer long, slot long, wrote boolean, won boolean, requests long, seconds double, tries_before long, "
-    "commit binary, error string, message string"
+    "producer long, slot long, wrote boolean, won boolean, requests long, seconds double, "
+    "tries_before long, commit binary, error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -106,10 +106,10 @@ def run_map_task(
     except (UnavailableError, OutcomeUnknownError) as e:
         if context.attemptNumber() + 1 < tries:
             raise
-        return _row(producer, None, counting.total, clock.monotonic() - start, e)
+        return _row(context, None, counting.total, clock.monotonic() - start, e)
     except DurableShuffleError as e:
-        return _row(producer, None, counting.total, clock.monotonic() - start, e)
-    return _row(producer, result, counting.total, clock.monotonic() - start, None)
+        return _row(context, None, counting.total, clock.monotonic() - start, e)
+    return _row(context, result, counting.total, clock.monotonic() - start, None)
 
 
 def _with_ids(
@@ -132,7 +132,7 @@ def _with_ids(
 
 
 def _row(
-    producer: int,
+    context: TaskContext,
     result: ProducerResult | None,
     requests: int,
     seconds: float,
@@ -140,13 +140,13 @@ def _row(
 ) -> pa.RecordBatch:
     commit = None if result is None else PRODUCER_RECORDS.encode(result.committed.commit)
     values: dict[str, tuple[object, pa.DataType]] = {
-        "producer": (producer, pa.int64()),
+        "producer": (context.partitionId(), pa.int64()),
         "slot": (-1 if result is None else result.committed.slot, pa.int64()),
         "wrote": (result is not None and result.wrote, pa.bool_()),
         "won": (result is not None and result.won, pa.bool_()),
         "requests": (requests, pa.int64()),
         "seconds": (seconds, pa.float64()),
-        "tries_before": (TaskContext.get().attemptNumber(), pa.int64()),
+        "tries_before": (context.attemptNumber(), pa.int64()),
         "commit": (commit, pa.binary()),
         "error": (None if error is None else type(error).__name__, pa.string()),
         "message": (None if error is None else str(error), pa.string()),

@@ -1,8 +1,8 @@
 """The job log: which driver may write or delete, and which stages exist.
 
-The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it at
-its next write and stops. Making, reusing and releasing a stage all win a slot here first, so that a
-release can never race a driver that plans to reuse.
+The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it
+at its next write and stops. Making, reusing and releasing a stage all win a slot here first, so
+that a release can never race a driver that plans to reuse.
 """
 
 from dataclasses import dataclass, field

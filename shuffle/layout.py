@@ -30,7 +30,7 @@ def check_name(what: str, name: str) -> str:
         InvalidInputError: empty, too long, or with characters other than letters, digits,
             '.', '_' and '-'; the message names `what`.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+    if not _NAME.fullmatch(str(name)) or len(name) > MAX_NAME_CHARS:
         raise InvalidInputError(
             f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, '.', '_' or '-' and start with "
             f"a letter, digit or '_', found={name!r}"
@@ -82,7 +82,7 @@ class StagePath:
         return f"{self.prefix}producers/p{producer:06d}/"
 
     def segment_key(self, producer: int, attempt: str, number: int) -> str:
-        """Key of segment `number` (from 0) of one attempt, under a hash prefix that spreads keys."""
+        """Key of segment `number`, from 0, of one attempt; a hash prefix spreads the keys."""
         name = f"p{producer:06d}-{attempt}-{number}.seg"
         spread = zlib.crc32(name.encode()) & 0xFF
         return f"{self.segments_prefix}{spread:02x}/{name}"

@@ -75,7 +75,7 @@ class LocalStorage:
             # one for as long as the view lives.
             with pa.memory_map(str(path), "r") as file:
                 file.seek(start)
-                view = memoryview(file.read_buffer(length))
+                view = memoryview(file.read_buffer(length)).cast("B")  # Arrow's are signed
         if len(view) != length:
             raise CorruptDataError(
                 f"{self.description}: object {key} shrank while it was read, expected "
@@ -166,9 +166,12 @@ class LocalStorage:
             return
         if folder != self._root:
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=folder == self._root, exist_ok=True)
+        except FileExistsError as error:
+            raise InvalidInputError(
+                f"{self.description}: {folder} is a file, no object can be below it"
+            ) from error
         with suppress(PermissionError):  # above the root we may have no right to read
             _sync_folder(folder.parent)
         self._synced_folders.add(folder)

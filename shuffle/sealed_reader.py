@@ -101,6 +101,27 @@ def _decode_extent(
     data: memoryview,
     settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
+    place = (
+        f"segment={where.key!r} bytes=[{where.start}, {where.start + where.length}) "
+        f"subpartition={subpartition}"
+    )
+    rows = 0
+    try:
+        for batch in _decode_frames(stage, subpartition, entry, data, settings):
+            rows += batch.num_rows
+            yield batch
+    except CorruptDataError as e:
+        raise CorruptDataError(f"{e}: {place}") from e
+    if rows != int(entry["rows"]):
+        raise CorruptDataError(
+            f"rows delivered are not rows committed: expected={int(entry['rows'])} found={rows} "
+            f"{place}"
+        )
+
+
+def _decode_frames(
+    stage: StageHandle, subpartition: int, entry: np.void, data: memoryview, settings: Settings
+) -> Iterator[pa.RecordBatch]:
     producer, first = int(entry["producer"]), int(entry["first_ordinal"])
 
     def seed(ordinal: int) -> int:
@@ -108,29 +129,14 @@ def _decode_extent(
 
     decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
-    rows = 0
-    try:
-        while (frame := decoder.next_frame()) is not NEED_DATA:
-            if frame.kind is not FrameKind.ARROW:
-                raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
-            batch = decode_batch(frame.body, stage.schema)
-            if batch.num_rows != frame.rows:
-                raise CorruptDataError(
-                    f"a frame states {frame.rows} rows and holds {batch.num_rows}"
-                )
-            rows += batch.num_rows
-            yield batch
-        decoder.end()
-    except CorruptDataError as e:
-        raise CorruptDataError(
-            f"{e}: segment={where.key!r} bytes=[{where.start}, {where.start + where.length}) "
-            f"subpartition={subpartition}"
-        ) from e
-    if rows != int(entry["rows"]):
-        raise CorruptDataError(
-            f"rows delivered are not rows committed: expected={int(entry['rows'])} found={rows} "
-            f"segment={where.key!r} subpartition={subpartition}"
-        )
+    while (frame := decoder.next_frame()) is not NEED_DATA:
+        if frame.kind is not FrameKind.ARROW:
+            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
+        batch = decode_batch(frame.body, stage.schema)
+        if batch.num_rows != frame.rows:
+            raise CorruptDataError(f"a frame states {frame.rows} rows and holds {batch.num_rows}")
+        yield batch
+    decoder.end()
 
 
 def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

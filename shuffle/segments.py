@@ -57,8 +57,8 @@ def build_segment(
     bounds: list[tuple[int, int]] = []
     frames_of: list[int] = []
     start = 0
-    for k in present:
-        end = start + int(counts[k])
+    for found in present:
+        end = start + int(counts[found])
         first = len(bounds)
         bounds.extend(
             (at, min(rows_per_frame, end - at)) for at in range(start, end, rows_per_frame)
@@ -71,9 +71,10 @@ def build_segment(
     extents = np.zeros(len(present), dtype=EXTENT)
     digest = hashlib.sha256()
     offset, i = 0, 0
+    ordinal: int
     for n, k in enumerate(present.tolist()):
-        begin, first_ordinal = offset, int(next_ordinals[k])
-        ordinal = first_ordinal
+        begin = offset
+        ordinal = first_ordinal = int(next_ordinals[k])
         for _ in range(frames_of[n]):
             body, rows = bodies[i], bounds[i][1]
             seed = frame_seed(stage_id, producer, k, ordinal)
@@ -91,7 +92,7 @@ def build_segment(
 def complete_extents(
     found: list[npt.NDArray[np.void]], expected: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.void]:
-    """Join the extents of all segments, adding an explicit empty entry per subpartition without rows.
+    """Join the extents of all segments; subpartitions without rows get an explicit empty entry.
 
     Args:
         expected: the subpartitions that this producer must state, ascending.

@@ -7,7 +7,7 @@ docs/decisions/001-slot-log-protocol.md.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from durable_shuffle.serialization.errors import (
     NotFoundError,
@@ -44,7 +44,7 @@ class SlotLog:
     storage: Storage
     prefix: str
     tries: int = 8
-    clock: Clock = SystemClock()
+    clock: Clock = field(default_factory=SystemClock)
 
     def key(self, slot: int) -> str:
         """Key of a slot's object."""

@@ -110,7 +110,7 @@ def read_state(stage: StageHandle) -> StageState:
     release: Release | None = None
     log = stage.log()
     slot = 0
-    for slot, data in log.read_from(1):  # noqa: B007 - the last slot is used below
+    for slot, data in log.read_from(1):
         record = decode(log, slot, data)
         if isinstance(record, Seal):
             seal = record

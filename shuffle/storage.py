@@ -60,7 +60,8 @@ class ObjectInfo:
     key: str
     size_bytes: int
     modified_wall_seconds: float
-    """The storage's own time of the last write, since 1970; for reports, never for decisions."""
+    """The storage's own time of the last write, since 1970; for reports, never for decisions.
+    0 where the storage does not tell."""
 
 
 class Storage(Protocol):
@@ -83,7 +84,8 @@ class Storage(Protocol):
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         """Return exactly the bytes [start, start + length). Local files are mapped, not copied.
 
-        The view is read-only and stays valid for as long as it lives, also after a delete.
+        The view is of format 'B', read-only, and stays valid for as long as it lives, also after a
+        delete.
         """
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:

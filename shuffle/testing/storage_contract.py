@@ -56,7 +56,13 @@ class StorageContract:
 
     def test_put_writes_the_parts_in_order(self, storage: Storage) -> None:
         """`put` stores the concatenation, whatever kind of buffer a part is."""
-        parts: list[Bytes] = [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b"", b"g" * 300_000]
+        parts: list[Bytes] = [
+            b"ab",
+            bytearray(b"cd"),
+            memoryview(b"xefx")[1:3],
+            b"",
+            b"g" * 300_000,
+        ]
         storage.put("contract/put", parts)
         assert self.raw_read(storage, "contract/put") == b"abcdef" + b"g" * 300_000
 
@@ -113,6 +119,7 @@ class StorageContract:
             view = storage.read_range("contract/range", start, length)
             assert bytes(view) == content[start : start + length]
             assert view.readonly
+            assert (view.format, view.itemsize, view.nbytes) == ("B", 1, length)
 
     def test_read_range_at_the_end_may_be_empty(self, storage: Storage) -> None:
         """Nothing at the very end is inside the object, also if the object is empty."""

@@ -1,0 +1,34 @@
+# `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
+.PHONY: setup demo test lint unit soak bench clean
+PY := .venv/bin/python
+# `make test` fails if fewer Spark tests than this passed
+MIN_SPARK_TESTS := 40
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	$(PY) -m durable_shuffle.jobs.cli demo $(ARGS)
+
+test: lint
+	$(PY) -m pytest --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+# without Spark and without the S3 server: seconds, for the inner loop
+unit: setup
+	$(PY) -m pytest -m "not spark and not s3 and not soak" $(ARGS)
+
+# the long families whole; resumes where it stopped; writes docs/soak.md
+soak: setup
+	$(PY) scripts/soak.py $(ARGS)
+
+bench: setup
+	$(PY) -m pytest bench --benchmark-enable --benchmark-only -m "" $(ARGS)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

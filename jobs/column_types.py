@@ -1,0 +1,66 @@
+"""Which Spark types can be stored, and which can be keys. Refusals name the column and the type."""
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    UserDefinedType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from durable_shuffle.serialization.errors import InvalidInputError
+
+_NOT_CARRIED = (YearMonthIntervalType, UserDefinedType, VariantType)
+"""PySpark cannot hand these to a Python worker as Arrow."""
+
+_BINARY_COLLATION = "UTF8_BINARY"
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuse columns that Arrow does not carry between Spark and Python.
+
+    Raises:
+        InvalidInputError: names the column and its type.
+    """
+    for field in schema:
+        for part in _parts(field.dataType):
+            if isinstance(part, _NOT_CARRIED):
+                raise InvalidInputError(
+                    f"column {field.name!r} of type {part.simpleString()} cannot be stored: Spark "
+                    "does not hand it to Python as Arrow; cast it first"
+                )
+
+
+def check_key(name: str, data_type: DataType) -> None:
+    """Refuse a key type for which Spark's hash is undefined or not ours.
+
+    Raises:
+        InvalidInputError: names the column and its type.
+    """
+    for part in _parts(data_type):
+        if isinstance(part, (MapType, VariantType, *_NOT_CARRIED)):
+            raise InvalidInputError(
+                f"column {name!r} of type {part.simpleString()} cannot be a key: it has no hash"
+            )
+        collation = getattr(part, "collation", _BINARY_COLLATION)
+        if isinstance(part, StringType) and collation != _BINARY_COLLATION:
+            raise InvalidInputError(
+                f"column {name!r} has collation {collation}: only {_BINARY_COLLATION} strings can "
+                "be keys, since others are equal without being the same bytes"
+            )
+
+
+def _parts(data_type: DataType) -> list[DataType]:
+    """Return the type and every type inside it."""
+    found = [data_type]
+    if isinstance(data_type, ArrayType):
+        found += _parts(data_type.elementType)
+    elif isinstance(data_type, MapType):
+        found += _parts(data_type.keyType) + _parts(data_type.valueType)
+    elif isinstance(data_type, StructType):
+        for field in data_type:
+            found += _parts(field.dataType)
+    return found

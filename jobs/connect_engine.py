@@ -1,0 +1,94 @@
+"""Stages on Spark Connect, where there is no SparkContext and no planner access.
+
+What differs from classic: the number of producers comes from a probe job over no columns; every
+map task starts, and those whose producer is committed return at once; the result states no
+partitioning to Spark. Plans cannot be fingerprinted here, so only `version=` lets another run
+reuse a stage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle.jobs.arrow_schema import arrow_schema
+from durable_shuffle.jobs.engine import Planned, ReadBack
+from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, map_result
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_SPLIT_SETTINGS = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.shuffle.partitions",
+)
+
+
+class ConnectEngine:
+    """Implements `Engine` for a Spark Connect session."""
+
+    task_tries = 1
+    """The server's setting cannot be read; errors come back as rows at once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def arrow_schema(self, df: DataFrame) -> pa.Schema:
+        return arrow_schema(df.schema)
+
+    def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
+        names = df.columns
+        plain = [c for c in cols if isinstance(c, str) and names.count(c) == 1]
+        return tuple(names.index(c) for c in plain) if len(plain) == len(cols) else ()
+
+    def identify(self, df: DataFrame) -> PlanIdentity:
+        schema = {"schema": df.schema.json()}
+        return PlanIdentity(schema, ("Spark Connect does not show its plans",), ())
+
+    def planning_settings(self) -> dict[str, str]:
+        found = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def plan(
+        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+    ) -> Planned:
+        def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            number = -1 if context is None else context.partitionId()
+            yield pa.RecordBatch.from_pydict({"partition": [number]})
+
+        shaped = with_partition_ids(df, cols, n)
+        with self._settings({**conf, _ADAPTIVE: "false"}):
+            found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
+        return Planned(shaped, len(found), "", 0, dict(conf))
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        del producers, label  # every task starts; committed ones return without reading
+        with self._settings({**planned.conf, _ADAPTIVE: "false"}):
+            rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()
+        return [map_result(row.asDict()) for row in rows]
+
+    def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        return read_frame(self._spark, df, back).toDF(*df.columns)
+
+    @contextmanager
+    def _settings(self, values: Mapping[str, str]) -> Iterator[None]:
+        """Set session settings for the time of one job and put the old ones back."""
+        before = {key: self._spark.conf.get(key, None) for key in values}
+        try:
+            for key, value in values.items():
+                self._spark.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, old)

@@ -1,0 +1,345 @@
+"""Identity of Python functions: their code and everything that decides what it computes.
+
+Strategy: follow what would travel to a worker. A function that workers import counts by its name,
+its code and the source of its module (`module_code`); a function that travels by value (from
+`__main__`, nested, a lambda) counts by its code, defaults, closure and the globals it names. Any
+other object counts by what pickling would send (`__reduce_ex__`), digested, never stored. Objects
+that refuse to be pickled (locks, open files, connections) are named as unresolved.
+
+Dictionaries count in insertion order, because functions can observe it. In a set whose members
+refer to each other in a cycle the order of visits can show; that costs a fresh stage, no more.
+"""
+
+import builtins
+import enum
+import functools
+import struct
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from durable_shuffle.jobs.identity.code_use import ImportUse, code_digest, code_use
+from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
+from durable_shuffle.jobs.identity.module_code import ModuleCode
+
+# attributes of a class that name or describe it, or that are made from what is digested anyway
+_CLASS_NOISE = frozenset(
+    ["__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__parameters__", "__orig_bases__", "__subclasshook__", "_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_", "_member_type_", "_class_tracker_id"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionIdentity:
+    """What a function is; equal digests mean equal code and data as far as `unresolved` is empty."""
+
+    digest: str
+    """32 hex digits."""
+    unresolved: tuple[str, ...]
+    """Why it cannot be recognised in another run, one sentence per value; empty if it can."""
+
+
+def identify_function(fn: object) -> FunctionIdentity:
+    """Identity of a function, callable object, class or plain value.
+
+    Not guaranteed: code reached by a computed import or attribute name, and state outside the
+    process (files that the function opens, services it calls).
+    """
+    visit = _Visit()
+    with visit.at(getattr(fn, "__name__", type(fn).__name__)):
+        digest = visit.value(fn)
+    python = f"python {sys.version_info.major}.{sys.version_info.minor}"
+    return FunctionIdentity(
+        hex_digest([python, digest, *visit.modules.tokens()]),
+        tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
+    )
+
+
+class _Visit:
+    """One walk over an object graph."""
+
+    def __init__(self) -> None:
+        self.modules = ModuleCode()
+        self.unresolved: list[str] = []
+        self._where: list[str] = []
+        self._open: dict[int, int] = {}
+        self._done: dict[int, tuple[bytes, object]] = {}  # the object too, so that its id stays its
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        """Name the variable that is being looked at, for messages."""
+        self._where.append(name)
+        try:
+            yield
+        finally:
+            self._where.pop()
+
+    def value(self, obj: object) -> bytes:
+        atom = _atom(obj)
+        if atom is not None:
+            return atom
+        key = id(obj)
+        if key in self._done:
+            return self._done[key][0]
+        if key in self._open:
+            return raw_digest(["cycle", str(len(self._open) - self._open[key])])
+        self._open[key] = len(self._open)
+        try:
+            digest = self._compound(obj)
+        except RecursionError:
+            digest = self._give_up("is nested too deeply to be recognised")
+        finally:
+            del self._open[key]
+        self._done[key] = (digest, obj)
+        return digest
+
+    def _compound(self, obj: object) -> bytes:
+        kind = type(obj)
+        if kind in (tuple, list):
+            return self._sequence(kind.__name__, obj)  # type: ignore[arg-type]
+        if kind in (set, frozenset):
+            members: Iterable[object] = obj  # type: ignore[assignment]
+            return raw_digest([kind.__name__, *sorted(self.value(member) for member in members)])
+        if isinstance(obj, dict | types.MappingProxyType) and kind in (
+            dict,
+            types.MappingProxyType,
+        ):
+            return self._mapping("dict", obj)
+        if isinstance(obj, types.CodeType):
+            return code_digest(obj, self.value)
+        if isinstance(obj, types.ModuleType):
+            self.modules.reach(obj.__name__)
+            return raw_digest(["module", obj.__name__])
+        if isinstance(obj, types.FunctionType):
+            return self._function(obj)
+        if isinstance(obj, types.MethodType):
+            return raw_digest(["method", self.value(obj.__func__), self.value(obj.__self__)])
+        if isinstance(obj, type):
+            return self._class(obj)
+        if isinstance(obj, enum.Enum):
+            parts = [self.value(kind), self.value(obj.name), self.value(obj.value)]
+            return raw_digest(["enum", *parts])
+        data = _data_bytes(obj)
+        if data is not None:
+            return raw_digest(data)
+        return self._object(obj)
+
+    def _sequence(self, tag: str, items: Iterable[object]) -> bytes:
+        parts = []
+        for at, item in enumerate(items):
+            with self.at(f"[{at}]"):
+                parts.append(self.value(item))
+        return raw_digest([tag, *parts])
+
+    def _mapping(self, tag: str, items: Iterable[object] | dict[object, object]) -> bytes:
+        pairs = items.items() if hasattr(items, "items") else items
+        parts: list[bytes | str] = [tag]
+        for key, value in pairs:  # type: ignore[misc]
+            with self.at(f"[{key!r}]" if isinstance(key, str | int) else "[…]"):
+                parts += [self.value(key), self.value(value)]
+        return raw_digest(parts)
+
+    def _named(self, pairs: Iterable[tuple[str, object]]) -> bytes:
+        parts: list[bytes | str] = []
+        for name, value in sorted(pairs, key=lambda pair: pair[0]):
+            with self.at(name):
+                parts += [name, self.value(value)]
+        return raw_digest(parts)
+
+    def _function(self, fn: types.FunctionType) -> bytes:
+        library = self.modules.is_library(fn.__module__ or "__main__")
+        importable = _is_importable(fn)
+        if library:
+            self.modules.reach(fn.__module__)
+        if library and importable:
+            return raw_digest(["imported", fn.__module__, fn.__qualname__])
+        code = code_digest(fn.__code__, self.value)
+        use = code_use(fn.__code__)
+        if importable:
+            # workers import it: its module's source says all; plain globals tell a changed state
+            self.modules.reach(fn.__module__)
+            plain = {n: a for n in use.globals if (a := _atom(fn.__globals__.get(n))) is not None}
+            flat = [part for name in sorted(plain) for part in (name, plain[name])]
+            return raw_digest(["imported", fn.__module__, fn.__qualname__, code, *flat])
+        if not library:
+            self._imports(fn, use.imports)
+        cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
+        return raw_digest(
+            [
+                "function",
+                code,
+                self.value(fn.__defaults__),
+                self.value(fn.__kwdefaults__),
+                self._named((name, _cell(cell)) for name, cell in cells),
+                fn.__module__ if library else self._globals(fn, use.globals),
+                self._named(state.items()),
+            ]
+        )
+
+    def _imports(self, fn: types.FunctionType, imports: Iterable[ImportUse]) -> None:
+        package = fn.__globals__.get("__package__")
+        for one in imports:
+            self.modules.reach_import(one, package if isinstance(package, str) else None)
+
+    def _globals(self, fn: types.FunctionType, used: dict[str, set[tuple[str, ...]]]) -> bytes:
+        parts: list[bytes | str] = []
+        for name in sorted(used):
+            with self.at(name):
+                if name not in fn.__globals__:
+                    found = "builtin" if hasattr(builtins, name) else "missing"
+                    parts += [name, found]
+                    continue
+                value = fn.__globals__[name]
+                parts += [name, self.value(value)]
+                if isinstance(value, types.ModuleType):
+                    parts += self._attributes(value, sorted(used[name]))
+        return raw_digest(parts)
+
+    def _attributes(
+        self, module: types.ModuleType, paths: Iterable[tuple[str, ...]]
+    ) -> Iterator[bytes | str]:
+        """Plain values and modules that the code reads as attributes of a module."""
+        for path in paths:
+            found: object = module
+            for name in path:
+                found = getattr(found, name, None) if isinstance(found, types.ModuleType) else None
+                if isinstance(found, types.ModuleType):
+                    self.modules.reach(found.__name__)
+                elif (atom := _atom(found)) is not None:
+                    yield from (".".join(path), atom)
+
+    def _class(self, cls: type) -> bytes:
+        if cls.__module__ == "builtins" or _is_importable(cls):
+            self.modules.reach(cls.__module__)
+            return raw_digest(["class", cls.__module__, cls.__qualname__])
+        body = [(k, v) for k, v in vars(cls).items() if k not in _CLASS_NOISE]
+        if issubclass(cls, enum.Enum):
+            values = {name: member.value for name, member in cls.__members__.items()}
+            functions = [(k, v) for k, v in body if isinstance(v, types.FunctionType | property)]
+            body = [*functions, ("__members__", values)]
+        return raw_digest(
+            [
+                "local class",
+                cls.__name__,
+                *(self.value(base) for base in cls.__bases__),
+                self.value(type(cls)),
+                self._named((name, _plain_member(member)) for name, member in body),
+            ]
+        )
+
+    def _object(self, obj: object) -> bytes:
+        """Any other object, by what pickling it would send."""
+        kind = type(obj)
+        if kind.__module__ == "pyspark.core.broadcast" and kind.__name__ == "Broadcast":
+            return raw_digest(["broadcast", self.value(obj.value)])  # type: ignore[attr-defined]
+        wrapped = getattr(obj, "__wrapped__", None)
+        if isinstance(obj, functools._lru_cache_wrapper) and wrapped is not None:  # noqa: SLF001
+            return raw_digest(["cached", self.value(wrapped)])
+        try:
+            reduced = obj.__reduce_ex__(4)
+        except Exception as error:  # noqa: BLE001 - any class may refuse in its own way
+            return self._give_up(f"cannot be recognised in another run ({error})", obj)
+        if isinstance(reduced, str):
+            module = getattr(obj, "__module__", None) or kind.__module__
+            self.modules.reach(str(module))
+            return raw_digest(["named", str(module), reduced])
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        parts = [self.value(make), self.value(arguments)]
+        parts.append(self._state(state))
+        parts.append(self._sequence("items", items or ()))
+        parts.append(self._mapping("pairs", pairs or ()))
+        return raw_digest(["object", *parts])
+
+    def _state(self, state: object) -> bytes:
+        """An instance's state; the order in which its attributes were set does not count."""
+        if isinstance(state, dict) and all(isinstance(name, str) for name in state):
+            return self._named(state.items())
+        if isinstance(state, tuple):
+            return raw_digest(["state", *(self._state(part) for part in state)])
+        return self.value(state)
+
+    def _give_up(self, why: str, obj: object = None) -> bytes:
+        kind = type(obj)
+        what = f"a value of type {kind.__module__}.{kind.__qualname__}" if obj is not None else "it"
+        self.unresolved.append(f"{'.'.join(self._where)}: {what} {why}")
+        return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
+
+
+def _atom(obj: object) -> bytes | None:
+    """Digest of a plain value, else None."""
+    if obj is None or obj is Ellipsis or obj is NotImplemented:
+        return raw_digest(["constant", repr(obj)])
+    kind = type(obj)
+    if kind in (bool, int):
+        return raw_digest([kind.__name__, repr(obj)])
+    if isinstance(obj, float) and kind is float:
+        return raw_digest(["float", struct.pack(">d", obj)])
+    if isinstance(obj, complex) and kind is complex:
+        return raw_digest(["complex", struct.pack(">dd", obj.real, obj.imag)])
+    if isinstance(obj, str) and kind is str:
+        return raw_digest(["str", obj])
+    if isinstance(obj, bytes | bytearray) and kind in (bytes, bytearray):
+        return raw_digest([kind.__name__, bytes(obj)])
+    return None
+
+
+def _data_bytes(obj: object) -> list[bytes | str] | None:
+    """Parts for arrays and Arrow data, by content; None for anything else."""
+    if isinstance(obj, np.ndarray) and type(obj) is np.ndarray and not obj.dtype.hasobject:
+        head = [obj.dtype.str, repr(obj.dtype.descr), repr(obj.shape)]
+        return ["ndarray", *head, obj.tobytes()]
+    if isinstance(obj, np.generic) and not obj.dtype.hasobject:
+        return ["numpy scalar", obj.dtype.str, obj.tobytes()]
+    if isinstance(obj, pa.Schema):
+        return ["schema", obj.serialize().to_pybytes()]
+    if isinstance(obj, pa.DataType | pa.Field):
+        field = obj if isinstance(obj, pa.Field) else pa.field("", obj)
+        return [type(obj).__name__, pa.schema([field]).serialize().to_pybytes()]
+    if isinstance(obj, pa.Scalar):
+        obj = pa.array([obj.as_py()], obj.type)
+    if isinstance(obj, pa.Array | pa.ChunkedArray):
+        obj = pa.table({"": obj})
+    if isinstance(obj, pa.RecordBatch):
+        obj = pa.Table.from_batches([obj])
+    if isinstance(obj, pa.Table):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, obj.schema) as writer:
+            writer.write_table(obj.combine_chunks())
+        return ["arrow", sink.getvalue().to_pybytes()]
+    return None
+
+
+def _is_importable(obj: types.FunctionType | type) -> bool:
+    """Whether a worker gets it by importing it: the same object stands under its own name."""
+    module = obj.__module__
+    if module is None or module == "__main__" or module not in sys.modules:
+        return False
+    found: object = sys.modules[module]
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _cell(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ("empty cell",)
+
+
+def _plain_member(member: object) -> object:
+    """A member of a class body as something that can be digested."""
+    if isinstance(member, staticmethod | classmethod):
+        return (type(member).__name__, member.__func__)
+    if isinstance(member, property):
+        return ("property", member.fget, member.fset, member.fdel)
+    if isinstance(member, functools.cached_property):
+        return ("cached property", member.func)
+    if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return ("slot", member.__name__)
+    return member

@@ -1,0 +1,182 @@
+"""What code a module name stands for.
+
+Modules of the standard library count by the Python version, installed distributions by name and
+version, this package and PySpark by their version, everything else by the SHA-256 of its source and
+of every module that source imports. Imports are found in the syntax tree, so also those inside
+functions; modules that are not loaded yet are located without running them. Modules imported by a
+computed name (`importlib.import_module(x)`) are not seen.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path, PurePath
+
+from durable_shuffle.jobs.identity.code_use import ImportUse
+
+# installed in odd places (a Spark home's zip, a checkout): their version says what they are
+_BY_VERSION = frozenset({"durable_shuffle", "pyspark", "py4j"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+class ModuleCode:
+    """Collects the modules that one identification reaches. Not shared: it caches look-ups."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, str] = {}
+        self._unresolved: list[str] = []
+        self._distributions: dict[str, list[str]] | None = None
+
+    def reach(self, name: str) -> None:
+        """Count the module, its parent packages and all that they import, by name."""
+        waiting = [name]
+        while waiting:
+            current = waiting.pop()
+            top = current.partition(".")[0]
+            if not top or current == "__main__" or top in sys.stdlib_module_names:
+                continue
+            if top in _BY_VERSION or self._is_installed(top):
+                current = top
+            if current in self._tokens:
+                continue
+            waiting.extend(self._count(current))
+            if "." in current:
+                waiting.append(current.rpartition(".")[0])
+
+    def reach_import(self, use: ImportUse, package: str | None) -> None:
+        """Count what an import statement in code of `package` names."""
+        for name in _imported_names(use, package):
+            self.reach(name)
+
+    def is_library(self, name: str) -> bool:
+        """Whether the module counts by a version: standard library, PySpark, this, or installed."""
+        top = name.partition(".")[0]
+        if name == "__main__":
+            return False
+        return top in sys.stdlib_module_names or top in _BY_VERSION or self._is_installed(top)
+
+    def tokens(self) -> list[str]:
+        """One `name=digest or version` per module reached, sorted."""
+        return sorted(f"{name}={token}" for name, token in self._tokens.items())
+
+    def unresolved(self) -> tuple[str, ...]:
+        """Modules whose code could not be read."""
+        return tuple(self._unresolved)
+
+    def _count(self, name: str) -> Iterator[str]:
+        """Record the module; return the modules that its source imports."""
+        top = name.partition(".")[0]
+        if top in _BY_VERSION:
+            self._tokens[name] = f"version {_version_of(top)}"
+            return iter(())
+        spec = _spec_of(name)
+        if spec is None and name not in sys.modules:
+            self._tokens[name] = "absent"  # an optional import, or an attribute
+            return iter(())
+        if self._is_installed(top):
+            self._tokens[name] = self._installed_token(name)
+            return iter(())
+        if spec is not None and spec.origin is None and spec.submodule_search_locations is not None:
+            self._tokens[name] = "namespace package"
+            return iter(())
+        source = None if spec is None else _source_of(spec)
+        if source is None or spec is None:
+            self._tokens[name] = "unreadable"
+            self._unresolved.append(f"module {name} has no source that can be read")
+            return iter(())
+        self._tokens[name] = f"sha256 {hashlib.sha256(source).hexdigest()}"
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        return _imports_in(source, package)
+
+    def _is_installed(self, top: str) -> bool:
+        spec = _spec_of(top)
+        if spec is None:
+            return False
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+        return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
+
+    def _installed_token(self, top: str) -> str:
+        if self._distributions is None:
+            self._distributions = {k: list(v) for k, v in packages_distributions().items()}
+        names = sorted(set(self._distributions.get(top, ())))
+        if names:
+            return ", ".join(f"{name} {version(name)}" for name in names)
+        spec = _spec_of(top)
+        source = None if spec is None else _source_of(spec)
+        if source is None:
+            self._unresolved.append(f"module {top} belongs to no installed distribution")
+            return "unknown distribution"
+        return f"sha256 {hashlib.sha256(source).hexdigest()}"
+
+
+def _version_of(top: str) -> str:
+    found = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(found, str):
+        return found
+    try:
+        return version(top.replace("_", "-"))
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Where the module comes from, without importing it or its parents; None: there is none."""
+    loaded = getattr(sys.modules.get(name), "__spec__", None)
+    if isinstance(loaded, ModuleSpec):
+        return loaded
+    parent, _, _ = name.rpartition(".")
+    try:
+        if not parent:
+            return importlib.util.find_spec(name)
+        above = _spec_of(parent)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        return PathFinder.find_spec(name, list(above.submodule_search_locations))
+    except (ImportError, ValueError):
+        return None
+
+
+def _source_of(spec: ModuleSpec) -> bytes | None:
+    """The module's file, whatever it is (source, bytecode, extension), or None."""
+    if spec.origin is None:
+        return None
+    try:
+        return Path(spec.origin).read_bytes()
+    except OSError:
+        get_data = getattr(spec.loader, "get_data", None)  # a module inside a zip file
+    try:
+        found = get_data(spec.origin) if get_data is not None else None
+    except OSError:
+        return None
+    return found if isinstance(found, bytes) else None
+
+
+def _imports_in(source: bytes, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # bytecode or an extension module
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            yield from _imported_names(ImportUse(node.level, node.module or "", names), package)
+
+
+def _imported_names(use: ImportUse, package: str | None) -> Iterator[str]:
+    base = use.module
+    if use.level:
+        try:
+            base = importlib.util.resolve_name("." * use.level + use.module, package or "")
+        except ImportError:
+            return
+    yield base
+    for name in use.names:  # `from base import name`: name may be a module
+        below = f"{base}.{name}"
+        if name != "*" and (below in sys.modules or _spec_of(below) is not None):
+            yield below

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Makes .venv with everything that tests and demo need, and checks for Java 17 or newer.
+# Safe to repeat: does nothing while pyproject.toml is unchanged.
+set -eu
+cd "$(dirname "$0")/.."
+
+find_python() {
+    for name in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+        [ -n "$name" ] || continue
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "setup: Python 3.11 or newer is needed; install it or set PYTHON=/path/to/python" >&2
+    exit 1
+}
+
+java_major() {
+    command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null 2>&1 || { echo 0; return; }
+    "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 |
+        sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+check_java() {
+    major=$(java_major)
+    [ "${major:-0}" -ge 17 ] && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "setup: installing a Java 17 runtime with apt-get" >&2
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+            openjdk-17-jre-headless >/dev/null || true
+    elif [ "$(id -u)" = 0 ] && command -v dnf >/dev/null 2>&1; then
+        echo "setup: installing a Java 17 runtime with dnf" >&2
+        dnf install -y -q java-17-openjdk-headless || true
+    elif command -v brew >/dev/null 2>&1; then
+        echo "setup: installing a Java 17 runtime with brew" >&2
+        brew install -q openjdk@17 || true
+    fi
+    major=$(java_major)
+    if [ "${major:-0}" -lt 17 ]; then
+        echo "setup: Spark needs Java 17 or newer; run: sudo apt-get install openjdk-17-jre-headless (or your system's package) and set JAVA_HOME" >&2
+        exit 1
+    fi
+}
+
+make_venv() {
+    python=$(find_python)
+    if [ ! -x .venv/bin/python ]; then
+        "$python" -m venv .venv 2>/dev/null || {
+            # Debian's python3 comes without venv's pip
+            rm -rf .venv
+            "$python" -m pip install -q --user virtualenv && "$python" -m virtualenv -q .venv
+        }
+    fi
+    wanted=$(cksum pyproject.toml)
+    if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
+        echo "setup: installing dependencies into .venv" >&2
+        .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+        echo "$wanted" > .venv/.installed
+    fi
+}
+
+check_java
+make_venv

@@ -1,0 +1,93 @@
+"""Run the long test families one by one, resume where a run stopped, write docs/soak.md.
+
+A family that passed at the current commit is not run again (`--fresh` forgets that). State is kept
+in .soak/state.json; the seed of each run is printed and kept, so that a failure replays with
+DURABLE_SHUFFLE_SEED.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STATE = ROOT / ".soak" / "state.json"
+RESULT = ROOT / "docs" / "soak.md"
+SEED_LINE = re.compile(r"seed[:=]\s*(\d+)", re.IGNORECASE)
+
+
+def families() -> list[str]:
+    """Return the node ids of all soak tests."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "soak"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return [line for line in out.splitlines() if "::" in line]
+
+
+def commit() -> str:
+    """Return the checked out commit."""
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout[:12]
+
+
+def run(node: str) -> dict[str, object]:
+    """Run one family and return what came of it."""
+    env = {**os.environ, "HYPOTHESIS_PROFILE": "soak"}
+    command = [sys.executable, "-m", "pytest", "-m", "soak", "--timeout=0", "-q", node]
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    seed = SEED_LINE.search(done.stdout)
+    if done.returncode:
+        sys.stdout.write(done.stdout[-8000:])
+    return {
+        "passed": done.returncode == 0,
+        "seconds": round(time.monotonic() - start, 1),
+        "seed": seed[1] if seed else "",
+        "day": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def write_result(results: dict[str, dict[str, object]], at: str) -> None:
+    """Write the result page."""
+    lines = [
+        "# Soak results",
+        "",
+        f"Written by `make soak` at commit `{at}`. One row per long test family.",
+        "",
+        "| family | result | seconds | seed | day |",
+        "|---|---|---|---|---|",
+    ]
+    for node, r in sorted(results.items()):
+        verdict = "passed" if r["passed"] else "FAILED"
+        lines.append(f"| `{node}` | {verdict} | {r['seconds']} | {r['seed']} | {r['day']} |")
+    RESULT.write_text("\n".join(lines) + "\n")
+
+
+def main() -> int:
+    """Run what is missing; exit status 1 if a family failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("-k", default="", help="only families whose id contains this")
+    options = parser.parse_args()
+    at = commit()
+    state = json.loads(STATE.read_text()) if STATE.exists() and not options.fresh else {}
+    results = state.get("results", {}) if state.get("commit") == at else {}
+    STATE.parent.mkdir(exist_ok=True)
+    wanted = [n for n in families() if options.k in n]
+    for i, node in enumerate(wanted, 1):
+        if results.get(node, {}).get("passed"):
+            continue
+        sys.stdout.write(f"[{i}/{len(wanted)}] {node}\n")
+        sys.stdout.flush()
+        results[node] = run(node)
+        STATE.write_text(json.dumps({"commit": at, "results": results}, indent=1))
+        write_result(results, at)
+    return int(any(not r["passed"] for r in results.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,159 @@
+"""Whether a segment holds what its COMMIT states: length, SHA-256, every frame of every extent.
+
+Strategy: the object is read whole (a writer held it whole, so a verifier can), then each extent is
+walked frame by frame. A damaged body costs one finding: its header still says where the next frame
+starts. A damaged header ends its extent, the next extent is walked all the same.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    ErrorKind,
+)
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import (
+    FRAME_HEADER_BYTES,
+    Frame,
+    FrameKind,
+    decode_frame_header,
+    frame_size,
+)
+from durable_shuffle.shuffle.records import SegmentInfo
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_report import Finding, finding_of
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """One segment to check. `schema` None: the rows of a body are not decoded."""
+
+    key: str
+    incarnation: str
+    producer: int
+    info: SegmentInfo
+    extents: npt.NDArray[np.void]
+    """EXTENT entries with rows in this segment."""
+    schema: pa.Schema | None
+    max_frame_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCheck:
+    """What came of it."""
+
+    rows: int
+    """Rows of intact frames."""
+    objects: int
+    checked_bytes: int
+    findings: tuple[Finding, ...]
+
+
+def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
+    """Read one segment and check every byte of it."""
+    key, length = task.key, task.info.length
+    try:
+        data = storage.read(key)
+    except DurableShuffleError as error:
+        return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
+    findings: list[Finding] = []
+    if len(data) != length:
+        start, end = sorted((len(data), length))
+        findings.append(
+            Finding(
+                key,
+                ErrorKind.CORRUPT_DATA,
+                f"{length} bytes",
+                f"{len(data)} bytes",
+                start,
+                end - start,
+            )
+        )
+    if len(data) >= length:
+        digest = hashlib.sha256(memoryview(data)[:length]).digest()
+        if digest != task.info.sha256:
+            expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
+            findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
+    rows = 0
+    for extent in task.extents:
+        good, bad = _check_extent(task, extent, memoryview(data)[:length])
+        rows += good
+        findings.extend(bad)
+    return SegmentCheck(rows, 1, len(data), tuple(findings))
+
+
+def _check_extent(
+    task: SegmentTask, extent: np.void, data: memoryview
+) -> tuple[int, list[Finding]]:
+    """Return (rows of intact frames, findings) of one extent."""
+    start, length = int(extent["offset"]), int(extent["length"])
+    ordinal, rows = int(extent["first_ordinal"]), int(extent["rows"])
+    last = ordinal + rows
+    if start + length > len(data):
+        return 0, []  # the length of the segment is a finding already
+    findings: list[Finding] = []
+    good, end = 0, start + length
+    while start < end:
+        try:
+            header = decode_frame_header(
+                _header_bytes(data[start:end]), start, task.max_frame_bytes
+            )
+        except DurableShuffleError as error:
+            expected = f"a frame of subpartition {int(extent['subpartition'])}"
+            findings.append(finding_of(error, task.key, expected, start=start, length=end - start))
+            return good, findings
+        size = frame_size(header.body_length)
+        try:
+            good += _check_frame(task, int(extent["subpartition"]), ordinal, data[start:end])
+        except DurableShuffleError as error:
+            expected = f"a frame with first ordinal {ordinal}"
+            size = min(size, end - start)
+            findings.append(finding_of(error, task.key, expected, start=start, length=size))
+        start, ordinal = start + size, ordinal + header.rows
+    if ordinal != last:
+        expected, found = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
+        at = int(extent["offset"])
+        findings.append(
+            Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length)
+        )
+    return good, findings
+
+
+def _header_bytes(data: memoryview) -> memoryview:
+    if len(data) < FRAME_HEADER_BYTES:
+        raise CorruptDataError(
+            f"a frame header of {FRAME_HEADER_BYTES} bytes: {len(data)} bytes are left"
+        )
+    return data[:FRAME_HEADER_BYTES]
+
+
+def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memoryview) -> int:
+    """Return the rows of the frame at the start of `data`; offsets in errors count from there."""
+
+    def seed(first: int) -> int:
+        return frame_seed(task.incarnation, task.producer, subpartition, first)
+
+    decoder = FrameDecoder(seed, first_ordinal=ordinal, max_body_bytes=task.max_frame_bytes)
+    decoder.feed(data)
+    frame = decoder.next_frame()
+    if frame is NEED_DATA:
+        decoder.end()
+    assert isinstance(frame, Frame)  # `end` raises while bytes are left
+    if frame.kind is not FrameKind.ARROW or frame.continues:
+        raise CorruptDataError(
+            f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of Arrow batches"
+        )
+    if task.schema is not None:
+        batch = decode_batch(frame.body, task.schema)
+        if batch.num_rows != frame.rows:
+            raise CorruptDataError(f"a frame states {frame.rows} rows, holds {batch.num_rows}")
+    return frame.rows

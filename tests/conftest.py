@@ -1,0 +1,96 @@
+"""What all tests share: the report header, the seed, Hypothesis profiles, the S3 server."""
+
+import importlib.metadata
+import os
+import platform
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before anything imports it: its asserts then say what they compared.
+pytest.register_assert_rewrite("durable_shuffle.shuffle.testing.storage_contract")
+
+from durable_shuffle.shuffle.clock import SystemClock  # noqa: E402
+from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server  # noqa: E402
+
+_SEED = pytest.StashKey[int]()
+
+settings.register_profile("fast", max_examples=15, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile(
+    "soak",
+    max_examples=5000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that keeps a run from passing because Spark tests silently went away."""
+    parser.addoption(
+        "--min-spark-tests",
+        type=int,
+        default=0,
+        help="fail the run if fewer tests marked spark passed",
+    )
+
+
+class _SparkTests:
+    """Counts the passed Spark tests and fails the run if there are too few."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed and "spark" in report.keywords:
+            self.passed += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == 0 and self.passed < self.wanted:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        verdict = "too few" if self.passed < self.wanted else "enough"
+        terminalreporter.write_line(
+            f"spark tests passed: {self.passed}, needed: {self.wanted} ({verdict})"
+        )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed and the Hypothesis profile once per run."""
+    given = os.environ.get("DURABLE_SHUFFLE_SEED")
+    config.stash[_SEED] = secrets.randbits(32) if given is None else int(given)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    if wanted := config.getoption("--min-spark-tests"):
+        config.pluginmanager.register(_SparkTests(wanted))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say what ran, and how to run the same again."""
+    versions = [f"python {platform.python_version()}"]
+    for name in ("pyarrow", "fsspec", "s3fs", "pyspark"):
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"{name} absent")
+    return f"{', '.join(versions)}; DURABLE_SHUFFLE_SEED={config.stash[_SEED]}"
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of the run, for `random.Random(seed)`; the header prints it."""
+    return request.config.stash[_SEED]
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with one bucket; its log stays in pytest's temporary folder."""
+    folder: Path = tmp_path_factory.mktemp("s3")
+    with run_s3_server(folder, clock=SystemClock()) as server:
+        yield server

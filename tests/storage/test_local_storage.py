@@ -1,0 +1,373 @@
+"""Local files: the contract, the race of processes, and what disks and permissions do to it."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.create_race import race_processes
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.testing.storage_contract import SharedStorageContract
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder that does not exist yet."""
+    return tmp_path / "deep" / "root"
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file, hidden ones too."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def fail_with(number: int) -> Callable[..., None]:
+    """Return a stand-in for a system call that fails with this errno."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+class TestLocalStorage(SharedStorageContract):
+    """All laws, with plain files as the way around the storage."""
+
+    @pytest.fixture
+    def storage(self, root: Path) -> LocalStorage:
+        return LocalStorage(root)
+
+    def raw_write(self, storage: Storage, key: str, content: bytes) -> None:
+        path = Path(storage.description.removeprefix("file:")) / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def raw_read(self, storage: Storage, key: str) -> bytes | None:
+        path = Path(storage.description.removeprefix("file:")) / key
+        return path.read_bytes() if path.is_file() else None
+
+
+def test_eight_processes_race_and_one_wins(root: Path) -> None:
+    """In 1,000 rounds exactly one of eight processes creates, and nobody sees torn content."""
+    rounds = race_processes(LocalStorage(root), "r/", racers=8, rounds=1000, size_bytes=3000)
+    assert len(rounds) == 1000
+    for number, claims in enumerate(rounds):
+        assert len(claims) == 8
+        assert len({claim.offered for claim in claims}) == 8
+        (winner,) = (claim.offered for claim in claims if claim.created)
+        assert [claim.existing for claim in claims if not claim.created] == [winner] * 7
+        assert (root / "r" / "race" / f"{number:06d}").read_bytes() == winner
+    assert len(files_below(root)) == 1000
+
+
+def test_writes_leave_no_temporary_files(root: Path) -> None:
+    """Created, refused or conflicting: only objects stay."""
+    storage = LocalStorage(root)
+    storage.put("a/b", [b"1"])
+    storage.put_if_absent("a/b", b"2")
+    with pytest.raises(ConflictError):
+        storage.put("a/b", [b"3"])
+    assert files_below(root) == ["a/b"]
+
+
+def test_hidden_leftovers_are_invisible(root: Path) -> None:
+    """What a killed writer left behind is neither listed nor readable."""
+    storage = LocalStorage(root)
+    storage.put("a/b", [b"1"])
+    (root / "a" / ".0123.tmp").write_bytes(b"torn")
+    assert [info.key for info in storage.list("a/")] == ["a/b"]
+
+
+def test_object_is_synced_before_it_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is: content to disk, name, folder to disk. A crash between them tears nothing."""
+    events: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def spy_fsync(descriptor: int) -> None:
+        target = Path(f"/proc/self/fd/{descriptor}")
+        events.append("sync folder" if target.is_dir() else "sync content")
+        fsync(descriptor)
+
+    def spy_link(source: str, target: str) -> None:
+        events.append("name")
+        link(source, target)
+
+    storage = LocalStorage(root)
+    storage.put("a/first", [b"x"])
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "link", spy_link)
+    assert storage.put_if_absent("a/b", b"x") == Created()
+    assert events == ["sync content", "name", "sync folder"]
+    events.clear()
+    assert storage.put_if_absent("a/b", b"y") == Exists(b"x")
+    assert events == ["sync content", "name", "sync folder"], "a loser makes the winner durable too"
+
+
+def test_new_folders_are_synced_from_the_root_down(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every folder above a new object is on disk too, also if another process made it."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def spy_fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    (root / "a").mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    LocalStorage(root).put("a/b/c", [b"x"])
+    assert {str(root.parent), str(root), str(root / "a"), str(root / "a" / "b")} <= set(synced)
+
+
+def test_folder_removed_meanwhile_is_made_again(root: Path) -> None:
+    """A clean-up that removed an empty folder does not break a writer that knew it."""
+    storage = LocalStorage(root)
+    storage.put("a/b", [b"x"])
+    (root / "a" / "b").unlink()
+    (root / "a").rmdir()
+    storage.put("a/b", [b"y"])
+    assert (root / "a" / "b").read_bytes() == b"y"
+
+
+def test_link_whose_reply_was_lost_counts_as_ours(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS may answer "exists" to the repeat of our own link: the file says whose it is."""
+    link = os.link
+
+    def link_twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert LocalStorage(root).put_if_absent("a", b"x") == Created()
+    assert LocalStorage(root).put_if_absent("a", b"x") == Exists(b"x")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_file_system_without_hard_links_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """No hard links, no exclusive create: refused by name, and nothing is left behind."""
+    monkeypatch.setattr(os, "link", fail_with(number))
+    with pytest.raises(InvalidInputError, match=r"root has no exclusive create.*hard links"):
+        LocalStorage(root).put("a", [b"x"])
+    assert files_below(root) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.ENOSPC, UnavailableError), (errno.EDQUOT, UnavailableError)],
+)
+def test_disk_that_is_full_gives_the_space_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    """A write that meets a full disk says what to do and removes what it had written."""
+    storage = LocalStorage(root)
+    monkeypatch.setattr(os, "fsync", fail_with(number))
+    storage._synced_folders.add(root)
+    root.mkdir(parents=True)
+    with pytest.raises(expected, match=r"no space left.*free space and run again"):
+        storage.put("a", [b"x"])
+    assert files_below(root) == []
+
+
+_FULL_DISK = """
+import os, sys
+from durable_shuffle.serialization.errors import UnavailableError
+from durable_shuffle.shuffle.local_storage import LocalStorage
+storage = LocalStorage(sys.argv[1])
+storage.put("small", [b"s" * 1000])
+try:
+    storage.put("large", [b"l" * 400_000] * 10)
+except UnavailableError as error:
+    assert "large" in str(error) and "free space" in str(error), error
+else:
+    sys.exit("the disk was not full")
+names = sorted(os.listdir(sys.argv[1]))
+assert names == ["small"], names
+storage.put("fits-again", [b"l" * 400_000])
+assert storage.read("small") == b"s" * 1000
+print("survived")
+"""
+
+
+def test_real_full_disk(tmp_path: Path) -> None:
+    """On a file system of 1 MB a large write fails, leaves nothing, and a smaller one then fits."""
+    script = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        allowed = subprocess.run(
+            ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
+            check=False,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("needs unshare, to mount a small file system")
+    if allowed.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    run = subprocess.run(
+        [*command, _FULL_DISK], check=False, capture_output=True, text=True, env=environment
+    )
+    assert run.stdout == "survived\n", run.stderr
+
+
+def test_file_size_limit_is_refused_and_gives_the_space_back(root: Path) -> None:
+    """A limit on file sizes is not a full disk: trying again is useless, and the error says so."""
+    storage = LocalStorage(root)
+    storage.put("small", [b"x"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(InvalidInputError, match="large"):
+            storage.put("large", [b"x" * 1_000_000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files_below(root) == ["small"]
+
+
+def test_unknown_disk_error_is_an_unknown_outcome(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an I/O error of a write nobody may claim to know whether it landed."""
+    storage = LocalStorage(root)
+    storage.put("a/first", [b"x"])
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
+    with pytest.raises(OutcomeUnknownError, match="a/second"):
+        storage.put("a/second", [b"x"])
+
+
+_NO_RIGHTS = """
+import os, sys
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.local_storage import LocalStorage
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+storage = LocalStorage(sys.argv[1])
+calls = {
+    "create locked/new": lambda: storage.put("locked/new", [b"x"]),
+    "read open/unreadable": lambda: storage.read("open/unreadable"),
+    "read  open/unreadable": lambda: storage.read_range("open/unreadable", 0, 1),
+    "delete open/unreadable": lambda: storage.delete(["open/unreadable"]),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except InvalidInputError as error:
+        assert sys.argv[1] in str(error) and name.split()[1] in str(error), error
+        assert "Permission denied" in str(error), error
+    else:
+        sys.exit(f"{name} was allowed")
+print("refused")
+"""
+
+
+def test_missing_permission_names_the_path(tmp_path: Path) -> None:
+    """Without rights every call is the caller's mistake and names root and key."""
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "unreadable").write_bytes(b"x")
+    (tmp_path / "open" / "unreadable").chmod(0)
+    (tmp_path / "open").chmod(0o555)
+    (tmp_path / "locked").chmod(0o555)
+    opened = [folder for folder in tmp_path.parents if not folder.stat().st_mode & 0o001]
+    before = [folder.stat().st_mode for folder in (tmp_path, *opened)]
+    for folder in (tmp_path, *opened):
+        folder.chmod(0o755)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", _NO_RIGHTS, str(tmp_path)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    finally:
+        (tmp_path / "open").chmod(0o755)
+        (tmp_path / "locked").chmod(0o755)
+        for folder, mode in zip((tmp_path, *opened), before, strict=True):
+            folder.chmod(mode)
+    assert run.stdout == "refused\n", run.stderr
+
+
+def test_thousand_views_hold_no_descriptor(root: Path) -> None:
+    """Mapped views cost no file descriptor, however many live at the same time."""
+    storage = LocalStorage(root)
+    storage.put("a", [bytes(range(256)) * 4000])
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    views = [storage.read_range("a", start, 100) for start in range(1000)]
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert all(view[0] == start % 256 for start, view in enumerate(views))
+
+
+def test_views_are_mapped_not_copied(root: Path) -> None:
+    """Reading a range of a large sparse file takes no memory for the rest of it."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x"])
+    os.truncate(root / "a", 1 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    view = storage.read_range("a", 0, 1 << 30)
+    assert len(view) == 1 << 30
+    assert view[:2] == b"x\0"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_object_cut_short_is_corruption(root: Path) -> None:
+    """A file that lost its end is an error with both lengths, never a short answer."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x" * 100])
+    os.truncate(root / "a", 40)
+    with pytest.raises(CorruptDataError, match="expected at least 60 bytes, found 40"):
+        storage.read_range("a", 50, 10)
+
+
+def test_works_in_a_forked_process(root: Path) -> None:
+    """A storage that was used before a fork serves the child."""
+    storage = LocalStorage(root)
+    storage.put("parent", [b"p"])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            storage.put("child", [bytes(storage.read_range("parent", 0, 1))])
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert storage.read("child") == b"p"
+
+
+def test_links_inside_the_root_are_not_listed(root: Path, tmp_path: Path) -> None:
+    """A symbolic link is not an object, and a listing does not follow it out of the root."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x"])
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"x")
+    (root / "link").symlink_to(tmp_path / "outside")
+    assert [info.key for info in storage.list("")] == ["a"]
+
+
+def test_key_below_an_object_cannot_be_created(root: Path) -> None:
+    """On files an object is no folder: the error names the file and calls it a misuse."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x"])
+    with pytest.raises(InvalidInputError, match="root/a is a file"):
+        storage.put("a/b", [b"x"])
+    with pytest.raises(NotFoundError):
+        storage.read("a/b")

@@ -1,0 +1,131 @@
+"""URLs lead to the right storage, or to an error that says what to do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.open_storage import open_storage
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}", "local://{}"])
+def test_paths_and_file_urls_open_a_folder(tmp_path: Path, form: str) -> None:
+    """All spellings of a folder mean that folder."""
+    storage = open_storage(form.format(tmp_path / "x"))
+    assert isinstance(storage, LocalStorage)
+    assert storage.description == f"file:{tmp_path / 'x'}"
+
+
+def test_relative_path_is_resolved_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with another working folder gets the same place."""
+    monkeypatch.chdir(tmp_path)
+    storage = open_storage("some/folder")
+    monkeypatch.chdir("/")
+    assert storage.description == f"file:{tmp_path}/some/folder"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/folder", "s3a://bucket/folder/"])
+def test_object_store_urls_open_without_a_request(url: str) -> None:
+    """Opening only checks the driver; the description is the URL."""
+    storage = open_storage(url, {"endpoint_url": "http://127.0.0.1:1"})
+    assert isinstance(storage, FsspecStorage)
+    assert storage.description == url.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "memory",
+        "ftp",
+        "http",
+        "https",
+        "sftp",
+        "hdfs",
+        "github",
+        "zip",
+        "dbfs",
+        "webdav",
+        "nonsense",
+    ],
+)
+def test_protocols_without_exclusive_create_are_refused_by_name(protocol: str) -> None:
+    """No silent fallback: the error names the protocol, the reason and what is known."""
+    with pytest.raises(
+        InvalidInputError, match="no exclusive create that durable-shuffle knows"
+    ) as e:
+        open_storage(f"{protocol}://somewhere/folder")
+    assert str(e.value).startswith(f"{protocol}: ")
+    assert "known are file, s3" in str(e.value)
+
+
+def test_memory_says_why_and_what_instead() -> None:
+    """Bytes of one process are nothing that Spark's workers could share."""
+    with pytest.raises(InvalidInputError, match=r"every Spark worker.*MemoryStorage\(\)"):
+        open_storage("memory://x")
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [("s3://b/x", "s3fs", "s3"), ("gs://b/x", "gcsfs", "gcs"), ("az://b/x", "adlfs", "azure")],
+)
+def test_missing_driver_names_what_to_install(url: str, package: str, extra: str) -> None:
+    """A driver that is not installed is one pip command away; other storages do not need it."""
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+from durable_shuffle.shuffle.open_storage import open_storage
+open_storage("/tmp/not-made")
+open_storage({url!r})
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("durable_shuffle.serialization.errors.InvalidInputError: ")
+    assert f"needs {package}; pip install 'durable-shuffle[{extra}]'" in last
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "a path or a URL"),
+        ("file://", "names no folder"),
+        ("file:", "names no folder"),
+        ("file://otherhost/data", "host 'otherhost'"),
+        ("simplecache::s3://b/x", "chained"),
+        ("s3://", "names no bucket"),
+    ],
+)
+def test_urls_that_name_no_place_are_refused(url: str, reason: str) -> None:
+    """A URL that could mean several things, or nothing, is not guessed."""
+    with pytest.raises(InvalidInputError, match=reason):
+        open_storage(url)
+
+
+def test_options_for_a_folder_are_refused(tmp_path: Path) -> None:
+    """Options that nothing would read are a mistake; their values are not shown."""
+    with pytest.raises(InvalidInputError, match="'secret'") as e:
+        open_storage(str(tmp_path), {"secret": "hunter2hunter2"})
+    assert "hunter2" not in str(e.value)
+
+
+def test_driver_that_would_ignore_the_condition_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old drivers take `mode` among their other arguments and drop it: refused before any write."""
+
+    class OldDriver:
+        async def _pipe_file(self, path: str, data: bytes, **kwargs: object) -> None: ...
+
+        def pipe_file(self, path: str, data: bytes, **kwargs: object) -> None: ...
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", lambda protocol: OldDriver)
+    with pytest.raises(InvalidInputError, match=r"s3fs is too old.*--upgrade"):
+        open_storage("s3://b/x")

@@ -1,0 +1,333 @@
+"""The contract on a real S3 server, through s3fs."""
+
+import logging
+import os
+import pickle
+import re
+import socket
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import s3fs
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.create_race import race_processes
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.testing.s3_server import S3Server
+from durable_shuffle.shuffle.testing.storage_contract import SharedStorageContract
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(scope="module")
+def raw(s3_server: S3Server) -> s3fs.S3FileSystem:
+    """The driver itself, to look at what the storage did."""
+    return s3fs.S3FileSystem(
+        **s3_server.options, skip_instance_cache=True, use_listings_cache=False
+    )
+
+
+@pytest.fixture
+def url(s3_server: S3Server) -> str:
+    """A folder of the bucket that nobody else uses."""
+    return f"s3://{s3_server.bucket}/{RandomIds().new_id()}"
+
+
+@pytest.fixture
+def s3_storage(s3_server: S3Server, url: str) -> FsspecStorage:
+    """A storage in that folder."""
+    return FsspecStorage(url, s3_server.options)
+
+
+class TestS3Storage(SharedStorageContract):
+    """All laws, with the driver as the way around the storage."""
+
+    @pytest.fixture
+    def storage(self, s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> FsspecStorage:
+        self.raw = raw
+        return s3_storage
+
+    def raw_write(self, storage: Storage, key: str, content: bytes) -> None:
+        self.raw.pipe_file(f"{storage.description}/{key}", content)
+
+    def raw_read(self, storage: Storage, key: str) -> bytes | None:
+        try:
+            content: bytes = self.raw.cat_file(f"{storage.description}/{key}")
+        except FileNotFoundError:
+            return None
+        return content
+
+
+def test_six_processes_race_and_one_wins(s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> None:
+    """In 50 rounds exactly one of six processes creates; the others see its complete bytes."""
+    rounds = race_processes(s3_storage, "r/", racers=6, rounds=50)
+    assert len(rounds) == 50
+    for number, claims in enumerate(rounds):
+        assert len({claim.offered for claim in claims}) == 6
+        (winner,) = (claim.offered for claim in claims if claim.created)
+        assert [claim.existing for claim in claims if not claim.created] == [winner] * 5
+        assert raw.cat_file(f"{s3_storage.description}/r/race/{number:06d}") == winner
+
+
+def test_bucket_itself_can_be_the_root(s3_server: S3Server) -> None:
+    """A root without a folder works for every call."""
+    storage = FsspecStorage(f"s3://{s3_server.bucket}", s3_server.options)
+    folder = RandomIds().new_id()
+    storage.put(f"{folder}/a", [b"abc"])
+    assert [info.key for info in storage.list(f"{folder}/")] == [f"{folder}/a"]
+    assert bytes(storage.read_range(f"{folder}/a", 1, 1)) == b"b"
+    storage.delete([f"{folder}/a"])
+    with pytest.raises(NotFoundError):
+        storage.read(f"{folder}/a")
+
+
+def test_large_put_in_parts_is_exclusive_too(s3_storage: FsspecStorage) -> None:
+    """An object above the driver's limit for one request is created whole or not at all."""
+    part = os.urandom(1 << 20)
+    storage = s3_storage
+    storage.put("large", [part] * 101)
+    assert bytes(storage.read_range("large", 100 << 20, 1 << 20)) == part
+    with pytest.raises(ConflictError, match="large"):
+        storage.put("large", [b"x" * (1 << 20)] * 101)
+    assert bytes(storage.read_range("large", 50 << 20, 1 << 20)) == part
+    storage.delete(["large"])
+
+
+def test_works_in_forked_processes(s3_storage: FsspecStorage) -> None:
+    """A storage that was used before a fork serves child and grandchild with new connections."""
+    s3_storage.put("parent", [b"p"])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            s3_storage.put("child", [s3_storage.read("parent")])
+            grandchild = os.fork()
+            if grandchild == 0:
+                s3_storage.put("grandchild", [s3_storage.read("child")])
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert s3_storage.read("grandchild") == b"p"
+
+
+def test_pickle_holds_no_connection(s3_storage: FsspecStorage) -> None:
+    """What travels to a worker is the URL and the options, also after use."""
+    before = len(pickle.dumps(s3_storage))
+    s3_storage.put("a", [b"x"])
+    assert len(pickle.dumps(s3_storage)) == before
+    assert s3_storage.description.encode() in pickle.dumps(s3_storage)
+
+
+def test_delete_of_more_than_one_request(s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> None:
+    """More keys than one request takes are deleted in several."""
+    keys = [f"many/{number}" for number in range(1005)]
+    for key in (keys[0], keys[-1], "many/stays"):
+        s3_storage.put(key, [b"x"])
+    s3_storage.delete(keys)
+    assert [path.rsplit("/", 1)[1] for path in raw.find(s3_storage.description)] == ["stays"]
+
+
+def test_denied_delete_is_reported(
+    s3_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 tells failed deletes in the body of a good reply; they are not lost."""
+    reply = {"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "no"}]}
+    s3_storage.put("a", [b"x"])
+    filesystem, _ = s3_storage._connect()
+    monkeypatch.setattr(filesystem, "call_s3", lambda *_args, **_kwargs: reply)
+    with pytest.raises(InvalidInputError, match="cannot delete a: AccessDenied"):
+        s3_storage.delete(["a"])
+
+
+def _shown(error: DurableShuffleError) -> str:
+    """All that a log would hold of an error, causes included."""
+    return "".join(traceback.format_exception(error)) + repr(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "says"),
+    [
+        ({"secret": "wrong-secret-key-77"}, InvalidInputError, "signature"),
+        ({"key": "wrong-access-key-77"}, InvalidInputError, "access key"),
+        ({"endpoint_url": "http://u:pass-word-77@127.0.0.1:1"}, UnavailableError, "connect"),
+        ({"endpoint_url": "no-url"}, InvalidInputError, "Invalid endpoint"),
+        ({"no_such_option": 1}, InvalidInputError, "no_such_option"),
+        ({"config_kwargs": 5}, InvalidInputError, "config_kwargs"),
+    ],
+    ids=["secret", "key", "refused", "url", "option", "config"],
+)
+def test_wrong_settings_are_ours_and_show_no_secret(
+    s3_server: S3Server,
+    url: str,
+    change: dict[str, object],
+    expected: type[Exception],
+    says: str,
+) -> None:
+    """Each wrong setting is one of our errors for reads and writes, and shows no credentials."""
+    storage = FsspecStorage(url, {**s3_server.options, **change})
+    for call in (
+        lambda: storage.read("a"),
+        lambda: storage.read_range("a", 0, 1),
+        lambda: list(storage.list("")),
+        lambda: storage.put("a", [b"x"]),
+        lambda: storage.put_if_absent("a", b"x"),
+        lambda: storage.delete(["a"]),
+    ):
+        with pytest.raises(expected, match=f"(?i){says}") as caught:
+            call()
+        assert url in str(caught.value)
+        shown = _shown(caught.value)
+        for secret in (s3_server.secret, s3_server.key, "77"):
+            assert secret not in shown
+
+
+def test_missing_bucket_is_a_mistake_not_a_missing_object(s3_server: S3Server) -> None:
+    """A root that does not exist must not look like an empty one."""
+    storage = FsspecStorage("s3://no-such-bucket/x", s3_server.options)
+    for call in (
+        lambda: storage.read("a"),
+        lambda: list(storage.list("")),
+        lambda: storage.put("a", [b"x"]),
+        lambda: storage.put_if_absent("a", b"x"),
+    ):
+        with pytest.raises(InvalidInputError, match="bucket"):
+            call()
+
+
+def test_retries_of_the_driver_are_off(s3_storage: FsspecStorage) -> None:
+    """One layer retries, and it is not the driver nor its client."""
+    s3_storage.put("a", [b"x"])
+    filesystem, _ = s3_storage._connect()
+    assert filesystem.retries == 1
+    assert filesystem.s3.meta.config.retries["total_max_attempts"] == 1
+    assert filesystem.dircache.use_listings_cache is False
+
+
+def test_old_botocore_is_refused(
+    s3_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s3fs drops what botocore does not know, also the condition: then nothing is written."""
+    s3_storage.put("a", [b"x"])
+    filesystem, _ = s3_storage._connect()
+    shape = filesystem.s3.meta.service_model.operation_model("PutObject").input_shape
+    monkeypatch.delitem(shape.members, "IfNoneMatch")
+    from durable_shuffle.shuffle.exclusive_create import find_driver, prepare_filesystem
+
+    with pytest.raises(InvalidInputError, match="botocore is too old"):
+        prepare_filesystem(find_driver("s3"), filesystem)
+
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+@contextmanager
+def proxy_that_loses_replies(s3_server: S3Server, *, deliver: bool) -> Iterator[str]:
+    """Forward requests to the server, but break the connection instead of answering a PUT.
+
+    With `deliver` the PUT reaches the server first, and is answered there.
+    """
+    target = (
+        s3_server.endpoint.split("//")[1].split(":")[0],
+        int(s3_server.endpoint[-5:].strip(":")),
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def read_message(connection: socket.socket) -> bytes:
+        message = b""
+        while b"\r\n\r\n" not in message:
+            piece = connection.recv(65536)
+            if not piece:
+                return message
+            message += piece
+        head, _, body = message.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        while length and len(body) < int(length[1]):
+            body += connection.recv(65536)
+        return head + b"\r\n\r\n" + body
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                while request := read_message(connection):
+                    lost = request.startswith(b"PUT ")
+                    if lost and not deliver:
+                        break
+                    with socket.create_connection(target) as onward:
+                        onward.sendall(request)
+                        reply = read_message(onward)
+                    if lost:
+                        break
+                    connection.sendall(reply)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield "http://127.0.0.1:%d" % listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+def test_lost_reply_of_a_create_that_landed_is_created(
+    s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
+) -> None:
+    """The reply of our own create was lost: reading back finds our bytes, so we won."""
+    with proxy_that_loses_replies(s3_server, deliver=True) as endpoint:
+        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        assert storage.put_if_absent("a", b"mine, id 1") == Created()
+        storage.put("b", [b"mine, ", b"id 2"])
+    assert raw.cat_file(f"{url}/a") == b"mine, id 1"
+    assert raw.cat_file(f"{url}/b") == b"mine, id 2"
+
+
+def test_lost_reply_over_anothers_object_is_exists(
+    s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
+) -> None:
+    """The reply was lost and somebody else's bytes are there: they won."""
+    raw.pipe_file(f"{url}/a", b"theirs")
+    with proxy_that_loses_replies(s3_server, deliver=True) as endpoint:
+        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        assert storage.put_if_absent("a", b"mine") == Exists(b"theirs")
+        with pytest.raises(ConflictError):
+            storage.put("a", [b"mine"])
+
+
+def test_lost_request_is_an_unknown_outcome(s3_server: S3Server, url: str) -> None:
+    """The connection broke and nothing is there: it may still land, so nobody claims to know."""
+    with proxy_that_loses_replies(s3_server, deliver=False) as endpoint:
+        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        with pytest.raises(OutcomeUnknownError, match=r"cannot create a: the reply was lost"):
+            storage.put_if_absent("a", b"mine")
+        with pytest.raises(OutcomeUnknownError, match=r"cannot create b: the reply was lost"):
+            storage.put("b", [b"mine"])
+
+
+def test_reads_survive_nothing_but_say_so(s3_server: S3Server, url: str) -> None:
+    """A server that is gone is worth another try, for every kind of read."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    endpoint = "http://127.0.0.1:%d" % listener.getsockname()[1]
+    listener.close()
+    storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+    logging.getLogger("s3fs").setLevel(logging.CRITICAL)
+    for call in (lambda: storage.read("a"), lambda: storage.read_range("a", 0, 1)):
+        with pytest.raises(UnavailableError, match="cannot read a"):
+            call()

@@ -1,8 +1,9 @@
 """A real multi-process Spark cluster from the pip package alone, on loopback.
 
 Strategy: `local-cluster[2,1,…]` runs master and workers in the driver's JVM and each executor as a
-JVM of its own, so an executor can be killed for real. Spark writes its executors' work folders below
-SPARK_HOME, so that is a folder of links to the installed pyspark: nothing lands in site-packages.
+JVM of its own, so an executor can be killed for real. Spark writes its executors' work folders
+below SPARK_HOME, so that is a folder of links to the installed pyspark: nothing lands in
+site-packages.
 """
 
 import os

@@ -14,13 +14,13 @@ from durable_shuffle.jobs.ship import ship
 from durable_shuffle.jobs.stage_runner import Explanation, StageRequest, StageRunner
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.cleanup import Freed, release_stage
+from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
 from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.records import StageReleased
+from durable_shuffle.shuffle.release import release_stage_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage, read_state
 
@@ -261,22 +261,6 @@ class DurableShuffle:
 def is_column(value: Any) -> bool:
     """Return True for a column of either kind of session."""
     return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.sql")
-
-
-def release_stage_of(
-    log: JobLog, storage: CountingStorage, path: StagePath, ids: IdSource
-) -> Freed:
-    """Win the job log's slot for the release, then give the space back."""
-    cause = f"released by generation {log.generation}"
-    log.append(
-        StageReleased(
-            ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, cause
-        )
-    )
-    stage = open_stage(storage, path)
-    seal = read_state(stage).seal
-    producers = seal.producers if seal else stage.describe.producers or 0
-    return release_stage(stage, ids, generation=log.generation, producers=producers, cause=cause)
 
 
 def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -49,7 +49,9 @@ def ship(spark: SparkSession) -> None:
     archive = make_archive(folder)
     if is_connect(spark):
         spark.addArtifacts(str(archive), pyfile=True)
-    else:
+        return
+    known = spark.sparkContext.listFiles
+    if not any(file.endswith(f"/{archive.name}") for file in known):  # Spark refuses a second path
         spark.sparkContext.addPyFile(str(archive))
 
 

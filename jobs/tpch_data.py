@@ -1,8 +1,8 @@
 """TPC-H tables for the demo: made once by `tpchgen-cli`, then taken from a folder.
 
 Strategy: each table is cut into files, and a session that counts a file as one split (see
-local_cluster) gives one map task per file, on any number of cores. A finished data set is recognised
-by its folder's name alone, because the folder gets its name only when everything is in it.
+local_cluster) gives one map task per file, on any number of cores. A finished data set is
+recognised by its folder's name alone, because the folder gets its name only when all is in it.
 """
 
 import shutil
@@ -27,7 +27,6 @@ class TpchFiles:
     """A generated data set."""
 
     folder: Path
-    scale: float
 
     @property
     def orders(self) -> str:
@@ -51,8 +50,10 @@ def generate(cache: Path, scale: float) -> TpchFiles:
         UnavailableError: the generator failed; the message holds its words.
     """
     if not 0 < scale <= _LARGEST_SCALE:
-        raise InvalidInputError(f"scale must be above 0 and at most {_LARGEST_SCALE}, found={scale}")
-    wanted = TpchFiles(cache / f"tpch-{scale:g}-{PARTS}-parts", scale)
+        raise InvalidInputError(
+            f"scale must be above 0 and at most {_LARGEST_SCALE}, found={scale}"
+        )
+    wanted = TpchFiles(cache / f"tpch-{scale:g}-{PARTS}-parts")
     if wanted.folder.is_dir():
         return wanted
     cache.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """The query of the demo: LINEITEM and ORDERS meet by order key, one line per order comes out.
 
 Strategy: both tables are repartitioned by order key, either durably or by Spark; join and group-by
-then need no further exchange. All sums are exact decimals, so any two runs give the same set of rows.
-A fixed amount of hashing per task stands for the work that makes a producer expensive, and makes a
-reduce task long enough to be killed in.
+then need no further exchange. All sums are exact decimals, so any two runs give the same set of
+rows. A fixed amount of hashing per task stands for the work that makes a producer expensive, and
+makes a reduce task long enough to be killed in.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that Spark users know
+from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.tasks import ArrowFunction
 from durable_shuffle.jobs.tpch_data import PARTS, TpchFiles
@@ -22,7 +22,7 @@ REDUCERS = 12
 PRODUCERS = 2 * PARTS
 """Map tasks of one run over both tables."""
 
-REDUCE_HASH_MIB = 500
+REDUCE_HASH_MIB = 250
 """Some tenths of a second per reduce task."""
 
 Repartition = Callable[[DataFrame, str, str], DataFrame]
@@ -36,18 +36,22 @@ def native_repartition(df: DataFrame, key: str, label: str) -> DataFrame:
 
 
 def revenue_per_order(
-    spark: SparkSession, files: TpchFiles, repartition: Repartition, map_hash_mib: int
+    spark: SparkSession,
+    files: TpchFiles,
+    repartition: Repartition,
+    *,
+    map_hash_mib: int,
+    reduce_hash_mib: int = REDUCE_HASH_MIB,
 ) -> DataFrame:
-    """Return one row per order: key, date, priority, revenue, lines, last shipping date.
+    """Return one row per order: key, date, priority, revenue, lines, last date, a comment.
 
     With a durable `repartition` the producers run inside this call.
 
     Args:
         map_hash_mib: MiB that each producer hashes; 0 means a producer only scans.
+        reduce_hash_mib: MiB that each reduce task hashes.
     """
-    orders = spark.read.parquet(files.orders).select(
-        "o_orderkey", "o_orderdate", "o_orderpriority"
-    )
+    orders = spark.read.parquet(files.orders).select("o_orderkey", "o_orderdate", "o_orderpriority")
     lines = spark.read.parquet(files.lineitem).select(
         "l_orderkey", "l_extendedprice", "l_discount", "l_shipdate", "l_comment"
     )
@@ -64,7 +68,7 @@ def revenue_per_order(
             F.min("l_comment").alias("first_comment"),
         )
     )
-    return _costly(per_order, REDUCE_HASH_MIB)
+    return _costly(per_order, reduce_hash_mib)
 
 
 ORACLE_SQL = """

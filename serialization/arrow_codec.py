@@ -206,10 +206,26 @@ def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
             column = pc.run_end_decode(column)
         elif pa.types.is_dictionary(column.type):
             column = column.dictionary.take(column.indices)
-        return column.cast(field.type)
+        elif isinstance(column, pa.ListViewArray | pa.LargeListViewArray):
+            column = _plain_list(column)
+        column = column.cast(field.type)
+        column.validate()
     except _ARROW_ERRORS as error:
         msg = f"column {field.name!r}: cannot store {column.type} as {field.type}: {error}"
         raise InvalidInputError(msg) from error
+    return column
+
+
+def _plain_list(column: pa.Array) -> pa.Array:
+    """Return a list view as a list. Arrow's own cast leaves the last offset out (26.0.1)."""
+    wide = isinstance(column, pa.LargeListViewArray)
+    lengths = pc.fill_null(column.value_lengths(), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    plain = pa.LargeListArray if wide else pa.ListArray
+    return plain.from_arrays(
+        offsets.cast(pa.int64() if wide else pa.int32()), column.flatten(), mask=column.is_null()
+    )
 
 
 def _storable_type(kind: pa.DataType, column: str) -> pa.DataType:

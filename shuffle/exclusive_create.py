@@ -37,13 +37,11 @@ class Driver:
     """What makes its `pipe_file` send a conditional put; the first name must be a parameter."""
     read_arguments: Mapping[str, object]
     """What makes its `cat_file` read a small object in one request."""
-    retries_itself: bool
-    """Its own retries cannot be switched off: a refused create may have met its own first try."""
 
 
-_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1}, retries_itself=False)
-_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {}, retries_itself=True)
-_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {}, retries_itself=True)
+_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1})
+_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {})
+_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {})
 
 DRIVERS: Mapping[str, Driver] = {
     "s3": _S3,  # If-None-Match: *
@@ -132,7 +130,6 @@ def create_exclusively(
     data: bytes,
     *,
     clock: Clock,
-    retries_itself: bool,
 ) -> Created | Exists:
     """Send the create until its outcome is known, a bounded number of times.
 
@@ -141,7 +138,6 @@ def create_exclusively(
         read_back: returns the whole object; raises our errors only.
         translate: makes our error from a driver's.
         data: holds its author's random id: equal bytes are the same write.
-        retries_itself: see `Driver.retries_itself`.
 
     Raises:
         OutcomeUnknownError: the reply was lost and the object is not there. It may still appear.
@@ -164,8 +160,9 @@ def create_exclusively(
             except NotFoundError:
                 verdict = Verdict.RACE  # deleted since; try again
             else:
-                ours = retries_itself and existing == data
-                return Created() if ours else Exists(existing)
+                # Equal bytes: the refused request met its own first try. gcsfs and adlfs repeat
+                # requests, and so does aiohttp when a connection that it reused breaks.
+                return Created() if existing == data else Exists(existing)
         if verdict is not Verdict.RACE:
             break
         if pause is not None:

@@ -110,7 +110,8 @@ class FsspecStorage:
         return [self._checked(r, next(contents) if r.length else None) for r in ranges]
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        if isinstance(self.put_if_absent(key, b"".join(parts)), Exists):
+        data = b"".join(parts)
+        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
             raise ConflictError(f"{self.description}: object {key} exists already")
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
@@ -123,7 +124,6 @@ class FsspecStorage:
             lambda error: translated(error, self._place, "create", key, write=True),
             data,
             clock=self._clock,
-            retries_itself=self._driver.retries_itself,
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

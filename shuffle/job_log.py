@@ -92,6 +92,7 @@ class JobLog:
 
     def __init__(self, log: SlotLog, state: JobState, record_id: str) -> None:
         self._log, self._state, self._record_id = log, state, record_id
+        self._generation = state.generation
 
     @classmethod
     def claim(
@@ -126,8 +127,8 @@ class JobLog:
 
     @property
     def generation(self) -> int:
-        """This driver's generation, from 1."""
-        return self._state.generation
+        """This driver's generation, from 1; stays its own when a newer driver takes over."""
+        return self._generation
 
     @property
     def state(self) -> JobState:
@@ -140,6 +141,7 @@ class JobLog:
         Raises:
             FencedError: a newer driver claimed the job.
         """
+        self._check_not_fenced()
         data = JOB_RECORDS.encode(record)
         for _ in range(_APPEND_TRIES):
             answer = self._log.append(self._state.next_slot, data)
@@ -155,14 +157,19 @@ class JobLog:
         Raises:
             FencedError: a newer driver claimed the job.
         """
+        self._check_not_fenced()
         while (data := self._log.read(self._state.next_slot)) is not None:
             self._take_in(data)
 
     def _take_in(self, data: bytes) -> None:
-        mine = self._state.generation
         self._state.apply(_decode(self._log, self._state.next_slot, data))
+        self._check_not_fenced()
+
+    def _check_not_fenced(self) -> None:
+        """Raise if a newer CLAIM was ever seen: who is fenced stays fenced."""
         if self._state.owner != self._record_id:
             raise FencedError(
-                f"another driver took over job {self._state.job!r}: mine=generation {mine}, "
-                f"newest=generation {self._state.generation}; this driver must stop"
+                f"another driver took over job {self._state.job!r}: mine=generation "
+                f"{self._generation}, newest=generation {self._state.generation}; this driver "
+                "must stop"
             )

@@ -88,7 +88,7 @@ class LocalStorage:
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
         check_key(key)
-        if not self._create(key, parts):
+        if not self._create(key, parts) and self.read(key) != b"".join(parts):
             raise ConflictError(f"{self.description}: object {key} exists already")
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:

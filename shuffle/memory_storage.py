@@ -55,7 +55,8 @@ class MemoryStorage:
         return [self.read_range(r.key, r.start, r.length) for r in ranges]
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        if isinstance(self.put_if_absent(key, b"".join(parts)), Exists):
+        data = b"".join(parts)
+        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
             raise ConflictError(f"{self.description}: object {key} exists already")
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:

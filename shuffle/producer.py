@@ -3,7 +3,8 @@
 Strategy: gather up to `writer_memory_bytes`, then write one segment; at the end one record in the
 producer's log makes all of it count, or nothing. Segment names hold the attempt's random id, so
 attempts never touch each other's objects. Deletes only what can never count: its own segments
-before its COMMIT was ever sent, or after it lost to another's.
+before its COMMIT was ever sent, when the storage refused every sending of it, or after it lost to
+another's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
     InvalidInputError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.producer_log import (
     Committed,
@@ -134,7 +136,9 @@ def run_producer(
 
     Raises:
         FencedError, AbortedError: the stage was released, or a cleaner gave this attempt up.
-        OutcomeUnknownError: the storage did not say whether the commit took effect.
+        OutcomeUnknownError: the storage did not say whether the commit took effect; the segments
+            stay.
+        UnavailableError: the storage refused, a full disk for example; the segments were deleted.
     """
     log = stage.producer_log(producer)
     before = counting_commit(read_log(log))
@@ -151,7 +155,7 @@ def run_producer(
         raise
     try:
         committed = commit_attempt(log, commit)
-    except (AbortedError, FencedError):
+    except (AbortedError, FencedError, UnavailableError):
         _give_back(stage, writer.written_keys)
         raise
     won = committed.commit.record_id == attempt

@@ -60,7 +60,26 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
             f"the index misses producers: subpartition={subpartition} expected={len(expected)} "
             f"found={len(found)} stage={stage.path.prefix!r}"
         )
+    _check_joined(entries, name=name, subpartition=subpartition)
     return entries
+
+
+def _check_joined(entries: npt.NDArray[np.void], *, name: str, subpartition: int) -> None:
+    """Refuse gaps: each producer's ordinals run from 0 on, and no rows means no bytes."""
+    ends = entries["first_ordinal"] + entries["rows"]
+    starts = np.zeros(len(entries), dtype=np.uint64)
+    same = entries["producer"][1:] == entries["producer"][:-1]
+    starts[1:] = np.where(same, ends[:-1], 0)
+    wrong = (entries["first_ordinal"] != starts) | (
+        (entries["rows"] == 0) != (entries["length"] == 0)
+    )
+    if wrong.any():
+        entry = entries[np.flatnonzero(wrong)[0]]
+        raise CorruptDataError(
+            f"index entries do not join up: key={name!r} subpartition={subpartition} "
+            f"producer={int(entry['producer'])} first_ordinal={int(entry['first_ordinal'])} "
+            f"rows={int(entry['rows'])} length={int(entry['length'])}"
+        )
 
 
 def read_subpartition(

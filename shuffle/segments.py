@@ -7,13 +7,14 @@ Arrow data encodes to.
 """
 
 import hashlib
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import encode_slices
+from durable_shuffle.serialization.arrow_codec import iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
 from durable_shuffle.shuffle.partitioner import counting_sort
@@ -65,25 +66,23 @@ def build_segment(
         )
         frames_of.append(len(bounds) - first)
         start = end
-    bodies = encode_slices(batch, bounds, compression)
+    bodies = zip(iter_slices(batch, bounds, compression), bounds, strict=True)
 
     parts: list[Bytes] = []
     extents = np.zeros(len(present), dtype=EXTENT)
     digest = hashlib.sha256()
-    offset, i = 0, 0
+    offset = 0
     ordinal: int
     for n, k in enumerate(present.tolist()):
         begin = offset
         ordinal = first_ordinal = int(next_ordinals[k])
-        for _ in range(frames_of[n]):
-            body, rows = bodies[i], bounds[i][1]
+        for body, (_, rows) in itertools.islice(bodies, frames_of[n]):
             seed = frame_seed(stage_id, producer, k, ordinal)
             for part in frame_parts(FrameKind.ARROW, rows, body, seed):
                 parts.append(part)
                 digest.update(part)
             offset += frame_size(len(body))
             ordinal += rows
-            i += 1
         extents[n] = (k, number, begin, offset - begin, first_ordinal, ordinal - first_ordinal)
         next_ordinals[k] = ordinal
     return Segment(SegmentInfo(number, offset, digest.digest()), tuple(parts), extents)

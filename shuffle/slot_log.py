@@ -58,17 +58,22 @@ class SlotLog:
         Raises:
             OutcomeUnknownError: still unknown after `tries` sendings. The record may stand in the
                 slot now or later: delete nothing that it names.
+            UnavailableError: none of the sendings took effect, and none will.
         """
+        unknown = False
         pause = _FIRST_PAUSE_SECONDS
         for attempt in range(1, self.tries + 1):
             try:
                 answer = self.storage.put_if_absent(self.key(slot), record)
             except (OutcomeUnknownError, UnavailableError) as e:
-                if attempt == self.tries:
+                unknown = unknown or isinstance(e, OutcomeUnknownError)
+                if attempt == self.tries and unknown:
                     raise OutcomeUnknownError(
                         f"no answer about a slot: key={self.key(slot)!r} tries={self.tries}; "
                         "read the slot before anything else is done"
                     ) from e
+                if attempt == self.tries:
+                    raise UnavailableError(f"{e}; tries={self.tries}") from e
                 self.clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:

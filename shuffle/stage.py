@@ -5,6 +5,7 @@ only then may readers read. RELEASE is won before anything is deleted.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
+    DurableShuffleError,
     IncompatibleError,
     NotFoundError,
     NotReadyError,
@@ -128,9 +130,7 @@ def require_seal(stage: StageHandle) -> Seal:
     """
     state = read_state(stage)
     if state.release is not None:
-        raise NotFoundError(
-            f"the stage was released: {stage.path.prefix!r} cause={state.release.cause}"
-        )
+        raise _released(stage, state.release)
     if state.seal is None:
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     return state.seal
@@ -144,7 +144,7 @@ def seal_stage(
     generation: int,
     record_id: str,
 ) -> Seal:
-    """Write the index object and win SEAL, or return the seal that another driver won.
+    """Write the index object and win SEAL, or return the seal that stands: there is only one.
 
     Args:
         commits: the COMMIT that counts of each producer, read from its slot.
@@ -167,6 +167,11 @@ def seal_stage(
                 f"a COMMIT is of another plan: producer={p} expected M={producers}, found "
                 f"producer={c.commit.producer} M={c.commit.producers} stage={stage.path.prefix!r}"
             )
+    state = read_state(stage)
+    if state.release is not None:
+        raise _released(stage, state.release)
+    if state.seal is not None:
+        return state.seal
     index = build_index([c.commit for c in ordered], stage.describe.partitions)
     stage.storage.put(stage.path.index_key(record_id), [index])
     seal = Seal(
@@ -183,16 +188,22 @@ def seal_stage(
         memory_bytes=sum(c.commit.memory_bytes for c in ordered),
     )
     data = STAGE_RECORDS.encode(seal)
-    log, slot = stage.log(), read_state(stage).next_slot
+    log, slot = stage.log(), state.next_slot
     while True:  # ends: every turn passes one existing record of a finite log
         answer = log.append(slot, data)
         if isinstance(answer, Won):
             return seal
         record = decode(log, slot, answer.existing)
+        if isinstance(record, (Seal, Release, Closed)):
+            # ours was never named and never will be; nobody else would find it to delete it
+            with suppress(DurableShuffleError):  # then it costs space, not correctness
+                stage.storage.delete([stage.path.index_key(record_id)])
         if isinstance(record, Seal):
             return record
         if isinstance(record, (Release, Closed)):
-            raise NotFoundError(
-                f"the stage was released: {stage.path.prefix!r} cause={record.cause}"
-            )
+            raise _released(stage, record)
         slot += 1
+
+
+def _released(stage: StageHandle, record: Release | Closed) -> NotFoundError:
+    return NotFoundError(f"the stage was released: {stage.path.prefix!r} cause={record.cause}")

@@ -98,11 +98,15 @@ class Storage(Protocol):
         """Create the object from the concatenated parts; durable when this returns.
 
         For objects whose names nobody else can use (they hold a random id). Fails with
-        ConflictError, without touching the object, if the key exists.
+        ConflictError, without touching the object, if the key exists with other bytes. Equal bytes
+        are this very write: its first reply was lost, or the caller sent it again.
         """
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        """Create the object, or return what is there. See guarantee 1."""
+        """Create the object, or return what is there. See guarantee 1.
+
+        `Exists` with equal bytes says the same as `Created`: they are the caller's own.
+        """
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose key starts with `prefix` (a key up to and with a `/`, or '').

@@ -82,9 +82,7 @@ def _check_ordinals(key: str, extents: npt.NDArray[np.void]) -> Iterator[Finding
         )
 
 
-def _check_segments(
-    key: str, commit: Commit, extents: npt.NDArray[np.void]
-) -> Iterator[Finding]:
+def _check_segments(key: str, commit: Commit, extents: npt.NDArray[np.void]) -> Iterator[Finding]:
     numbers = [segment.number for segment in commit.segments]
     yield from _differs(key, "segment numbers", list(range(len(numbers))), numbers)
     held = extents[extents["rows"] > 0]

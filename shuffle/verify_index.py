@@ -43,9 +43,7 @@ def check_index(
         yield Finding(key, _MISMATCH, expected, found, start, end - start)
 
 
-def _check_parts(
-    key: str, data: bytes, seal: Seal, partitions: int | None
-) -> Iterator[Finding]:
+def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> Iterator[Finding]:
     if len(data) != seal.index_bytes:
         start, end = sorted((len(data), seal.index_bytes))
         expected, found = f"{seal.index_bytes} bytes", f"{len(data)} bytes"

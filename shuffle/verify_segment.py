@@ -6,7 +6,6 @@ starts. A damaged header ends its extent, the next extent is walked all the same
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,9 +121,7 @@ def _check_extent(
     if ordinal != last:
         expected, found = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
         at = int(extent["offset"])
-        findings.append(
-            Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length)
-        )
+        findings.append(Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length))
     return good, findings
 
 

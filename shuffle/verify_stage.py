@@ -2,13 +2,13 @@
 
 Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
 nothing found ends the walk. What counts is what SEAL names; without a SEAL, the first COMMIT of
-each producer. A finding is believed only if the stage was not released meanwhile.
+each producer. Damage to data is believed only if the stage was not released meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from durable_shuffle.serialization.arrow_codec import schema_from_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer_log import Committed
 from durable_shuffle.shuffle.records import (
     PRODUCER_RECORDS,
     STAGE_RECORDS,
@@ -38,26 +37,28 @@ from durable_shuffle.shuffle.verify_report import Finding, StageVerdict, finding
 from durable_shuffle.shuffle.verify_segment import SegmentTask, check_segment
 
 Progress = Callable[[int, int], None]
-A = TypeVar("A")
-B = TypeVar("B")
 
 _SEGMENTS_AT_ONCE = 4
 """Each is held whole; with the default settings that is at most about 256 MiB."""
 
+_MISMATCH = ErrorKind.CORRUPT_DATA
+
 
 @dataclass(slots=True)
-class _Found:
-    """What is gathered while one stage is walked."""
-
+class _Tally:
     objects: int = 0
     checked_bytes: int = 0
     rows: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def take(self, copy: "LogCopy[object]") -> None:
-        self.objects += copy.objects
-        self.checked_bytes += copy.checked_bytes
-        self.findings.extend(copy.findings)
+    def add(self, objects: int, checked_bytes: int, findings: tuple[Finding, ...]) -> None:
+        self.objects += objects
+        self.checked_bytes += checked_bytes
+        self.findings.extend(findings)
+
+    def differs(self, key: str, what: str, expected: object, found: object) -> None:
+        if expected != found:
+            self.findings.append(Finding(key, _MISMATCH, f"{what} {expected}", f"{found}"))
 
 
 def check_stage(
@@ -74,35 +75,240 @@ def check_stage(
         released: the job log says so: then only logs are checked.
         progress: called with (bytes of segments checked, bytes of segments in all).
     """
-    found = _Found()
-    last, problems = last_slots(storage, path.log_prefix)
-    found.findings.extend(problems)
-    known = max(0, last.get(path.log_prefix, 0))  # slot 0 is DESCRIBE: it must be there
-    log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
-    found.take(cast("LogCopy[object]", log))
-    describe = cast("Describe | None", log.last(Describe))
-    seal = cast("Seal | None", log.last(Seal))
-    released = released or log.last(Release) is not None
-    found.findings.extend(_check_describe(log.log.key(0), path, describe, log.records.get(0)))
-    copies = _copy_producer_logs(storage, path, describe, seal, settings, found)
-    if released:
-        m = seal.producers if seal else describe.producers if describe else None
-        committed = sum(_first_commit(copy) is not None for copy in copies.values())
-        return _verdict(path, "released", m, committed, found)
-    data = _Found()
-    if seal is not None:
-        where = log.log.key(next(s for s, r in log.records.items() if r is seal))
-        commits = _sealed_commits(where, seal, describe, copies, data)
-        _check_index(storage, path, describe, seal, commits, data)
-        m = seal.producers
-    else:
-        commits = {p: c for p, copy in copies.items() if (c := _first_commit(copy)) is not None}
-        m = describe.producers if describe else None
-    _check_commits(storage, path, describe, m, commits, settings, data, progress)
-    if data.findings and not released and _released_since(storage, path, known):
-        return _verdict(path, "released", m, len(commits), found)
-    found.findings.extend(data.findings)
-    found.objects += data.objects
-    found.checked_bytes += data.checked_bytes
-    found.rows += data.rows
-    return _verdict(path, "sealed" if seal else "unsealed", m, len(commits), found)
+    walk = _Walk(storage, path, settings)
+    if not released and walk.release is None:
+        walk.check_data(progress or _no_progress)
+        if not walk.data.findings or not _released_since(storage, path):
+            return walk.verdict()
+    return walk.verdict(released=True)
+
+
+class _Walk:
+    """The control records of one stage, then its data. Reads the records when it is made."""
+
+    def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
+        self._storage, self._path, self._settings = storage, path, settings
+        self.logs, self.data = _Tally(), _Tally()
+        last, problems = last_slots(storage, path.log_prefix)
+        self.logs.add(0, 0, problems)
+        # slot 0 is DESCRIBE, the job log names no stage without one
+        known = last.get(path.log_prefix, 0)
+        log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
+        self.logs.add(log.objects, log.checked_bytes, log.findings)
+        self._key = log.log.key
+        self._describe: Describe | None = None
+        self._seal: Seal | None = None
+        self._seal_slot = 0
+        self.release: Release | None = None
+        for slot, record in log.records.items():
+            if isinstance(record, Seal):
+                self._seal, self._seal_slot = record, slot
+            elif isinstance(record, Release):
+                self.release = record
+            elif isinstance(record, Describe) and slot == 0:
+                self._describe = record
+            elif isinstance(record, Describe):
+                self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
+        self._check_description(slot_0=0 in log.records)
+        self._producers = self._describe.producers if self._describe else None
+        if self._seal is not None:
+            self._producers = self._seal.producers
+        self._copies = self._copy_producer_logs()
+        self._commits = {p: c for p, copy in self._copies.items() if (c := _first(copy))}
+
+    def verdict(self, *, released: bool = False) -> StageVerdict:
+        """Return what was found so far; of a released stage what its logs alone show."""
+        tallies = (self.logs,) if released else (self.logs, self.data)
+        return StageVerdict(
+            path=self._path,
+            status="released" if released else "sealed" if self._seal else "unsealed",
+            producers=self._producers,
+            committed=len(self._commits),
+            rows=sum(t.rows for t in tallies),
+            objects=sum(t.objects for t in tallies),
+            checked_bytes=sum(t.checked_bytes for t in tallies),
+            findings=tuple(f for t in tallies for f in t.findings),
+        )
+
+    def check_data(self, progress: Progress) -> None:
+        """Check what COMMITs and SEAL name."""
+        if self._seal is not None:
+            self._commits = self._sealed_commits(self._seal)
+        for p, (key, commit) in self._commits.items():
+            self.data.findings.extend(
+                check_commit(
+                    key,
+                    commit,
+                    producer=p,
+                    producers=self._producers,
+                    subpartitions=None
+                    if self._describe is None
+                    else StageHandle(self._storage, self._path, self._describe).subpartitions_of(p),
+                )
+            )
+        if self._seal is not None:
+            self._check_index(self._seal)
+        self._check_segments(progress)
+        if self._seal is not None and not self.data.findings and not self.logs.findings:
+            key, rows = self._key(self._seal_slot), self._seal.rows
+            self.data.differs(key, "rows in frames", rows, self.data.rows)
+
+    def _check_description(self, *, slot_0: bool) -> None:
+        key, describe, path = self._key(0), self._describe, self._path
+        if describe is None:
+            if slot_0:
+                self.logs.differs(key, "record", Describe.KIND, "another kind")
+            return
+        self.logs.differs(
+            key,
+            "stage",
+            (path.name, path.fingerprint, path.incarnation),
+            (describe.name, describe.fingerprint, describe.incarnation),
+        )
+        try:
+            schema_from_bytes(describe.schema)
+        except DurableShuffleError as error:
+            self.logs.findings.append(finding_of(error, key, "a readable schema"))
+
+    def _copy_producer_logs(self) -> dict[int, LogCopy[Any]]:
+        last, problems = last_slots(self._storage, self._path.producers_prefix)
+        self.logs.add(0, 0, problems)
+        listed = {
+            int(prefix.rstrip("/").rsplit("/p", 1)[1]): slot
+            for prefix, slot in last.items()
+            if prefix.rstrip("/").rsplit("/p", 1)[1].isdecimal()
+        }
+        known = dict.fromkeys(range(self._producers or 0), -1)
+        if self._seal is not None:
+            slots = np.frombuffer(_whole(self._seal.commit_slots, 4), dtype="<u4")
+            known.update(enumerate(slots.tolist()))
+        for p, slot in listed.items():
+            known[p] = max(known.get(p, -1), slot)
+
+        def copy(item: tuple[int, int]) -> LogCopy[Any]:
+            log = SlotLog(self._storage, self._path.producer_log_prefix(item[0]))
+            return copy_log(log, PRODUCER_RECORDS, known=item[1])
+
+        with ThreadPoolExecutor(self._settings.control_threads) as pool:
+            copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
+        for found in copies.values():
+            self.logs.add(found.objects, found.checked_bytes, found.findings)
+        return copies
+
+    def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
+        """Return the readable COMMITs that SEAL names; check what it says of them."""
+        key, tally = self._key(self._seal_slot), self.data
+        for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
+            expected, found = seal.producers * size, len(getattr(seal, name))
+            tally.differs(key, f"bytes of {name}", expected, found)
+        if self._describe is not None and self._describe.producers is not None:
+            tally.differs(key, "M", self._describe.producers, seal.producers)
+        slots = np.frombuffer(_whole(seal.commit_slots, 4), dtype="<u4").tolist()
+        commits = {}
+        for p, slot in enumerate(slots):
+            record = self._copies[p].records.get(slot)
+            if record is None:
+                continue  # a finding of the producer's log
+            where = self._copies[p].log.key(slot)
+            if not isinstance(record, Commit):
+                tally.differs(where, "record", Commit.KIND, record.KIND)
+                continue
+            commits[p] = where, record
+            if _fate(self._copies[p], slot, record):
+                tally.differs(where, "COMMIT", "not aborted before", "aborted before")
+            attempt = seal.attempts[16 * p : 16 * p + 16].hex()
+            tally.differs(where, "attempt", attempt, record.record_id)
+            tag = seal.content_tags[32 * p : 32 * p + 32].hex()
+            tally.differs(where, "content tag", tag, content_tag(record).hex())
+        if len(commits) == seal.producers:
+            all_ = [commit for _, commit in commits.values()]
+            tally.differs(key, "rows", seal.rows, sum(c.rows for c in all_))
+            tally.differs(key, "memory bytes", seal.memory_bytes, sum(c.memory_bytes for c in all_))
+            found = sum(s.length for c in all_ for s in c.segments)
+            tally.differs(key, "data bytes", seal.data_bytes, found)
+        return commits
+
+    def _check_index(self, seal: Seal) -> None:
+        key = self._path.index_key(seal.index)
+        try:
+            data = self._storage.read(key)
+        except DurableShuffleError as error:
+            expected = f"an index of {seal.index_bytes} bytes"
+            self.data.findings.append(finding_of(error, key, expected))
+            return
+        self.data.add(1, len(data), ())
+        partitions, rebuilt = None, None
+        if self._describe is not None:
+            partitions = self._describe.partitions
+            if len(self._commits) == seal.producers and not self.data.findings:
+                rebuilt = build_index([c for _, c in self._commits.values()], partitions)
+        found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
+        self.data.findings.extend(found)
+
+    def _check_segments(self, progress: Progress) -> None:
+        tasks = list(self._segment_tasks())
+        done, total = 0, sum(task.info.length for task in tasks)
+        progress(0, total)
+        with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
+            results = pool.map(lambda task: check_segment(self._storage, task), tasks)
+            try:
+                for task, found in zip(tasks, results, strict=True):
+                    self.data.add(found.objects, found.checked_bytes, found.findings)
+                    self.data.rows += found.rows
+                    done += task.info.length
+                    progress(done, total)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _segment_tasks(self) -> Iterator[SegmentTask]:
+        schema = self._schema()
+        for p, (_, commit) in self._commits.items():
+            try:
+                extents = commit.extent_array()
+            except DurableShuffleError:
+                continue  # a finding of check_commit
+            for info in commit.segments:
+                mine = (extents["segment"] == info.number) & (extents["rows"] > 0)
+                yield SegmentTask(
+                    key=self._path.segment_key(p, commit.record_id, info.number),
+                    incarnation=self._path.incarnation,
+                    producer=p,
+                    info=info,
+                    extents=extents[mine],
+                    schema=schema,
+                    max_frame_bytes=self._settings.max_frame_bytes,
+                )
+
+    def _schema(self) -> pa.Schema | None:
+        try:
+            return schema_from_bytes(self._describe.schema) if self._describe else None
+        except DurableShuffleError:
+            return None  # a finding of the description
+
+
+def _first(copy: LogCopy[Any]) -> tuple[str, Commit] | None:
+    """Return the key and value of the first COMMIT that was not aborted before."""
+    for slot, record in copy.records.items():
+        if isinstance(record, Commit) and not _fate(copy, slot, record):
+            return copy.log.key(slot), record
+    return None
+
+
+def _fate(copy: LogCopy[Any], slot: int, commit: Commit) -> bool:
+    """Return True if an ABORT of the attempt stands before its COMMIT."""
+    before = (record for at, record in copy.records.items() if at < slot)
+    return any(isinstance(r, Abort) and r.attempt == commit.record_id for r in before)
+
+
+def _whole(data: bytes, size: int) -> bytes:
+    return data[: len(data) - len(data) % size]
+
+
+def _released_since(storage: Storage, path: StagePath) -> bool:
+    log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
+    return any(isinstance(record, Release) for record in log.records.values())
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    return

@@ -11,6 +11,7 @@ refer to each other in a cycle the order of visits can show; that costs a fresh 
 """
 
 import builtins
+import copyreg
 import enum
 import functools
 import struct
@@ -29,13 +30,19 @@ from durable_shuffle.jobs.identity.module_code import ModuleCode
 
 # attributes of a class that name or describe it, or that are made from what is digested anyway
 _CLASS_NOISE = frozenset(
-    ["__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__parameters__", "__orig_bases__", "__subclasshook__", "_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_", "_member_type_", "_class_tracker_id"]
+    {
+        *("__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__slotnames__"),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        *("__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl"),
+        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+        *("__parameters__", "__orig_bases__", "__type_params__", "__subclasshook__"),
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionIdentity:
-    """What a function is; equal digests mean equal code and data as far as `unresolved` is empty."""
+    """What a function is: equal digests mean equal code and data, if `unresolved` is empty."""
 
     digest: str
     """32 hex digits."""
@@ -241,7 +248,8 @@ class _Visit:
         if isinstance(obj, functools._lru_cache_wrapper) and wrapped is not None:  # noqa: SLF001
             return raw_digest(["cached", self.value(wrapped)])
         try:
-            reduced = obj.__reduce_ex__(4)
+            registered = copyreg.dispatch_table.get(kind)
+            reduced = registered(obj) if registered is not None else obj.__reduce_ex__(4)
         except Exception as error:  # noqa: BLE001 - any class may refuse in its own way
             return self._give_up(f"cannot be recognised in another run ({error})", obj)
         if isinstance(reduced, str):
@@ -317,7 +325,7 @@ def _data_bytes(obj: object) -> list[bytes | str] | None:
 def _is_importable(obj: types.FunctionType | type) -> bool:
     """Whether a worker gets it by importing it: the same object stands under its own name."""
     module = obj.__module__
-    if module is None or module == "__main__" or module not in sys.modules:
+    if module == "__main__" or module not in sys.modules:
         return False
     found: object = sys.modules[module]
     for name in obj.__qualname__.split("."):

@@ -13,7 +13,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 from pathlib import Path, PurePath
 
 from durable_shuffle.jobs.identity.code_use import ImportUse
@@ -100,6 +100,9 @@ class ModuleCode:
         return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
 
     def _installed_token(self, top: str) -> str:
+        same_name = _distribution_with(top)
+        if same_name:
+            return same_name
         if self._distributions is None:
             self._distributions = {k: list(v) for k, v in packages_distributions().items()}
         names = sorted(set(self._distributions.get(top, ())))
@@ -111,6 +114,20 @@ class ModuleCode:
             self._unresolved.append(f"module {top} belongs to no installed distribution")
             return "unknown distribution"
         return f"sha256 {hashlib.sha256(source).hexdigest()}"
+
+
+def _distribution_with(top: str) -> str:
+    """`name version` of the distribution called like the module, if the module is in it.
+
+    The general question, which distributions hold a module, reads every distribution's files
+    (0.14 s for 150 of them).
+    """
+    try:
+        found = distribution(top)
+    except PackageNotFoundError:
+        return ""
+    record = found.read_text("RECORD") or ""
+    return f"{top} {found.version}" if f"\n{top}/__init__.py," in f"\n{record}" else ""
 
 
 def _version_of(top: str) -> str:

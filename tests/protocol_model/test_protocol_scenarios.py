@@ -91,7 +91,7 @@ def test_zombie_acknowledges_nothing_above_a_successors_open(setup: ConsumerSetu
 
 
 def zombie_came_first(state: ConsumerState) -> bool:
-    """Attempt 0's ACK landed after attempt 1 had looked, and before its OPEN."""
+    """Attempt 0, still alive, won the slot right below attempt 1's OPEN."""
     kinds = [(r.kind, r.author) for r in state.log]
     return kinds == [("OPEN", 0), ("ACK", 0), ("OPEN", 1)] and state.attempts[0].phase != "dead"
 

@@ -1,0 +1,43 @@
+"""What the benchmarks share: data, a session, and small sizes when they run as plain tests."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def measuring(request: pytest.FixtureRequest) -> bool:
+    """True under --benchmark-enable; otherwise benchmarks run once, small, to see that they work."""
+    return not request.config.getoption("benchmark_disable")
+
+
+@pytest.fixture(scope="session")
+def rounds(measuring: bool) -> int:
+    return int(os.environ.get("BENCH_ROUNDS", "7")) if measuring else 1
+
+
+@pytest.fixture(scope="session")
+def bench_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as a user on a two-core machine would have it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    SparkSession.builder.getOrCreate().stop()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "6g")
+        .config("spark.sql.shuffle.partitions", "32")
+        .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
+    yield spark
+    spark.stop()

@@ -1,0 +1,19 @@
+"""The command `durable-shuffle`. This file only says what to install if libraries are missing."""
+
+import importlib.util
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and exit: 0 fine, 1 a finding or failure, 2 misuse."""
+    missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"the command line needs {' and '.join(missing)}: pip install 'durable-shuffle[cli]'\n"
+        )
+        raise SystemExit(2)
+    from durable_shuffle.jobs.cli.app import app  # needs typer
+
+    app()

@@ -1,0 +1,57 @@
+"""`durable-shuffle inspect`: what a job's or a stage's logs say, in detail."""
+
+from dataclasses import asdict
+
+from durable_shuffle.jobs.cli.call import Call
+from durable_shuffle.jobs.cli.names import find_job, find_stage
+from durable_shuffle.jobs.cli.params import (
+    AsJson,
+    Debug,
+    Job,
+    OptionalStage,
+    StorageOption,
+    StorageOptionsEnv,
+    Url,
+)
+from durable_shuffle.jobs.cli.stage_details import stage_details, stage_text
+from durable_shuffle.jobs.cli.summary import stage_table, summaries
+from durable_shuffle.shuffle.stage import open_stage
+
+
+def inspect(
+    url: Url,
+    job: Job,
+    stage: OptionalStage = None,
+    *,
+    as_json: AsJson = False,
+    storage_option: StorageOption = None,
+    storage_options_env: StorageOptionsEnv = None,
+    debug: Debug = False,
+) -> None:
+    """Show a job's stages, or all that is known of one stage.
+
+    Of a stage: description, seal, producers and their attempts, sizes, rows per partition, and how
+    many attempts wrote although a commit stood. Reads logs and lists objects, no data.
+
+    \b
+    Examples:
+      durable-shuffle inspect /data/shuffle nightly
+      durable-shuffle inspect /data/shuffle nightly orders-3f2a --json
+    """
+    with Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug) as call:
+        storage = call.storage
+        copy = find_job(storage, job)
+        call.warn_of_damage(copy)
+        document: dict[str, object] = {
+            "url": storage.description,
+            "job": job,
+            "generation": copy.generation,
+        }
+        if stage is None:
+            found = summaries(storage, copy)
+            document["stages"] = [asdict(one) for one in found]
+            call.emit(document, f"job {job}, generation {copy.generation}\n{stage_table(found)}")
+            return
+        path = find_stage(copy, stage)
+        details = stage_details(open_stage(storage, path), released=path in copy.released)
+        call.emit(document | {"stage": details}, stage_text(details))

@@ -1,0 +1,101 @@
+"""From what a user typed to a job or a stage. A wrong name is told together with the right ones."""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify import JobCopy
+
+_SHOWN = 10
+_SLOT = re.compile(r"\d{10,}")
+
+
+def list_jobs(storage: Storage) -> list[str]:
+    """Return the jobs that a listing of the whole root shows, sorted."""
+    found: set[str] = set()
+    for info in storage.list(""):
+        parts = info.key.split("/")
+        if len(parts) < 3 or parts[0] in found:
+            continue
+        if (parts[1] == "log" and _SLOT.fullmatch(parts[2])) or (
+            parse_stage_folder(parts[0], parts[1]) is not None
+        ):
+            found.add(parts[0])
+    return sorted(found)
+
+
+def find_job(storage: Storage, job: str) -> JobCopy:
+    """Return a job's log.
+
+    Raises:
+        InvalidInputError: there is no such job; names those that exist.
+    """
+    check_name("job", job)
+    try:
+        return JobCopy(storage, job)
+    except NotFoundError:
+        jobs = list_jobs(storage)
+        raise InvalidInputError(
+            f"no job {job!r} below {storage.description}; {_choices('jobs', job, jobs)}"
+        ) from None
+
+
+def folder(path: StagePath) -> str:
+    """Return the name of a stage's folder."""
+    return f"{path.name}-{path.fingerprint}-{path.incarnation}"
+
+
+def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
+    """Return the one stage that `text` names.
+
+    Args:
+        text: a folder name, a stage's name, or the start of a folder name that is longer than the
+            stage's name. A stage that is not released goes before one that is.
+        released: False never returns a released stage.
+
+    Raises:
+        InvalidInputError: none or several; names them.
+    """
+    live = [path for path in job.paths if path not in job.released]
+    groups = [live, [path for path in job.paths if path in job.released]] if released else [live]
+    for paths in groups:
+        for match in (_is_folder, _is_name, _is_prefix):
+            found = [path for path in paths if match(path, text)]
+            if len(found) > 1:
+                shown = ", ".join(map(folder, found[:_SHOWN]))
+                raise InvalidInputError(
+                    f"stage {text!r} of job {job.job!r} is ambiguous, {len(found)} match: {shown}; "
+                    "write more of the folder's name"
+                )
+            if found:
+                return found[0]
+    if any(_is_folder(path, text) or _is_name(path, text) for path in job.released):
+        raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
+    names = sorted({path.name for path in live})
+    raise InvalidInputError(
+        f"job {job.job!r} has no stage {text!r}; {_choices('stages', text, names)}"
+    )
+
+
+def _is_folder(path: StagePath, text: str) -> bool:
+    return folder(path) == text
+
+
+def _is_name(path: StagePath, text: str) -> bool:
+    return path.name == text
+
+
+def _is_prefix(path: StagePath, text: str) -> bool:
+    return len(text) > len(path.name) + 1 and folder(path).startswith(text)
+
+
+def _choices(what: str, text: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"there are no {what}"
+    near = difflib.get_close_matches(text, names, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{meant}{what} here: {', '.join(names[:_SHOWN])}{more}"

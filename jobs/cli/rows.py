@@ -1,0 +1,83 @@
+"""Rows as text: JSON values, CSV fields, table cells. Pure."""
+
+import base64
+import json
+import math
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+
+from durable_shuffle.jobs.cli.text import table
+
+_CELL_CHARS = 60
+"""Longest cell of a table; what is cut ends in an ellipsis."""
+
+
+def column_names(schema: pa.Schema) -> list[str]:
+    """Return the column names; a name that was there before gets its column's number."""
+    names: list[str] = []
+    for number, name in enumerate(schema.names):
+        names.append(f"{name}#{number}" if name in names else name)
+    return names
+
+
+def batch_rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
+    """Yield rows of values that JSON can hold."""
+    columns = [[json_value(v) for v in column.to_pylist()] for column in batch.columns]
+    for row in range(batch.num_rows):
+        yield [column[row] for column in columns]
+
+
+def json_value(value: object) -> object:
+    """Return `value` as JSON can hold it: bytes in base64, times in ISO 8601, decimals as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta | Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: json_value(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):  # an entry of a map
+        return [json_value(inner) for inner in value]
+    if isinstance(value, list):
+        return [json_value(inner) for inner in value]
+    return value
+
+
+def json_line(names: Sequence[str], row: Sequence[object]) -> str:
+    """Return one line of JSON lines."""
+    return json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
+
+
+def csv_line(row: Sequence[object]) -> str:
+    """Return one line of CSV: null is nothing at all, the empty text is two quotes."""
+    return ",".join(map(_csv_field, row)) + "\n"
+
+
+def row_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return aligned columns with cells of bounded length."""
+    return table(names, [[_cell(value) for value in row] for row in rows])
+
+
+def _csv_field(value: object) -> str:
+    if value is None:
+        return ""
+    text = _plain(value)
+    if not text or any(c in text for c in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _cell(value: object) -> str:
+    text = "NULL" if value is None else _plain(value)
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= _CELL_CHARS else text[: _CELL_CHARS - 1] + "…"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

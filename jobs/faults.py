@@ -1,0 +1,122 @@
+"""Kills processes of one Spark application, and nothing else.
+
+Strategy: the driver process is started as the leader of a session of its own; its JVM, the
+executors and their Python workers inherit that session, also when their parent is gone. Only
+members of the session are ever signalled. Every wait is bounded.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
+from durable_shuffle.shuffle.clock import Clock
+
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_DRIVER_JVM = "org.apache.spark.deploy.SparkSubmit"
+_POLL_SECONDS = 0.02
+_GONE_BOUND_SECONDS = 30.0
+
+
+def session_processes(session: int) -> dict[int, str]:
+    """Return pid -> command line of the live processes of a session."""
+    found = {}
+    for pid, command in _all_processes().items():
+        try:
+            if command and os.getsid(pid) == session:
+                found[pid] = command
+        except (ProcessLookupError, PermissionError):
+            continue  # it ended meanwhile, or is not ours
+    return found
+
+
+def kill_one_executor(session: int, clock: Clock) -> int:
+    """SIGKILL an executor of the session and return its pid once it is dead.
+
+    Raises:
+        NotFoundError: the session has no executor.
+        UnavailableError: it would not die.
+    """
+    executors = [p for p, command in session_processes(session).items() if _EXECUTOR in command]
+    if not executors:
+        raise NotFoundError(f"no executor process to kill: session={session}")
+    victim = min(executors)
+    os.kill(victim, signal.SIGKILL)
+    _await_gone(lambda: victim in session_processes(session), f"executor pid={victim}", clock)
+    return victim
+
+
+def kill_driver(process: subprocess.Popen[bytes], clock: Clock) -> tuple[int, ...]:
+    """SIGKILL the driver, its JVM too, and return their pids once both are dead.
+
+    Its executors are left to notice by themselves; `end_session` waits for them.
+
+    Raises:
+        NotFoundError: the driver has no JVM.
+        UnavailableError: they would not die.
+    """
+    session = process.pid
+    jvms = [p for p, command in session_processes(session).items() if _DRIVER_JVM in command]
+    if not jvms:
+        raise NotFoundError(f"no driver JVM to kill: session={session}")
+    for pid in jvms:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    _await_gone(lambda: any(p in session_processes(session) for p in jvms), "driver JVM", clock)
+    return (process.pid, *jvms)
+
+
+def end_session(session: int, clock: Clock, *, patience_seconds: float) -> int:
+    """Return, with no process of the session left, how many had to be killed.
+
+    Args:
+        patience_seconds: how long they may take to end by themselves.
+
+    Raises:
+        UnavailableError: some would not die.
+    """
+    deadline = clock.monotonic() + patience_seconds
+    while (left := session_processes(session)) and clock.monotonic() < deadline:
+        clock.sleep(_POLL_SECONDS)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    _await_gone(lambda: bool(session_processes(session)), f"session {session}", clock)
+    return len(left)
+
+
+def _await_gone(is_there: Callable[[], bool], what: str, clock: Clock) -> None:
+    deadline = clock.monotonic() + _GONE_BOUND_SECONDS
+    while is_there():
+        if clock.monotonic() > deadline:
+            raise UnavailableError(f"{what} is alive {_GONE_BOUND_SECONDS:.0f} s after SIGKILL")
+        clock.sleep(_POLL_SECONDS)
+
+
+def _all_processes() -> dict[int, str]:
+    """Return pid -> command line; a dead process that nobody waited for has an empty one."""
+    proc = Path("/proc")
+    if not (proc / "self" / "cmdline").exists():
+        return _ask_ps()
+    found = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it ended meanwhile
+            found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+def _ask_ps() -> dict[int, str]:
+    done = subprocess.run(
+        ["ps", "-A", "-o", "pid=,stat=,command="], capture_output=True, text=True, check=True
+    )
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    return {int(ws[0]): ws[2] for ws in lines if len(ws) == 3 and not ws[1].startswith("Z")}

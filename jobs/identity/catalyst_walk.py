@@ -1,0 +1,262 @@
+"""Reads a Catalyst tree generically into tokens that are equal in every JVM run.
+
+Strategy: plan nodes and expressions are Scala Products, so class name plus constructor arguments
+say everything, including what nobody here has heard of (join types, frames, sort orders, subquery
+plans). Expression ids are numbered by first appearance. What is neither a Product of Spark nor a
+kind listed here is unresolved with its class name; nothing is skipped in silence. The printed form
+of a plan is never used: it cuts lists, and names Python functions without their code.
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from py4j.java_collections import JavaArray, JavaList, JavaMap
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+
+# Constructor arguments that never change rows. Range's numSlices is the core count unless the user
+# gave one; it decides the splits, which have their own digest. Names of lambda variables carry a
+# counter of the JVM. A view or alias is a name for the plan below it.
+_DROPPED = {
+    "SubqueryAlias": {"identifier"},
+    "View": {"desc"},
+    "Range": {"numSlices"},
+    "CollectMetrics": {"name", "dataframeId"},
+    "CTERelationRef": {"statsOpt"},
+    "Generate": {"qualifier"},
+    "NamedLambdaVariable": {"name", "value"},
+    "MapInArrow": {"profile"},
+    "MapInPandas": {"profile"},
+    "PythonMapInArrow": {"profile"},
+}
+# Arguments that are ids counted by the JVM: numbered like expression ids, per kind of thing named.
+_IDS = {
+    "CTERelationDef": {"id": "cte"},
+    "CTERelationRef": {"cteId": "cte"},
+    "UnionLoop": {"id": "loop"},
+    "UnionLoopRef": {"loopId": "loop"},
+    "CommonExpressionId": {"id": "common"},  # the two uses of x in x BETWEEN a AND b
+}
+_KINDS = (  # the first that fits
+    ("org.apache.spark.sql.types.DataType", "type"),
+    ("scala.Option", "option"),
+    ("scala.collection.Map", "map"),
+    ("scala.collection.Set", "set"),
+    ("scala.collection.Seq", "seq"),
+    ("scala.Enumeration$Value", "enum"),
+    ("java.lang.Enum", "enum"),
+    ("java.lang.Class", "java class"),
+    ("org.apache.spark.sql.types.Metadata", "nothing"),  # descriptions of columns
+    ("org.apache.spark.QueryContext", "nothing"),  # where in the query's text
+    ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
+    ("scala.Product", "product"),
+)
+_VALUE_TEXTS = frozenset(
+    {
+        "org.apache.spark.sql.types.Decimal",
+        "org.apache.spark.unsafe.types.CalendarInterval",
+        "java.math.BigInteger",
+        "java.util.UUID",
+    }
+)
+_ID_AT_END = re.compile(r"#(\d+)L?$")
+_SAFE_CLASSES = ("org.apache.spark.", "scala.")
+
+Handler = Callable[[Any, str], None]
+
+
+class CatalystWalk:
+    """One walk. `handlers` maps simple class names to functions that take over such objects."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self.jvm = jvm
+        self.tokens: list[str] = []
+        self.unresolved: list[str] = []
+        self.classes: set[str] = set()
+        """Simple names of the tree nodes met."""
+        self.handlers: dict[str, Handler] = {}
+        self._kinds: dict[str, str] = {}
+        self._fields: dict[str, list[tuple[int, str]]] = {}
+        self._curried: dict[str, bool] = {}
+        self._ids: dict[tuple[str, int], int] = {}
+
+    def digest(self) -> str:
+        """Digest of the tokens so far, 32 hex digits."""
+        return hex_digest(self.tokens)
+
+    def visit(self, value: Any) -> None:
+        """Append the tokens of a value."""
+        if isinstance(value, JavaObject):
+            self._object(value)
+        elif value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
+            self.tokens.append(f"{type(value).__name__} {value!r}")
+        else:
+            self.give_up(f"a value of type {type(value).__name__} in the plan")
+
+    def give_up(self, what: str) -> None:
+        """Record why the plan cannot be recognised in another run."""
+        self.tokens.append(f"unresolved {what}")
+        self.unresolved.append(what)
+
+    def id_token(self, space: str, number: int) -> None:
+        """Append an id, numbered by first appearance within its space."""
+        self.tokens.append(f"{space} {self._ids.setdefault((space, number), len(self._ids))}")
+
+    def _object(self, obj: Any) -> None:
+        if isinstance(obj, JavaArray | JavaList):
+            self._many("array", list(obj))
+            return
+        if isinstance(obj, JavaMap):
+            self._many("java map", [part for entry in sorted(dict(obj).items()) for part in entry])
+            return
+        name = self.jvm.class_name(obj)
+        simple = simple_name(name)
+        if simple in self.handlers and name.startswith("org.apache.spark."):
+            self.classes.add(simple)
+            self.handlers[simple](obj, name)
+            return
+        if simple == "AttributeReference":
+            self._attribute(obj)
+        elif name == "org.apache.spark.sql.catalyst.expressions.ExprId":
+            self.id_token("expr", obj.id())
+        elif name == "org.apache.spark.sql.catalyst.expressions.Literal":
+            self._literal(obj)
+        elif name == "org.apache.spark.sql.catalyst.expressions.Alias":
+            self.tokens.append(f"alias {obj.name()!r}")
+            self.visit(obj.child())
+            self.visit(obj.exprId())
+        elif name.endswith("$") and name.startswith(_SAFE_CLASSES):
+            self.classes.add(simple)
+            self.tokens.append(name)  # a Scala object: there is only one
+        else:
+            self._by_kind(obj, name, simple)
+
+    def _by_kind(self, obj: Any, name: str, simple: str) -> None:
+        kind = self._kinds.get(name)
+        if kind is None:
+            found = (tag for full, tag in _KINDS if self.jvm.is_a(obj, full))
+            kind = self._kinds[name] = next(found, "unknown")
+        if kind == "type":
+            self.data_type(obj)
+        elif kind == "option":
+            self._many("some", [obj.get()])
+        elif kind == "map":
+            self._unordered("map", items(obj.iterator().toSeq()))
+        elif kind == "set":
+            self._unordered("set", items(obj.toSeq()))
+        elif kind == "seq":
+            self._many("seq", items(obj))
+        elif kind == "enum":
+            self.tokens.append(f"{name} {obj.toString()}")
+        elif kind == "java class":
+            self.tokens.append(f"class {obj.getName()}")
+        elif kind in ("tree", "product") and name.startswith(_SAFE_CLASSES):
+            self._product(obj, name, simple, is_tree=kind == "tree")
+        elif name in _VALUE_TEXTS:
+            self.tokens.append(f"{name} {obj.toString()}")
+        elif kind != "nothing":
+            self.give_up(
+                f"a JVM function ({name})" if "Lambda" in name else f"an object of class {name}"
+            )
+
+    def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
+        fields = self._fields.get(name)
+        if fields is None:
+            fields = [(at, obj.productElementName(at)) for at in range(obj.productArity())]
+            dropped = _DROPPED.get(simple, ())
+            fields = self._fields[name] = [field for field in fields if field[1] not in dropped]
+        self.tokens.append(f"{name} {len(fields)}")
+        if is_tree:
+            self.classes.add(simple)
+        ids = _IDS.get(simple, {})
+        for at, field in fields:
+            if field in ids:
+                self.id_token(ids[field], obj.productElement(at))
+            else:
+                self.visit(obj.productElement(at))
+        if is_tree and self._curried.get(name, True):
+            more = obj.otherCopyArgs()  # arguments of further parameter lists
+            self._curried[name] = more.size() > 0
+            if self._curried[name]:
+                self.visit(more)
+
+    def _many(self, tag: str, values: list[Any]) -> None:
+        self.tokens.append(f"{tag} {len(values)}")
+        for value in values:
+            self.visit(value)
+
+    def _unordered(self, tag: str, values: list[Any]) -> None:
+        """Elements without an order, sorted by their digests."""
+        outer = self.tokens
+        digests = []
+        for value in values:
+            self.tokens = []
+            self.visit(value)
+            digests.append(self.digest())
+        self.tokens = outer
+        self.tokens += [f"{tag} {len(values)}", *sorted(digests)]
+
+    def _attribute(self, obj: Any) -> None:
+        """Name and type at the first appearance, afterwards the number alone (one call)."""
+        found = _ID_AT_END.search(obj.toString())
+        number = int(found[1]) if found else int(obj.exprId().id())
+        if ("expr", number) not in self._ids:
+            self.tokens.append(f"attribute {obj.name()!r}")
+            self.visit(obj.dataType())
+        self.id_token("expr", number)
+
+    def data_type(self, obj: Any) -> None:
+        """JSON and SQL form: only the SQL form shows a collation at the top."""
+        try:
+            self.tokens.append(f"type {obj.json()} {obj.sql()}")
+        except Py4JError:
+            self.give_up(f"the data type {obj.toString()}")
+
+    def _literal(self, obj: Any) -> None:
+        data_type = obj.dataType()
+        self.tokens.append("literal")
+        self.visit(data_type)
+        self._value(obj.value(), data_type)
+
+    def _value(self, value: Any, data_type: Any) -> None:
+        """A value in Catalyst's internal form, exactly."""
+        if not isinstance(value, JavaObject):
+            self.visit(value)
+            return
+        name = self.jvm.class_name(value)
+        if name == "org.apache.spark.unsafe.types.UTF8String":
+            self.visit(bytes(value.getBytes()))
+        elif name == "org.apache.spark.unsafe.types.VariantVal":
+            self._many("variant", [bytes(value.getValue()), bytes(value.getMetadata())])
+        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.util.ArrayData"):
+            self._values(value.toObjectArray(data_type.elementType()), data_type.elementType())
+        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.util.MapData"):
+            self._value(value.keyArray(), _ArrayOf(data_type.keyType()))
+            self._value(value.valueArray(), _ArrayOf(data_type.valueType()))
+        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.InternalRow"):
+            types = [field.dataType() for field in data_type.fields()]
+            self.tokens.append(f"row {len(types)}")
+            for one, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
+                self._value(one, its_type)
+        else:
+            self.visit(value)
+
+    def _values(self, values: Any, element_type: Any) -> None:
+        self.tokens.append(f"values {len(values)}")
+        for value in values:
+            self._value(value, element_type)
+
+
+class _ArrayOf:
+    """Stands for the array type of a map's keys or values."""
+
+    def __init__(self, element_type: Any) -> None:
+        self._element_type = element_type
+
+    def elementType(self) -> Any:
+        return self._element_type

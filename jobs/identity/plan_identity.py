@@ -1,0 +1,87 @@
+"""Identity of a DataFrame's plan across JVM runs, for classic Spark.
+
+Walked is the analyzed plan after Spark's normalisation and cache look-up (`withCachedData`): it
+holds what the user wrote, resolved, and shows cached relations. The optimized plan would hide
+less-than-stable choices in itself (filters inferred in the order of hashed ids, values of
+current_timestamp(), rows of local relations already computed), and with it the number of cores.
+
+An unseeded rand() gets its seed when the query is analyzed, so its fingerprint differs from run to
+run, as its rows do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.jvm import Jvm, java_schema, java_session
+from durable_shuffle.jobs.identity.plan_functions import PlanFunctions
+from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
+from durable_shuffle.jobs.identity.settings_identity import settings_digest
+from durable_shuffle.jobs.identity.unstable import unstable_below_exchange
+
+_CURRENT = frozenset(
+    {
+        *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"),
+        *("CurrentBatchTimestamp", "CurrentTimeZone"),
+        *("CurrentUser", "CurrentDatabase", "CurrentCatalog"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIdentity:
+    """What a plan is. Equal components mean equal rows, as far as `unresolved` is empty."""
+
+    components: dict[str, str]
+    """Aspect -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
+    unresolved: tuple[str, ...]
+    """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
+    unstable_below_exchange: tuple[str, ...]
+    """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
+
+
+def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
+    """Identity of a classic, non-streaming DataFrame. Runs no job.
+
+    Args:
+        df: the data frame; its session's settings count, on a planning session too.
+        stage_of_rdd: RDD id -> fingerprint of the stage of ours that it reads, or None.
+
+    Not guaranteed: that a plan means the same in another Spark version (the version counts), nor
+    that files keep their content when path, length and modification time are equal.
+    """
+    jvm = Jvm(df)
+    walk = CatalystWalk(jvm)
+    leaves = PlanLeaves(walk, df, stage_of_rdd)
+    functions = PlanFunctions(walk)
+    execution = jvm.fresh_execution(df)
+    plan = execution.withCachedData()
+    walk.visit(plan)
+    unstable = unstable_below_exchange(jvm, execution, walk.classes)
+    lists = {
+        "files": leaves.files,
+        "rows": leaves.rows,
+        "functions": functions.digests,
+        "stages_below": leaves.stages_below,
+    }
+    components = {aspect: hex_digest(content) for aspect, content in lists.items()}
+    components["plan"] = walk.digest()
+    components["settings"] = settings_digest(jvm, java_session(df))
+    components["schema"] = hex_digest([java_schema(df).json()])
+    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    return PlanIdentity(
+        components, tuple(dict.fromkeys([*reasons, *_moving(jvm, plan, walk.classes)])), unstable
+    )
+
+
+def _moving(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
+    """A sentence if the plan holds an expression whose value is fixed anew in each run."""
+    pattern = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if not plan.containsPattern(pattern):
+        return ()
+    names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
+    return (f"{names} may have another value in another run",)

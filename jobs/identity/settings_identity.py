@@ -1,0 +1,61 @@
+"""Which settings decide results.
+
+Every SQL setting that is set counts, except those listed here as known not to change
+rows; a new or unknown setting costs a fresh stage, never a wrong reuse. Settings whose default
+depends on the machine or the Spark version count with their effective value.
+"""
+
+from typing import Any
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.jvm import Jvm
+from durable_shuffle.jobs.identity.splits import SPLIT_SETTINGS
+
+_EFFECTIVE = (
+    "spark.sql.session.timeZone",  # default: the machine's
+    "spark.sql.ansi.enabled",  # default: by version and environment
+    "spark.sql.caseSensitive",
+    "spark.sql.storeAssignmentPolicy",
+    "spark.sql.legacy.timeParserPolicy",
+)
+# Known not to change rows: how work is planned, cut and shown. Prefixes end with a dot.
+_HARMLESS = (
+    "spark.sql.adaptive.",  # plans while running; partitions of a result are not its rows
+    "spark.sql.artifact.",  # where session files live
+    "spark.sql.autoBroadcastJoinThreshold",  # join algorithm
+    "spark.sql.broadcastTimeout",
+    "spark.sql.catalog.",  # where catalogs are; what they resolve to is in the plan
+    "spark.sql.catalogImplementation",
+    "spark.sql.cbo.",  # join order and algorithm
+    "spark.sql.codegen.",
+    "spark.sql.debug.",
+    "spark.sql.execution.broadcastHashJoin.",
+    "spark.sql.execution.reuseSubquery",
+    "spark.sql.exchange.reuse",
+    "spark.sql.inMemoryColumnarStorage.",
+    "spark.sql.join.preferSortMergeJoin",
+    "spark.sql.maxMetadataStringLength",
+    "spark.sql.maxPlanStringLength",
+    "spark.sql.pyspark.jvmStacktrace.enabled",
+    "spark.sql.repl.",  # notebooks' display of data frames
+    "spark.sql.sources.parallelPartitionDiscovery.",
+    "spark.sql.statistics.",
+    "spark.sql.streaming.",  # stages are batch plans
+    "spark.sql.ui.",
+    "spark.sql.warehouse.dir",  # tables count by their files
+    *SPLIT_SETTINGS,  # splits have their own digest, numbers of partitions their own field
+)
+
+
+def settings_digest(jvm: Jvm, java_session: Any) -> str:
+    """Digest of the settings that decide results in a JVM session, 32 hex digits."""
+    conf = java_session.conf()
+    pairs = jvm.entries(conf.getAll())
+    kept = {k: v for k, v in pairs.items() if k.startswith("spark.sql.") and not _is_harmless(k)}
+    kept |= {key: str(conf.get(key)) for key in _EFFECTIVE}
+    kept["version"] = str(java_session.version())
+    return hex_digest(part for key in sorted(kept) for part in (key, kept[key]))
+
+
+def _is_harmless(key: str) -> bool:
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in _HARMLESS)

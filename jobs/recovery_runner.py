@@ -1,0 +1,195 @@
+"""Starts driver processes, follows what they say, and kills what the steps want killed.
+
+Strategy: poll three conditions, each with a bound: new lines in the event file, COMMITs on storage,
+the driver's exit. A kill is sent only between the first and the last task of its phase, and what
+was seen just before the signal is kept as evidence. Nothing waits for a time to come.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from durable_shuffle.jobs.faults import end_session, kill_driver, kill_one_executor
+from durable_shuffle.jobs.local_cluster import cluster_environment
+from durable_shuffle.jobs.recovery_driver import store_folder
+from durable_shuffle.jobs.recovery_steps import Kill, Outcome, Progress, Step
+from durable_shuffle.jobs.storage_counts import committed_producers
+from durable_shuffle.jobs.tpch_data import TpchFiles
+from durable_shuffle.jobs.tpch_job import PRODUCERS, REDUCERS
+from durable_shuffle.serialization.errors import UnavailableError
+from durable_shuffle.shuffle.clock import Clock
+
+_POLL_SECONDS = 0.02
+_SILENCE_BOUND_SECONDS = 180.0
+"""A driver that says nothing for so long is taken for stuck."""
+_PATIENCE_SECONDS = 20.0
+"""Orphaned executors notice the death of their driver well within this."""
+
+Listener = Callable[[Step, Progress, str], None]
+"""Called with what is under way, how far, and a note ("starting", "running", "killed", "done")."""
+
+
+@dataclass(slots=True)
+class _Current:
+    """The step that the driver is at."""
+
+    step: Step
+    start: float
+    map_tasks: int = 0
+    reduce_tasks: int = 0
+    kill: Kill | None = None
+
+
+class RecoveryRunner:
+    """Runs steps below one work folder. Not thread-safe."""
+
+    def __init__(
+        self, work: Path, data: TpchFiles, small: TpchFiles, listener: Listener, clock: Clock
+    ) -> None:
+        self._work, self._data, self._small = work, data, small
+        self._listener, self._clock = listener, clock
+
+    def run(self, steps: Sequence[Step]) -> list[Outcome]:
+        """Run all steps in as many driver processes as that takes.
+
+        Raises:
+            UnavailableError: a driver ended or fell silent without being killed; the message holds
+                the end of its log.
+        """
+        outcomes: list[Outcome] = []
+        sessions = 0
+        while len(outcomes) < len(steps):
+            session = _Session(self, f"session-{sessions}", steps[len(outcomes) :])
+            outcomes += session.run()
+            sessions += 1
+        return outcomes
+
+    @property
+    def work(self) -> Path:
+        return self._work
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    def command(self, events: Path, steps: Sequence[Step]) -> list[str]:
+        """Return the command line of a driver for these steps."""
+        paths = [self._work, self._data.folder, self._small.folder, events]
+        module = "durable_shuffle.jobs.recovery_driver"
+        listed = json.dumps([s.to_dict() for s in steps])
+        return [sys.executable, "-m", module, *map(str, paths), listed]
+
+    def tell(self, step: Step, progress: Progress, note: str) -> None:
+        self._listener(step, progress, note)
+
+
+class _Session:
+    """One driver process, from its start to its end or death."""
+
+    def __init__(self, runner: RecoveryRunner, name: str, steps: Sequence[Step]) -> None:
+        self._runner, self._steps, self._clock = runner, steps, runner.clock
+        self._events = runner.work / f"{name}.jsonl"
+        self._log = runner.work / f"{name}.log"
+        self._read_to = 0
+        self._heard = self._clock.monotonic()
+        self._current: _Current | None = None
+        self._outcomes: list[Outcome] = []
+        self._driver_killed = False
+
+    def run(self) -> list[Outcome]:
+        """Return the outcomes of the steps that this process came to."""
+        self._events.touch()
+        self._runner.tell(self._steps[0], Progress(0, PRODUCERS, 0, REDUCERS), "starting")
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                self._runner.command(self._events, self._steps),
+                env=cluster_environment(self._runner.work, os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        patience = 0.0
+        try:
+            while process.poll() is None:
+                self._listen()
+                if self._kill_if_due(process):
+                    break
+                self._check_alive()
+                self._clock.sleep(_POLL_SECONDS)
+            self._listen()
+            patience = _PATIENCE_SECONDS
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            end_session(process.pid, self._clock, patience_seconds=patience)
+        if not self._driver_killed and len(self._outcomes) < len(self._steps):
+            raise UnavailableError(f"the driver ended: status={process.returncode}; {self._tail()}")
+        return self._outcomes
+
+    def _listen(self) -> None:
+        with self._events.open("rb") as file:
+            file.seek(self._read_to)
+            lines = file.read().rpartition(b"\n")[0]
+        if lines:
+            self._read_to += len(lines) + 1
+            self._heard = self._clock.monotonic()
+        for line in lines.splitlines():
+            self._take_in(json.loads(line))
+
+    def _take_in(self, event: dict[str, Any]) -> None:
+        if event["event"] == "run":
+            step = next(s for s in self._steps if s.number == event["step"])
+            self._current = _Current(step, self._clock.monotonic())
+        elif event["event"] == "progress" and self._current is not None:
+            self._current.map_tasks = event["map"]
+            self._current.reduce_tasks = event["reduce"]
+        elif event["event"] == "done" and self._current is not None:
+            step, kill = self._current.step, self._current.kill
+            self._outcomes.append(Outcome(step, event["seconds"], event["total"], kill))
+            self._runner.tell(step, Progress(PRODUCERS, PRODUCERS, REDUCERS, REDUCERS), "done")
+            self._current = None
+
+    def _kill_if_due(self, process: subprocess.Popen[bytes]) -> bool:
+        """Kill what the current step wants killed; return True if that was the driver."""
+        at = self._current
+        if at is None:
+            return False
+        progress = self._progress(at)
+        self._runner.tell(at.step, progress, "running" if at.kill is None else "killed")
+        if at.kill is not None or not progress.kill_is_due(at.step.fault):
+            return False
+        seconds_in = self._clock.monotonic() - at.start
+        if at.step.fault == "driver":
+            pids = kill_driver(process, self._clock)
+        else:
+            pids = (kill_one_executor(process.pid, self._clock),)
+        self._listen()  # a run that ended before the process was dead was not hit in its middle
+        in_the_middle = self._current is at
+        at.kill = Kill(pids, progress, seconds_in, in_the_middle)
+        self._runner.tell(at.step, progress, "killed")
+        self._driver_killed = at.step.fault == "driver"
+        if self._driver_killed and in_the_middle:
+            self._outcomes.append(Outcome(at.step, None, None, at.kill))
+        return self._driver_killed
+
+    def _progress(self, at: _Current) -> Progress:
+        map_done = at.map_tasks
+        if at.step.shuffle == "durable":
+            map_done = committed_producers(store_folder(self._runner.work), at.step.job)
+        return Progress(map_done, PRODUCERS, at.reduce_tasks, REDUCERS)
+
+    def _check_alive(self) -> None:
+        silent = self._clock.monotonic() - self._heard
+        if silent > _SILENCE_BOUND_SECONDS:
+            raise UnavailableError(f"the driver said nothing for {silent:.0f} s; {self._tail()}")
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return f"the end of its log {self._log}:\n" + "\n".join(lines[-30:])

@@ -1,0 +1,154 @@
+"""Verify what is stored: every control record and every byte that the logs commit.
+
+Strategy: logs say what must be there, and all of it is read and compared; what no log names is
+ignored. Nothing found ends the walk: findings are values. It changes nothing and needs no claim, so
+it may run beside a driver; a stage that is released meanwhile is reported as released.
+"""
+
+from typing import Any
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    ErrorKind,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.job_log import JobState
+from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, StageReleased, StageUse
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify_report import (
+    Finding,
+    StageVerdict,
+    VerifyReport,
+    finding_of,
+)
+from durable_shuffle.shuffle.verify_stage import Progress, check_stage
+
+
+def verify_stage(
+    storage: Storage, path: StagePath, settings: Settings, progress: Progress | None = None
+) -> VerifyReport:
+    """Check the job's log and one stage.
+
+    Args:
+        settings: `max_frame_bytes` and `control_threads` are used.
+        progress: called in this thread with (bytes of segments checked, bytes of segments in all).
+
+    Returns:
+        All findings. A storage that cannot serve an object is a finding too: nothing is skipped
+        without a word. Not found out: whether a stage that was never sealed lost a producer whole.
+    """
+    log = JobCopy(storage, path.job)
+    verdict = check_stage(storage, path, settings, released=path in log.released, progress=progress)
+    return log.report((verdict,))
+
+
+def verify_job(
+    storage: Storage, job: str, settings: Settings, progress: Progress | None = None
+) -> VerifyReport:
+    """Check a job's log and all its stages, released ones included, oldest first.
+
+    If the job log is damaged, stages that only a listing shows are checked as well.
+
+    Args:
+        progress: as in `verify_stage`, over all stages; the second number grows when the next
+            stage is begun.
+
+    Raises:
+        NotFoundError: nothing is stored of such a job.
+    """
+    log = JobCopy(storage, job)
+    stages: list[StageVerdict] = []
+    total = _Total(progress)
+    for path in log.paths:
+        total.next_stage()
+        stages.append(
+            check_stage(storage, path, settings, released=path in log.released, progress=total)
+        )
+    return log.report(tuple(stages))
+
+
+class _Total:
+    """Adds the stages' progress up."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._before = self._stage = 0
+
+    def next_stage(self) -> None:
+        self._before, self._stage = self._before + self._stage, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self._stage = total
+        if self._progress is not None:
+            self._progress(self._before + done, self._before + total)
+
+
+class JobCopy:
+    """A job log as far as it can be read, whatever is wrong with single slots.
+
+    Raises:
+        NotFoundError: nothing is stored of such a job.
+        UnavailableError, InvalidInputError: the storage does not answer, or not to us.
+    """
+
+    def __init__(self, storage: Storage, job: str) -> None:
+        prefix = job_log_prefix(job)
+        slots = SlotLog(storage, prefix)
+        slots.read(0)  # a storage that cannot be asked at all is an error, not a finding
+        last, problems = last_slots(storage, prefix)
+        log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
+        findings = [*problems, *log.findings, *_judge(job, log)]
+        paths: dict[StagePath, None] = {}
+        released: set[StagePath] = set()
+        for record in log.records.values():
+            if isinstance(record, StageUse | StageReleased):
+                path = StagePath(job, record.name, record.fingerprint, record.incarnation)
+                paths[path] = None
+                if isinstance(record, StageReleased):
+                    released.add(path)
+        if findings or not log.records:
+            paths.update(dict.fromkeys(_listed_stages(storage, job)))
+        if not log.objects and paths:
+            lost = "no such object, although stages are stored"
+            findings.append(Finding(slots.key(0), ErrorKind.NOT_FOUND, "a job log", lost))
+        if not findings and not log.objects:
+            raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
+        self.job = job
+        self.paths = list(paths)
+        """Stages, oldest first, released ones included."""
+        self.released = released
+        """Those of them whose data may be gone."""
+        self.findings = tuple(findings)
+        claims = [record for record in log.records.values() if isinstance(record, Claim)]
+        self.generation = claims[-1].generation if claims else 0
+        """Of the newest driver; 0 if no CLAIM could be read."""
+        self._log = log
+
+    def report(self, stages: tuple[StageVerdict, ...]) -> VerifyReport:
+        """Return the stages' verdicts together with what the job log itself showed."""
+        log = self._log
+        return VerifyReport(self.job, stages, self.findings, log.objects, log.checked_bytes)
+
+
+def _judge(job: str, log: LogCopy[Any]) -> list[Finding]:
+    """Return what decodes but does not add up."""
+    findings, state = [], JobState(job)
+    for slot, record in log.records.items():
+        try:
+            state.apply(record)
+        except DurableShuffleError as error:
+            findings.append(finding_of(error, log.log.key(slot), f"a record of job {job!r}"))
+    return findings
+
+
+def _listed_stages(storage: Storage, job: str) -> list[StagePath]:
+    try:
+        folders = {info.key.split("/")[1] for info in storage.list(f"{job}/")}
+    except DurableShuffleError:
+        return []  # the listing of the log failed before: a finding
+    found = (parse_stage_folder(job, folder) for folder in sorted(folders))
+    return [path for path in found if path is not None]

@@ -1,0 +1,135 @@
+"""The fault wrapper itself: what fires, when, what took effect, and that silence is noticed."""
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, Storage
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
+
+
+def keys_of(storage: Storage) -> list[str]:
+    """Return the keys of all objects."""
+    return [info.key for info in storage.list("")]
+
+
+def test_without_rules_it_is_the_storage() -> None:
+    """Every verb passes through and is logged with its keys."""
+    inner = MemoryStorage()
+    faulty = FaultyStorage(inner)
+    faulty.put("a/x", [b"12", b"34"])
+    assert faulty.put_if_absent("a/y", b"5") == Created()
+    assert faulty.put_if_absent("a/y", b"6") == Exists(b"5")
+    assert faulty.read("a/x") == b"1234"
+    assert bytes(faulty.read_range("a/x", 1, 2)) == b"23"
+    assert [bytes(v) for v in faulty.read_ranges([ByteRange("a/x", 0, 1)])] == [b"1"]
+    assert [info.key for info in faulty.list("a/")] == ["a/x", "a/y"]
+    faulty.delete(["a/x", "a/y"])
+    assert keys_of(inner) == []
+    assert [verb for verb, _ in faulty.calls] == [
+        *("put", "put_if_absent", "put_if_absent", "read"),
+        *("read_range", "read_ranges", "list", "delete"),
+    ]
+    assert faulty.calls[-1] == ("delete", ("a/x", "a/y"))
+    assert faulty.fired == 0
+
+
+@pytest.mark.parametrize(("when", "there"), [("before", []), ("after", ["k"])])
+def test_lost_reply_before_or_after_the_effect(when: str, there: list[str]) -> None:
+    """A lost reply says nothing about whether the object is there."""
+    inner = MemoryStorage()
+    faulty = FaultyStorage(inner, [Rule("put", when=when, fault="lost_reply")])
+    with pytest.raises(OutcomeUnknownError, match="put k: simulated lost reply"):
+        faulty.put("k", [b"1"])
+    assert keys_of(inner) == there
+    assert faulty.fired == 1
+
+
+def test_nth_counts_matching_calls_only() -> None:
+    """The second put below a/ fails, whatever happened elsewhere."""
+    faulty = FaultyStorage(MemoryStorage(), [Rule("put", "a/", nth=2)])
+    faulty.put("a/1", [b""])
+    faulty.put("b/1", [b""])
+    faulty.put_if_absent("a/2", b"")
+    assert faulty.fired == 0
+    with pytest.raises(UnavailableError):
+        faulty.put("a/3", [b""])
+    faulty.put("a/3", [b""])
+    assert faulty.fired == 1
+
+
+def test_every_fires_every_time() -> None:
+    """An outage lasts."""
+    faulty = FaultyStorage(MemoryStorage(), [Rule("read", nth="every")])
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            faulty.read("k")
+    assert faulty.fired == 3
+
+
+@pytest.mark.parametrize(("when", "there"), [("before", []), ("after", ["k"])])
+def test_after_a_crash_nothing_reaches_the_storage(when: str, there: list[str]) -> None:
+    """All later calls crash, too, so that no clean-up can run."""
+    inner = MemoryStorage()
+    faulty = FaultyStorage(inner, [Rule("*", when=when, fault="crash")])
+    with pytest.raises(SimulatedCrash):
+        faulty.put("k", [b"1"])
+    for call in (
+        lambda: faulty.delete(["k"]),
+        lambda: faulty.read("k"),
+        lambda: faulty.read_range("k", 0, 0),
+        lambda: faulty.read_ranges([]),
+        lambda: faulty.list(""),
+        lambda: faulty.put_if_absent("l", b""),
+    ):
+        with pytest.raises(SimulatedCrash, match="after the crash"):
+            call()
+    assert keys_of(inner) == there
+    assert faulty.fired == 1
+    assert len(faulty.calls) == 1
+
+
+def test_a_crash_is_not_an_exception_that_code_may_swallow() -> None:
+    """`except Exception` does not see it."""
+    assert not issubclass(SimulatedCrash, Exception)
+
+
+def test_full_disk_writes_nothing_and_says_so() -> None:
+    """Disk full is UnavailableError with a hint."""
+    inner = MemoryStorage()
+    faulty = FaultyStorage(inner, [Rule("put", nth="every", fault="disk_full")])
+    with pytest.raises(UnavailableError, match="free space"):
+        faulty.put("k", [b"1"])
+    assert keys_of(inner) == []
+
+
+def test_a_fault_that_never_came_is_told() -> None:
+    """`unfired` names the rules that did nothing."""
+    hit, missed = Rule("read", "a/"), Rule("read", "b/")
+    faulty = FaultyStorage(MemoryStorage(), [hit, missed])
+    with pytest.raises(UnavailableError):
+        faulty.read("a/k")
+    assert faulty.unfired == (missed,)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"verb": "open"},
+        {"verb": "put", "nth": 0},
+        {"verb": "read", "fault": "lost_reply"},
+        {"verb": "*", "fault": "lost_reply"},
+        {"verb": "delete", "fault": "disk_full"},
+        {"verb": "put", "fault": "disk_full", "when": "after"},
+        {"verb": "put", "fault": "error", "when": "after"},
+    ],
+    ids=str,
+)
+def test_faults_that_no_storage_shows_are_refused(arguments: dict[str, object]) -> None:
+    """A rule cannot break the storage contract."""
+    with pytest.raises(InvalidInputError):
+        Rule(**arguments)

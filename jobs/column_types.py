@@ -4,6 +4,7 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     MapType,
+    NullType,
     StringType,
     StructType,
     UserDefinedType,
@@ -27,7 +28,7 @@ def check_columns(schema: StructType) -> None:
     """
     for field in schema:
         for part in _parts(field.dataType):
-            if isinstance(part, _NOT_CARRIED):
+            if isinstance(part, _NOT_CARRIED) or _holds_required_void(part):
                 raise InvalidInputError(
                     f"column {field.name!r} of type {part.simpleString()} cannot be stored: Spark "
                     "does not hand it to Python as Arrow; cast it first"
@@ -51,6 +52,16 @@ def check_key(name: str, data_type: DataType) -> None:
                 f"column {name!r} has collation {collation}: only {_BINARY_COLLATION} strings can "
                 "be keys, since others are equal without being the same bytes"
             )
+
+
+def _holds_required_void(data_type: DataType) -> bool:
+    """Return True for `array()` and `map()` as Spark types them: void, and never null."""
+    if isinstance(data_type, ArrayType):
+        return isinstance(data_type.elementType, NullType) and not data_type.containsNull
+    return isinstance(data_type, MapType) and (
+        isinstance(data_type.keyType, NullType)
+        or (isinstance(data_type.valueType, NullType) and not data_type.valueContainsNull)
+    )
 
 
 def _parts(data_type: DataType) -> list[DataType]:

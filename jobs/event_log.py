@@ -29,8 +29,6 @@ def map_tasks_by_group(lines: Iterable[str]) -> Counter[str]:
 
 
 def _is_finished_map_task(event: dict[str, Any]) -> bool:
-    return (
-        event["Event"] == "SparkListenerTaskEnd"
-        and event["Task Type"] == "ShuffleMapTask"
-        and event["Task End Reason"]["Reason"] == "Success"
-    )
+    if event["Event"] != "SparkListenerTaskEnd" or event["Task Type"] != "ShuffleMapTask":
+        return False
+    return bool(event["Task End Reason"]["Reason"] == "Success")

@@ -1,10 +1,10 @@
 """The process that gets killed: it works off steps on a cluster of its own and says how far it is.
 
-    python -m durable_shuffle.jobs.recovery_driver WORK DATA WARM_UP_DATA EVENTS STEPS_JSON
+    python -m durable_shuffle.jobs.recovery_driver WORK DATA EVENTS STEPS_JSON
 
 Every line of EVENTS is a JSON object: `ready`, then per step `run`, `progress`…, `done`. The kills
-are the parent's (recovery_runner). A cluster that is new, or has a new executor, is warmed up with
-a small data set before the next run, so that runs can be compared.
+are the parent's (recovery_runner). A cluster that is new, or has a new executor, is warmed up by
+the same query without its hashing before the next run, so that runs can be compared.
 """
 
 import json
@@ -66,12 +66,12 @@ class Driver:
     def close(self) -> None:
         self._spark.stop()
 
-    def run(self, step: Step, data: TpchFiles, small: TpchFiles) -> None:
+    def run(self, step: Step, data: TpchFiles) -> None:
         """Warm up, run the step, store its rows, report."""
         await_executors(self._spark, self._clock)
         if step.shuffle not in self._warm:
             warm = self._durable(f"warm-up-{step.number}") if step.shuffle == "durable" else None
-            self._query(small, step.shuffle, warm, 0, 0).toArrow()
+            self._query(data, step.shuffle, warm, 0, 0).toArrow()
             self._warm.add(step.shuffle)
         context = self._spark.sparkContext
         context.setJobGroup(step_group(step.number), step.title)
@@ -155,11 +155,11 @@ def finished_tasks(spark: SparkSession, group: str) -> tuple[int, int]:
 
 def main(arguments: list[str]) -> None:
     """Work off the steps; see the module's docstring."""
-    work, data, small, events = (Path(a) for a in arguments[:4])
+    work, data, events = (Path(a) for a in arguments[:3])
     driver = Driver(work, events, SystemClock())
     try:
-        for values in json.loads(arguments[4]):
-            driver.run(Step(**values), TpchFiles(data), TpchFiles(small))
+        for values in json.loads(arguments[3]):
+            driver.run(Step(**values), TpchFiles(data))
     finally:
         driver.close()
 

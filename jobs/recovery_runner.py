@@ -48,10 +48,8 @@ class _Current:
 class RecoveryRunner:
     """Runs steps below one work folder. Not thread-safe."""
 
-    def __init__(
-        self, work: Path, data: TpchFiles, small: TpchFiles, listener: Listener, clock: Clock
-    ) -> None:
-        self._work, self._data, self._small = work, data, small
+    def __init__(self, work: Path, data: TpchFiles, listener: Listener, clock: Clock) -> None:
+        self._work, self._data = work, data
         self._listener, self._clock = listener, clock
 
     def run(self, steps: Sequence[Step]) -> list[Outcome]:
@@ -79,7 +77,7 @@ class RecoveryRunner:
 
     def command(self, events: Path, steps: Sequence[Step]) -> list[str]:
         """Return the command line of a driver for these steps."""
-        paths = [self._work, self._data.folder, self._small.folder, events]
+        paths = [self._work, self._data.folder, events]
         module = "durable_shuffle.jobs.recovery_driver"
         listed = json.dumps([s.to_dict() for s in steps])
         return [sys.executable, "-m", module, *map(str, paths), listed]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -55,11 +54,11 @@ def progress_bars(console: Console) -> Iterator[Listener]:
 def figures_table(figures: Sequence[Figures], title: str) -> Table:
     """Return the table of the end, at most 80 columns wide."""
     table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+        title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for name in ("producers", "SIGKILL", "shuffle"):
         table.add_column(name, no_wrap=True)
-    for name in ("rows equal", "maps", "reused", "again", "seconds", "lost"):
+    for name in ("rows equal", "maps", "reused", "again", "sec", "lost"):
         table.add_column(name, no_wrap=True, justify="right")
     for f in figures:
         again = f"[{'red' if f.map_tasks_again else 'green'}]{f.map_tasks_again}[/]"
@@ -74,9 +73,10 @@ def figures_table(figures: Sequence[Figures], title: str) -> Table:
 
 
 CAPTION = """\
-maps, reused, again: map tasks that ran (in the second run, where the driver was killed), whose
-stored output was taken, and whose finished work was done once more. seconds: wall time without
-Spark's start, both runs together where the driver was killed. lost: against no kill."""
+maps, reused, again: map tasks that ran, whose stored output was taken instead,
+and whose finished work was done once more. Where the driver was killed they are
+those of the second run, and sec is both runs, without Spark's start.
+sec: wall seconds. lost: against the run without a kill."""
 
 
 def _rows(f: Figures) -> str:
@@ -91,5 +91,5 @@ def _killed(f: Figures) -> str:
     if not f.fault_fired:
         return f"{f.fault}: [red]not fired[/]"
     if f.fault == "executor":
-        return f"executor, reduce {f.reduced_at_kill}/{f.reduce_tasks}"
-    return f"driver, map {f.committed_at_kill}/{f.map_tasks}"
+        return f"executor reduce {f.reduced_at_kill}/{f.reduce_tasks}"
+    return f"driver map {f.committed_at_kill}/{f.map_tasks}"

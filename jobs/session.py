@@ -20,7 +20,7 @@ from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
 from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.release import finish_releases, release_stage_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage, read_state
 
@@ -35,7 +35,7 @@ class StageInfo:
     fingerprint: str
     incarnation: str
     sealed: bool
-    producers: int | None
+    producers: int
     partitions: int
     rows: int | None
     data_bytes: int | None
@@ -208,13 +208,14 @@ class DurableShuffle:
             older_than: only stages described longer ago than this, by the wall clock.
 
         Returns:
-            What each released stage gave back.
+            What each released stage gave back, including releases that an earlier driver had
+            decided and not finished.
 
         Raises:
             FencedError: a newer driver claimed the job.
         """
         now = self._clock.wall()
-        freed = []
+        freed = finish_releases(self._log, self._storage, self._ids)
         for path in list(self._log.state.order):
             stage = open_stage(self._storage, path)
             age = now - stage.describe.created_wall_seconds

@@ -268,7 +268,7 @@ class StageRunner:
             found = Found(sealed, None, "", frozenset())
             return decide(Wanted(None, "", identity.unstable), found, policy), None
         planned = self._plan(checked, stage.describe.planning)
-        commits = self._committed(stage, stage.describe.producers or 0)
+        commits = self._committed(stage, stage.describe.producers)
         decision = decide(
             Wanted(planned.producers, planned.splits, identity.unstable),
             Found(
@@ -314,6 +314,7 @@ class StageRunner:
             schema=schema_to_bytes(storable_schema(self._engine.arrow_schema(checked.df))),
             codec="arrow",
             compression=self._settings.compression,
+            columns=tuple(checked.df.columns),
             producers=planned.producers,
             partitions=partitions,
             partitioner=partitioner,

@@ -30,8 +30,6 @@ DEFAULT_SCALE = 0.2
 DEMO_COSTS = {"python": 250}
 """Producers that hash some tenths of a second each: slow enough to be killed among."""
 
-_WARM_UP_SCALE = 0.01
-
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
@@ -74,10 +72,10 @@ def run_recovery(
         work = work.resolve()
         cache = (options.data or _default_cache()).resolve()
         console.print(f"TPC-H scale {options.scale:g} in {cache}, work in {work}")
-        data, small = generate(cache, options.scale), generate(cache, _WARM_UP_SCALE)
+        data = generate(cache, options.scale)
         oracle = Oracle(data)
         with progress_bars(console) as listener:
-            runner = RecoveryRunner(work, data, small, listener, clock)
+            runner = RecoveryRunner(work, data, listener, clock)
             outcomes = runner.run(plan_steps(costs))
         figures = collect_figures(work, outcomes, oracle)
     seconds = clock.monotonic() - start

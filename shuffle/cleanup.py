@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Release
+from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
 from durable_shuffle.shuffle.slot_log import Won
 from durable_shuffle.shuffle.stage import StageHandle, decode, read_state
 
@@ -48,7 +48,7 @@ def release_stage(
     """Win RELEASE, close the producers' logs and delete the stage's data.
 
     The caller has won the stage's RELEASED record in the job log. Logs stay, so that a late writer
-    meets CLOSED and never an empty log. Safe to repeat.
+    meets CLOSED and never an empty log. Safe to repeat; CLOSED in the stage log says it is done.
 
     Args:
         producers: how many producer logs there may be.
@@ -71,4 +71,10 @@ def release_stage(
         stage.storage.delete([info.key for info in batch])
         objects += len(batch)
         data_bytes += sum(info.size_bytes for info in batch)
+    closing = STAGE_RECORDS.encode(Closed(ids.new_id(), cause))
+    closed = state.closed
+    while not closed:  # ends: every turn passes one existing record of a finite log
+        answer = log.append(slot, closing)
+        closed = isinstance(answer, Won) or isinstance(decode(log, slot, answer.existing), Closed)
+        slot += 1
     return Freed(objects, data_bytes)

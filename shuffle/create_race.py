@@ -1,22 +1,35 @@
 """Let real processes race for the same keys and report what each of them saw.
 
-Strategy: fresh processes, one barrier per round, one key per round; every process offers its own
-bytes. Whoever calls judges the outcome: this file holds no opinion on who should have won.
+Strategy: fresh Python processes, one key per round; a process says that it is ready, and when all
+are, all are told to go. They are started by hand, since multiprocessing's fresh processes would run
+the caller's script again. Whoever calls judges the outcome: this file holds no opinion on who
+should have won.
 """
 
-import multiprocessing
+import os
+import pickle
+import select
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
-from typing import Protocol
 
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.storage import Created, Storage
 
 _ROUND_TIMEOUT_SECONDS = 60.0
-"""A racer that takes longer for one create has hung or died; the others stop waiting for it."""
+"""A racer that takes longer for one create has hung; nobody waits for it any longer."""
+
+_GO = b"g"
+_READY = b"r"
+_FINISHED = b"f"
+_FAILED = b"!"
+
+_RACER = "from durable_shuffle.shuffle.create_race import run_racer; run_racer()"
+
+Racer = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +40,6 @@ class Claim:
     created: bool
     existing: bytes | None
     """What the storage said was there, if it was not created."""
-
-
-class _Barrier(Protocol):
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def abort(self) -> None: ...
 
 
 def race_key(prefix: str, number: int) -> str:
@@ -51,32 +58,20 @@ def race_processes(
         size_bytes: what each racer offers, at least 100.
 
     Raises:
-        UnavailableError: a racer died or failed; the message holds its error.
+        UnavailableError: a racer died, hung or failed; the message holds its error.
     """
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(racers)
-    pipes = [context.Pipe(duplex=False) for _ in range(racers)]
-    processes = [
-        context.Process(
-            target=_run_racer,
-            args=(storage, prefix, racer, rounds, size_bytes, barrier, sending),
-            daemon=True,
-        )
-        for racer, (_, sending) in enumerate(pipes)
-    ]
-    try:
+    with _started(racers) as processes:
+        for racer, process in enumerate(processes):
+            _send(process, pickle.dumps((storage, prefix, racer, rounds, size_bytes)))
+        for _ in range(rounds):
+            for process in processes:
+                _await(process, _READY)
+            for process in processes:
+                _send(process, _GO)
         for process in processes:
-            process.start()
-        for _, sending in pipes:
-            sending.close()  # else a dead racer's pipe would never end
-        return _by_round([_receive(receiving) for receiving, _ in pipes])
-    finally:
-        for process in processes:
-            if process.pid is not None:
-                process.terminate()
-                process.join()
-        for receiving, _ in pipes:
-            receiving.close()
+            _await(process, _FINISHED)
+        outcomes = [pickle.loads(_rest(process)) for process in processes]
+    return [list(claims) for claims in zip(*outcomes, strict=True)]
 
 
 def race_threads(
@@ -84,65 +79,121 @@ def race_threads(
 ) -> list[list[Claim]]:
     """As `race_processes`, with threads of this process."""
     barrier = threading.Barrier(racers)
-    outcomes: list[list[Claim] | str] = ["did not report"] * racers
+    outcomes: list[list[Claim]] = [[] for _ in range(racers)]
+    failures: list[Exception] = []
 
     def run(racer: int) -> None:
-        outcomes[racer] = _race(storage, prefix, racer, rounds, size_bytes, barrier)
+        def wait() -> None:
+            barrier.wait(_ROUND_TIMEOUT_SECONDS)
+
+        try:
+            outcomes[racer] = _race(storage, prefix, racer, rounds, size_bytes, wait)
+        except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+            failures.append(error)
+            barrier.abort()
 
     threads = [threading.Thread(target=run, args=(racer,)) for racer in range(racers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return _by_round(outcomes)
+    if failures:  # the first is the cause, the others met the broken barrier
+        raise UnavailableError(f"the create race did not finish: {failures[0]}") from failures[0]
+    return [list(claims) for claims in zip(*outcomes, strict=True)]
 
 
-def _run_racer(
+def run_racer() -> None:
+    """Be one racer: the program of the processes that `race_processes` starts."""
+    orders, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever a driver prints must not mix with the answers
+    storage, prefix, racer, rounds, size_bytes = pickle.load(orders)
+
+    def wait() -> None:
+        answers.write(_READY)
+        if orders.read(1) != _GO:
+            sys.exit("the race was called off")
+
+    try:
+        claims = _race(storage, prefix, racer, rounds, size_bytes, wait)
+    except Exception as error:  # noqa: BLE001 - told to the caller, who raises it
+        answers.write(_FAILED + f"racer {racer}: {type(error).__name__}: {error}".encode())
+        return
+    with answers, os.fdopen(os.dup(answers.fileno()), "wb") as report:
+        report.write(_FINISHED + pickle.dumps(claims))
+
+
+def _race(
     storage: Storage,
     prefix: str,
     racer: int,
     rounds: int,
     size_bytes: int,
-    barrier: Barrier,
-    sending: Connection,
-) -> None:
-    sending.send(_race(storage, prefix, racer, rounds, size_bytes, barrier))
-    sending.close()
-
-
-def _race(
-    storage: Storage, prefix: str, racer: int, rounds: int, size_bytes: int, barrier: _Barrier
-) -> list[Claim] | str:
-    """Return the claims of one racer, or its error as text."""
+    wait: Callable[[], None],
+) -> list[Claim]:
+    """Race once per round, each time when `wait` returns."""
     claims = []
-    try:
-        for number in range(rounds):
-            key = race_key(prefix, number)
-            offered = f"{key} racer {racer} ".encode().ljust(size_bytes, b"%d" % (racer % 10))
-            barrier.wait(_ROUND_TIMEOUT_SECONDS)
-            result = storage.put_if_absent(key, offered)
-            created = isinstance(result, Created)
-            existing = None if isinstance(result, Created) else result.existing
-            claims.append(Claim(offered, created, existing))
-    except Exception as error:  # noqa: BLE001 - told to the caller, who raises it
-        barrier.abort()
-        return f"racer {racer}: {type(error).__name__}: {error}"
+    for number in range(rounds):
+        key = race_key(prefix, number)
+        offered = f"{key} racer {racer} ".encode().ljust(size_bytes, b"%d" % (racer % 10))
+        wait()
+        result = storage.put_if_absent(key, offered)
+        existing = None if isinstance(result, Created) else result.existing
+        claims.append(Claim(offered, isinstance(result, Created), existing))
     return claims
 
 
-def _receive(receiving: Connection) -> list[Claim] | str:
-    receive: Callable[[], list[Claim] | str] = receiving.recv
+@contextmanager
+def _started(racers: int) -> Iterator[list[Racer]]:
+    """Start the processes; kill what is left of them at the end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RACER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+        )
+        for _ in range(racers)
+    ]
     try:
-        return receive()
-    except EOFError:
-        return "a racer died without a word"
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
-def _by_round(outcomes: list[list[Claim] | str]) -> list[list[Claim]]:
-    failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    # A racer that broke off breaks the barrier of the others: the first cause is not theirs.
-    causes = [failure for failure in failures if "BrokenBarrierError" not in failure] or failures
-    if causes:
-        raise UnavailableError(f"the create race did not finish: {'; '.join(causes)}")
-    claims = [outcome for outcome in outcomes if not isinstance(outcome, str)]
-    return [list(one_round) for one_round in zip(*claims, strict=True)]
+def _send(process: Racer, message: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(message)
+    except BrokenPipeError:
+        raise UnavailableError(f"the create race did not finish: {_last_words(process)}") from None
+
+
+def _await(process: Racer, expected: bytes) -> None:
+    """Wait for one byte; anything else is the beginning of an error."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], _ROUND_TIMEOUT_SECONDS)
+    if not readable:
+        raise UnavailableError(
+            f"the create race did not finish: a create took over {_ROUND_TIMEOUT_SECONDS:.0f} s"
+        )
+    found = process.stdout.read(1) or b""
+    if found != expected:
+        words = _last_words(process, found)
+        raise UnavailableError(f"the create race did not finish: {words}")
+
+
+def _rest(process: Racer) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.read()
+
+
+def _last_words(process: Racer, begun: bytes = b"") -> str:
+    _, _, words = (begun + _rest(process)).partition(_FAILED)
+    return words.decode(errors="replace") or "a racer died without a word"

@@ -94,12 +94,16 @@ def check_driver(driver: Driver, filesystem_class: Any) -> None:
 
 
 def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with the driver's own retries switched off where it has a switch."""
+    """Return the options with the driver's own retries switched off where it has a switch.
+
+    Raises:
+        TypeError: an option has a type that the driver would not take either.
+    """
     options = dict(options)
     if driver is _S3:
         config = options.get("config_kwargs") or {}
         if not isinstance(config, Mapping):
-            raise InvalidInputError("storage option config_kwargs must be a mapping")
+            raise TypeError("storage option config_kwargs must be a mapping")
         retries = {"total_max_attempts": 1, "mode": "standard"}
         options["config_kwargs"] = {**config, "retries": retries}
     return options

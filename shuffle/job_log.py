@@ -43,6 +43,8 @@ class JobState:
     """(name, fingerprint) -> newest incarnation that is not released."""
     order: list[StagePath] = field(default_factory=list)
     """All stages that are not released, oldest first."""
+    released: list[StagePath] = field(default_factory=list)
+    """Stages whose release was decided, oldest first; their data may not all be gone yet."""
 
     def apply(self, record: JobRecord) -> None:
         """Take in the record of `next_slot`."""
@@ -66,6 +68,7 @@ class JobState:
         elif isinstance(record, StageReleased):
             path = StagePath(self.job, record.name, record.fingerprint, record.incarnation)
             self.order = [p for p in self.order if p != path]
+            self.released.append(path)
             if self.stages.get((path.name, path.fingerprint)) == path:
                 del self.stages[path.name, path.fingerprint]
         self.next_slot += 1

@@ -86,8 +86,10 @@ class Describe:
     """Arrow IPC schema message."""
     codec: str
     compression: str
-    producers: int | None
-    """M; None where it is known only while running (Spark Connect)."""
+    columns: tuple[str, ...]
+    """The user's column names, for people; the schema's are c0, c1, … since names may repeat."""
+    producers: int
+    """M, the number of producers."""
     partitions: int
     """R, the number of subpartitions of each producer."""
     partitioner: str

@@ -25,7 +25,19 @@ def release_stage_of(log: JobLog, storage: Storage, path: StagePath, ids: IdSour
             ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, cause
         )
     )
+    return _release(log, storage, path, ids, cause)
+
+
+def finish_releases(log: JobLog, storage: Storage, ids: IdSource) -> list[Freed]:
+    """Finish the releases that an earlier driver decided and did not carry out to the end."""
+    return [
+        _release(log, storage, path, ids, f"release finished by generation {log.generation}")
+        for path in log.state.released
+        if not read_state(open_stage(storage, path)).closed
+    ]
+
+
+def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str) -> Freed:
     stage = open_stage(storage, path)
-    seal = read_state(stage).seal
-    producers = seal.producers if seal else stage.describe.producers or 0
+    producers = stage.describe.producers
     return release_stage(stage, ids, generation=log.generation, producers=producers, cause=cause)

@@ -40,6 +40,7 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
 
     Raises:
         CorruptDataError: the index is damaged, or a producer has no entry.
+        NotFoundError: the index is gone; says so if the stage was released.
     """
     if not 0 <= subpartition < stage.describe.partitions:
         raise InvalidInputError(
@@ -47,11 +48,15 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
             f"stage={stage.path.prefix!r}"
         )
     name = stage.path.index_key(seal.index)
-    raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
-    offset, length, crc = parse_entry(raw, subpartition, name=name)
-    if offset + length > seal.index_bytes:
-        raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
-    data = stage.storage.read_range(name, offset, length)
+    try:
+        raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
+        offset, length, crc = parse_entry(raw, subpartition, name=name)
+        if offset + length > seal.index_bytes:
+            raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
+        data = stage.storage.read_range(name, offset, length)
+    except NotFoundError:
+        require_seal(stage)  # says "released" if that is why
+        raise
     entries = parse_slice(data, crc, name=name, subpartition=subpartition)
     expected = stage.producers_of(subpartition, seal.producers)
     found = np.unique(entries["producer"])

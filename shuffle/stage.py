@@ -103,6 +103,8 @@ class StageState:
 
     seal: Seal | None
     release: Release | None
+    closed: bool
+    """True once a released stage's data is gone."""
     next_slot: int
 
 
@@ -110,6 +112,7 @@ def read_state(stage: StageHandle) -> StageState:
     """Read the stage log; the newest SEAL counts."""
     seal: Seal | None = None
     release: Release | None = None
+    closed = False
     log = stage.log()
     slot = 0
     for slot, data in log.read_from(1):
@@ -118,7 +121,9 @@ def read_state(stage: StageHandle) -> StageState:
             seal = record
         elif isinstance(record, Release):
             release = record
-    return StageState(seal, release, slot + 1 if slot else 1)
+        elif isinstance(record, Closed):
+            closed = True
+    return StageState(seal, release, closed, slot + 1 if slot else 1)
 
 
 def require_seal(stage: StageHandle) -> Seal:

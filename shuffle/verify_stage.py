@@ -201,7 +201,7 @@ class _Walk:
         for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
             expected, found = seal.producers * size, len(getattr(seal, name))
             tally.differs(key, f"bytes of {name}", expected, found)
-        if self._describe is not None and self._describe.producers is not None:
+        if self._describe is not None:
             tally.differs(key, "M", self._describe.producers, seal.producers)
         slots = np.frombuffer(_whole(seal.commit_slots, 4), dtype="<u4").tolist()
         commits = {}

@@ -80,7 +80,7 @@ def cat(
         handle = open_stage(call.storage, find_stage(copy, stage))
         if limit is None and output_format is Format.TABLE and not as_json:
             limit = _TABLE_ROWS
-        names = column_names(handle.schema)
+        names = column_names(handle.describe.columns)
         rows = _rows(handle, partition, limit)
         if as_json:
             seal = require_seal(handle)

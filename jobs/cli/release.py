@@ -25,8 +25,8 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.release import finish_releases, release_stage_of
+from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 
 _AGE = re.compile(r"(\d+)([smhdw])")
@@ -78,13 +78,19 @@ def release(
             "dry_run": dry_run,
             "stages": [asdict(one) for one in shown],
         }
-        if dry_run or not paths:
+        unfinished = any(
+            not read_state(open_stage(storage, path)).closed for path in copy.released
+        )
+        if dry_run or not (paths or unfinished):
             call.emit(document, f"would release:\n{stage_table(shown)}" if paths else "no stages")
             return
         _confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{_FENCES}")
         ids = RandomIds()
         log = JobLog.claim(storage, job, ids.new_id())
-        freed = []
+        freed: list[dict[str, object]] = [
+            {"stage": "(released before)", **asdict(one)}
+            for one in finish_releases(log, storage, ids)
+        ]
         for path in paths:
             if path in log.state.order:  # else a driver released it since we looked
                 one = release_stage_of(log, storage, path, ids)

@@ -15,10 +15,10 @@ _CELL_CHARS = 60
 """Longest cell of a table; what is cut ends in an ellipsis."""
 
 
-def column_names(schema: pa.Schema) -> list[str]:
+def column_names(columns: Sequence[str]) -> list[str]:
     """Return the column names; a name that was there before gets its column's number."""
     names: list[str] = []
-    for number, name in enumerate(schema.names):
+    for number, name in enumerate(columns):
         names.append(f"{name}#{number}" if name in names else name)
     return names
 

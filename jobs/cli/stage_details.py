@@ -46,13 +46,16 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
             "incarnation": describe.incarnation,
             "generation": describe.generation,
             "created_wall_seconds": describe.created_wall_seconds,
-            "schema": [f"{field.name}: {field.type}" for field in stage.schema],
+            "schema": [
+                f"{name}: {field.type}"
+                for name, field in zip(describe.columns, stage.schema, strict=True)
+            ],
             "codec": describe.codec,
             "compression": describe.compression,
             "producers": describe.producers,
             "partitions": describe.partitions,
             "partitioner": describe.partitioner,
-            "keys": [stage.schema.names[at] for at in describe.keys],
+            "keys": [describe.columns[at] for at in describe.keys],
             "components": describe.components,
             "splits": describe.splits,
             "planning": describe.planning,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from py4j.java_collections import JavaArray, JavaList, JavaMap
+from py4j.java_collections import JavaArray, JavaList
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
@@ -21,10 +21,8 @@ from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
 # gave one; it decides the splits, which have their own digest. Names of lambda variables carry a
-# counter of the JVM. A view or alias is a name for the plan below it.
+# counter of the JVM.
 _DROPPED = {
-    "SubqueryAlias": {"identifier"},
-    "View": {"desc"},
     "Range": {"numSlices"},
     "CollectMetrics": {"name", "dataframeId"},
     "CTERelationRef": {"statsOpt"},
@@ -34,6 +32,8 @@ _DROPPED = {
     "MapInPandas": {"profile"},
     "PythonMapInArrow": {"profile"},
 }
+# Names for the plan below them; Spark removes these nodes before it optimizes.
+_ONLY_NAMES = frozenset({"SubqueryAlias", "View"})
 # Arguments that are ids counted by the JVM: numbered like expression ids, per kind of thing named.
 _IDS = {
     "CTERelationDef": {"id": "cte"},
@@ -111,16 +111,15 @@ class CatalystWalk:
         if isinstance(obj, JavaArray | JavaList):
             self._many("array", list(obj))
             return
-        if isinstance(obj, JavaMap):
-            self._many("java map", [part for entry in sorted(dict(obj).items()) for part in entry])
-            return
         name = self.jvm.class_name(obj)
         simple = simple_name(name)
         if simple in self.handlers and name.startswith("org.apache.spark."):
             self.classes.add(simple)
             self.handlers[simple](obj, name)
             return
-        if simple == "AttributeReference":
+        if simple in _ONLY_NAMES:
+            self.visit(obj.child())
+        elif simple == "AttributeReference":
             self._attribute(obj)
         elif name == "org.apache.spark.sql.catalyst.expressions.ExprId":
             self.id_token("expr", obj.id())

@@ -14,19 +14,16 @@ import builtins
 import copyreg
 import enum
 import functools
-import struct
 import sys
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
 from durable_shuffle.jobs.identity.code_use import ImportUse, code_digest, code_use
 from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
 from durable_shuffle.jobs.identity.module_code import ModuleCode
+from durable_shuffle.jobs.identity.plain_values import atom_digest, data_parts
 
 # attributes of a class that name or describe it, or that are made from what is digested anyway
 _CLASS_NOISE = frozenset(
@@ -86,7 +83,7 @@ class _Visit:
             self._where.pop()
 
     def value(self, obj: object) -> bytes:
-        atom = _atom(obj)
+        atom = atom_digest(obj)
         if atom is not None:
             return atom
         key = id(obj)
@@ -130,7 +127,7 @@ class _Visit:
         if isinstance(obj, enum.Enum):
             parts = [self.value(kind), self.value(obj.name), self.value(obj.value)]
             return raw_digest(["enum", *parts])
-        data = _data_bytes(obj)
+        data = data_parts(obj)
         if data is not None:
             return raw_digest(data)
         return self._object(obj)
@@ -169,7 +166,9 @@ class _Visit:
         if importable:
             # workers import it: its module's source says all; plain globals tell a changed state
             self.modules.reach(fn.__module__)
-            plain = {n: a for n in use.globals if (a := _atom(fn.__globals__.get(n))) is not None}
+            plain = {
+                n: a for n in use.globals if (a := atom_digest(fn.__globals__.get(n))) is not None
+            }
             flat = [part for name in sorted(plain) for part in (name, plain[name])]
             return raw_digest(["imported", fn.__module__, fn.__qualname__, code, *flat])
         if not library:
@@ -217,7 +216,7 @@ class _Visit:
                 found = getattr(found, name, None) if isinstance(found, types.ModuleType) else None
                 if isinstance(found, types.ModuleType):
                     self.modules.reach(found.__name__)
-                elif (atom := _atom(found)) is not None:
+                elif (atom := atom_digest(found)) is not None:
                     yield from (".".join(path), atom)
 
     def _class(self, cls: type) -> bytes:
@@ -276,50 +275,6 @@ class _Visit:
         what = f"a value of type {kind.__module__}.{kind.__qualname__}" if obj is not None else "it"
         self.unresolved.append(f"{'.'.join(self._where)}: {what} {why}")
         return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
-
-
-def _atom(obj: object) -> bytes | None:
-    """Digest of a plain value, else None."""
-    if obj is None or obj is Ellipsis or obj is NotImplemented:
-        return raw_digest(["constant", repr(obj)])
-    kind = type(obj)
-    if kind in (bool, int):
-        return raw_digest([kind.__name__, repr(obj)])
-    if isinstance(obj, float) and kind is float:
-        return raw_digest(["float", struct.pack(">d", obj)])
-    if isinstance(obj, complex) and kind is complex:
-        return raw_digest(["complex", struct.pack(">dd", obj.real, obj.imag)])
-    if isinstance(obj, str) and kind is str:
-        return raw_digest(["str", obj])
-    if isinstance(obj, bytes | bytearray) and kind in (bytes, bytearray):
-        return raw_digest([kind.__name__, bytes(obj)])
-    return None
-
-
-def _data_bytes(obj: object) -> list[bytes | str] | None:
-    """Parts for arrays and Arrow data, by content; None for anything else."""
-    if isinstance(obj, np.ndarray) and type(obj) is np.ndarray and not obj.dtype.hasobject:
-        head = [obj.dtype.str, repr(obj.dtype.descr), repr(obj.shape)]
-        return ["ndarray", *head, obj.tobytes()]
-    if isinstance(obj, np.generic) and not obj.dtype.hasobject:
-        return ["numpy scalar", obj.dtype.str, obj.tobytes()]
-    if isinstance(obj, pa.Schema):
-        return ["schema", obj.serialize().to_pybytes()]
-    if isinstance(obj, pa.DataType | pa.Field):
-        field = obj if isinstance(obj, pa.Field) else pa.field("", obj)
-        return [type(obj).__name__, pa.schema([field]).serialize().to_pybytes()]
-    if isinstance(obj, pa.Scalar):
-        obj = pa.array([obj.as_py()], obj.type)
-    if isinstance(obj, pa.Array | pa.ChunkedArray):
-        obj = pa.table({"": obj})
-    if isinstance(obj, pa.RecordBatch):
-        obj = pa.Table.from_batches([obj])
-    if isinstance(obj, pa.Table):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, obj.schema) as writer:
-            writer.write_table(obj.combine_chunks())
-        return ["arrow", sink.getvalue().to_pybytes()]
-    return None
 
 
 def _is_importable(obj: types.FunctionType | type) -> bool:

@@ -17,7 +17,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,10 @@ from durable_shuffle.shuffle.clock import Clock
 
 _HOST = "127.0.0.1"
 _LISTENERS = ("master", "volume", "filer", "s3")
-_GUARD = '("$@" </dev/null; kill 0) & cat >/dev/null; kill 0'
-"""Run the arguments until they end or standard input does, then end the process group."""
+_GUARD = '("$@" </dev/null; kill -9 0) & cat >/dev/null; kill -9 0'
+"""Run the arguments until they end or standard input does, then kill the process group."""
 
 _START_TIMEOUT_SECONDS = 60.0
-_STOP_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +148,9 @@ def _wait_until_ready(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop the server's whole process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(_STOP_TIMEOUT_SECONDS)
-        except ProcessLookupError:
-            break
-        except subprocess.TimeoutExpired:
-            continue
-        break
+    """Kill the server's whole process group: its data are of no use to anybody."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:
         process.stdin.close()

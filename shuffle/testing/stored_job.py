@@ -69,6 +69,7 @@ def stored_stage(
         schema=schema_to_bytes(SCHEMA),
         codec="arrow",
         compression=settings.compression,
+        columns=tuple(SCHEMA.names),
         producers=len(rows),
         partitions=partitions,
         partitioner="hash",

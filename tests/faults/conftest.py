@@ -1,9 +1,8 @@
-"""What the fault tests share: rows that differ per attempt, and a walk over all crash points."""
+"""What fault tests share: ids that repeat, rows to write, and a run that dies at every call."""
 
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,78 +10,81 @@ import pytest
 
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+PARTITIONS = 5
+ROWS, CHARS = 20, 2000
+"""Rows of a batch, characters of a row: two batches fill one segment of the smallest settings."""
+
+Calls = list[tuple[str, tuple[str, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CrashPoint:
-    """The process dies right before or right after its call number `call`, from 0."""
+    """A storage as a process left it that died before or after its nth call."""
 
-    call: int
-    when: Literal["before", "after"]
-    verb: str
-    keys: tuple[str, ...]
     storage: MemoryStorage
+    nth: int
+    """Which call, from 1."""
+    when: str
 
-    def reached(self, verb: str, prefix: str, calls: list[tuple[str, tuple[str, ...]]]) -> bool:
-        """Whether the first such call of the whole run took effect before the crash."""
-        for i, (v, keys) in enumerate(calls):
-            if v == verb and any(k.startswith(prefix) for k in keys):
-                return i < self.call or (i == self.call and self.when == "after")
-        raise AssertionError(f"the run makes no {verb} below {prefix}")
+    def reached(self, verb: str, prefix: str, calls: Calls) -> bool:
+        """Return True if a call of this verb, on a key with this prefix, took effect.
 
-
-Prepare = Callable[[MemoryStorage], None]
-Run = Callable[[FaultyStorage, MemoryStorage], object]
-"""Gets the storage that will crash, and the one below, which rivals use."""
-Walk = Callable[[Prepare, Run], Iterator[tuple[CrashPoint, list[tuple[str, tuple[str, ...]]]]]]
-
-
-@pytest.fixture
-def crash_points() -> Walk:
-    """Yield every crash point of `run`, each on a storage of its own, after the crash."""
-
-    def walk(
-        prepare: Prepare, run: Run
-    ) -> Iterator[tuple[CrashPoint, list[tuple[str, tuple[str, ...]]]]]:
-        whole = MemoryStorage()
-        prepare(whole)
-        observed = FaultyStorage(whole)
-        run(observed, whole)
-        for i, (verb, keys) in enumerate(observed.calls):
-            for when in ("before", "after"):
-                storage = MemoryStorage()
-                prepare(storage)
-                faulty = FaultyStorage(storage, [Rule("*", "", when, i + 1, "crash")])
-                with pytest.raises(SimulatedCrash):
-                    run(faulty, storage)
-                assert faulty.fired == 1
-                assert faulty.calls == observed.calls[: i + 1]
-                yield CrashPoint(i, when, verb, keys, storage), observed.calls
-
-    return walk
+        Args:
+            calls: all calls of the run that did not die.
+        """
+        done = calls[: self.nth if self.when == "after" else self.nth - 1]
+        return any(v == verb and any(k.startswith(prefix) for k in keys) for v, keys in done)
 
 
 @pytest.fixture
-def ids() -> SeededIds:
-    """Ids that are the same in every run."""
-    return SeededIds(random.Random(0))
+def ids(seed: int) -> SeededIds:
+    """Ids that repeat with the seed of the run."""
+    return SeededIds(random.Random(seed))
 
 
 @pytest.fixture
 def make_batches() -> Callable[..., list[IdBatch]]:
-    """Return (salt, batches, partitions) -> batches of 20 rows, about 40 kB each."""
+    """Return what makes the rows of an attempt; another salt gives other rows elsewhere."""
 
-    def make(salt: int, batches: int = 4, partitions: int = 5) -> list[IdBatch]:
+    def make(salt: int, batches: int = 4) -> list[IdBatch]:
         made = []
         for b in range(batches):
-            rows = [b * 20 + i for i in range(20)]
-            values = [f"{salt}:{r}:".ljust(2000, "x") for r in rows]
-            batch = pa.record_batch([rows, values], schema=SCHEMA)
-            made.append((batch, np.array([(r * 7 + salt) % partitions for r in rows], np.uint16)))
+            rows = range(b * ROWS, (b + 1) * ROWS)
+            values = [f"{salt}:{r}:".ljust(CHARS, "x") for r in rows]
+            to = np.array([(r * 7 + salt) % PARTITIONS for r in rows], np.uint16)
+            made.append((pa.record_batch([list(rows), values], names=["k", "v"]), to))
         return made
 
     return make
+
+
+@pytest.fixture
+def crash_points() -> Callable[..., Iterator[tuple[CrashPoint, Calls]]]:
+    """Return what lets a run die before and after each of its storage calls, on a fresh storage.
+
+    `prepare(storage)` fills the storage; `run(storage, below)` acts on the one that crashes and may
+    reach the one below, which does not. Yields (the point, all calls of a run that does not die).
+    """
+
+    def points(
+        prepare: Callable[[MemoryStorage], object], run: Callable[[Storage, Storage], object]
+    ) -> Iterator[tuple[CrashPoint, Calls]]:
+        below = MemoryStorage()
+        prepare(below)
+        clean = FaultyStorage(below)
+        run(clean, below)
+        for nth in range(1, len(clean.calls) + 1):
+            for when in ("before", "after"):
+                storage = MemoryStorage()
+                prepare(storage)
+                faulty = FaultyStorage(storage, [Rule("*", "", when, nth, "crash")])
+                with pytest.raises(SimulatedCrash):
+                    run(faulty, storage)
+                assert faulty.fired == 1
+                yield CrashPoint(storage, nth, when), clean.calls
+
+    return points

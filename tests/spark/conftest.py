@@ -1,12 +1,22 @@
 """The one Spark session of a test run, and what tests of stages share."""
 
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.faults import end_session
+from durable_shuffle.shuffle.clock import SystemClock
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture(scope="session")
@@ -78,3 +88,152 @@ class RunCounter:
 def counter(tmp_path: Path) -> RunCounter:
     """Counts producer runs in files."""
     return RunCounter(tmp_path / "runs")
+
+
+class Breaker:
+    """A map function that fails in one partition until it is mended.
+
+    It first waits until a number of other producers have committed, seen by the names of files:
+    when Spark gives up, nobody is left that could commit later.
+    """
+
+    def __init__(self, folder: Path, root: str) -> None:
+        folder.mkdir()
+        self._mended = folder / "mended"
+        self._slots = f"{root}/*/*/producers/p*/{0:010d}"
+
+    def function(
+        self, partition: int, *, after: int
+    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """For `mapInArrow`; the rows pass unchanged.
+
+        Args:
+            after: how many producers commit before the failure.
+        """
+        mended, slots = str(self._mended), self._slots
+
+        def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import glob
+            import os
+            import time
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            if context.partitionId() == partition and not os.path.exists(mended):  # noqa: PTH110
+                deadline = time.monotonic() + 120
+                while len(glob.glob(slots)) < after and time.monotonic() < deadline:  # noqa: PTH207
+                    time.sleep(0.02)
+                raise RuntimeError("broken on purpose")
+            yield from batches
+
+        return fail
+
+    def mend(self) -> None:
+        """From here on nothing fails."""
+        self._mended.touch()
+
+
+@pytest.fixture
+def breaker(tmp_path: Path, root: str) -> Breaker:
+    """Fails one producer until it is told otherwise."""
+    return Breaker(tmp_path / "breaker", root)
+
+
+def committed_producers(root: str | Path, job: str = "tests") -> set[int]:
+    """Producers that have a record in their log, from the names of files alone."""
+    slots = Path(root).glob(f"{job}/*/producers/p*/{0:010d}")
+    return {int(slot.parent.name.removeprefix("p")) for slot in slots}
+
+
+@pytest.fixture(name="committed_producers")
+def committed_producers_fixture() -> Callable[..., set[int]]:
+    """Gives tests `committed_producers`, which they cannot import."""
+    return committed_producers
+
+
+class Programs:
+    """Driver programs in processes of their own, each the leader of a process session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, program: str, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start `programs/<program>.py`; it talks over stdin and stdout, its stderr is a file."""
+        number = len(self._started)
+        with (self._folder / f"stderr-{number}-{program}").open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAMS / f"{program}.py"), *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+                cwd=self._folder,
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYTHONPATH": str(PROGRAMS.parents[2] / "src"),
+                    **(env or {}),
+                },
+            )
+        self._started.append(process)
+        return process
+
+    def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """Return the program's next line, a JSON object; Spark's own output is passed over.
+
+        A program that hangs is ended by the test's time limit, and then by `end`.
+        """
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        number = self._started.index(process)
+        (path,) = self._folder.glob(f"stderr-{number}-*")
+        raise AssertionError(f"the program ended without an answer:\n{path.read_text()[-6000:]}")
+
+    def tell(self, process: subprocess.Popen[str], line: str) -> None:
+        """Give the program one line."""
+        assert process.stdin is not None
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+
+    def run(
+        self, program: str, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Run a program that has one answer, to its end."""
+        process = self.start(program, *arguments, env=env)
+        answer = self.answer(process)
+        process.communicate()
+        assert process.returncode == 0
+        return answer
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """SIGKILL the program, its JVM and its workers, and wait until they are gone."""
+        end_session(process.pid, SystemClock(), patience_seconds=0)
+        process.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for process in self._started:
+            self.kill(process)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Runs driver programs; whatever still runs at the end of the file is killed."""
+    runner = Programs(tmp_path_factory.mktemp("programs"))
+    try:
+        yield runner
+    finally:
+        runner.end()

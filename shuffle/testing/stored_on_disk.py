@@ -1,0 +1,55 @@
+"""A stored stage on disk, for tests that damage it.
+
+Files are found by walking the disk, never by asking the library.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.testing.stored_job import stored_stage
+from durable_shuffle.shuffle.verify import verify_stage
+from durable_shuffle.shuffle.verify_report import VerifyReport
+
+JOB = "job"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One stage below `root`."""
+
+    root: Path
+    storage: LocalStorage
+    log: JobLog
+    stage: StageHandle
+
+    @classmethod
+    def store(cls, root: Path, compression: str = "lz4", **how: Any) -> "Stored":
+        """Store producers with several segments, one with none, and a partition without rows."""
+        settings = Settings(writer_memory_bytes=65_536, frame_bytes=2048, compression=compression)
+        storage = LocalStorage(root)
+        log = JobLog.claim(storage, JOB, RandomIds().new_id())
+        options = {"rows": (7000, 0, 1500, 4000), "settings": settings, **how}
+        return cls(root, storage, log, stored_stage(log, storage, job=JOB, **options))
+
+    def verify(self) -> VerifyReport:
+        """Verify the job log and the stage."""
+        return verify_stage(self.storage, self.stage.path, Settings())
+
+    def named(self) -> set[str]:
+        """Return the keys that a verification names."""
+        return {finding.key for finding in self.verify().findings}
+
+    def files(self, *parts: str) -> list[Path]:
+        """Return the files whose key holds all `parts`, sorted."""
+        found = sorted(p for p in self.root.rglob("*") if p.is_file())
+        return [p for p in found if all(part in p.as_posix() for part in parts)]
+
+    def key(self, path: Path) -> str:
+        """Return the storage key of a file."""
+        return path.relative_to(self.root).as_posix()

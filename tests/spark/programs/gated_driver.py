@@ -1,0 +1,56 @@
+"""A driver whose producer 3 waits for a file: `gated_driver.py MASTER ROOT INPUT FOLDER`.
+
+Each run of a producer adds a line to FOLDER/runs/<producer>. Producer 3 goes on once FOLDER/open
+is there. At the end: one JSON line with the report and the rows.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+
+GATED = 3
+
+
+def main(master: str, root: str, source: str, folder: str) -> None:
+    """Store one stage and print it."""
+
+    def gated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        producer = TaskContext.get().partitionId()
+        with open(f"{folder}/runs/{producer}", "a") as file:
+            file.write("run\n")
+        tries = 0
+        while producer == GATED and not os.path.exists(f"{folder}/open"):
+            time.sleep(0.02)
+            tries += 1
+            if tries > 10_000:
+                raise TimeoutError("nobody opened the gate")
+        yield from batches
+
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    df = spark.read.parquet(source).mapInArrow(gated, "k long, v long")
+    shuffle = DurableShuffle(spark, root, job="tests")
+    out = shuffle.repartition(df, 3, "k")
+    rows = sorted(tuple(row) for row in out.collect())
+    answer = {**shuffle.report().to_dict(), "rows": rows, "cores": spark.sparkContext.defaultParallelism}
+    print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

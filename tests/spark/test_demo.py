@@ -1,0 +1,42 @@
+"""The demo as users start it: a process whose exit status and figures are all that is believed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+def test_demo_survives_its_kills_and_says_so(tmp_path: Path) -> None:
+    """Both kills hit in the middle, all rows are DuckDB's, and no committed producer ran again."""
+    figures = tmp_path / "demo.json"
+    command = [
+        *(sys.executable, "-m", "durable_shuffle.jobs.tpch_recovery", "--scale", "0.01"),
+        *("--json", str(figures), "--data", str(tmp_path / "data"), "--work", str(tmp_path / "w")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(figures.read_text())
+    assert document["passed"]
+    assert document["failures"] == []
+    lines = {(f["shuffle"], f["fault"]): f for f in document["figures"]}
+    assert set(lines) == {
+        (s, f) for s in ("durable", "spark") for f in ("none", "executor", "driver")
+    }
+    for line in lines.values():
+        assert line["rows_found"] == line["rows_expected"] == 15_000  # orders at this scale
+        assert line["rows_differing"] == 0
+        if line["fault"] != "none":
+            assert line["fault_fired"]
+    for fault in ("none", "executor", "driver"):
+        assert lines["durable", fault]["map_tasks_again"] == 0
+        assert lines["durable", fault]["spark_map_tasks"] == 0
+    assert 1 <= lines["durable", "executor"]["reduced_at_kill"] < 12
+    killed = lines["durable", "driver"]
+    assert 1 <= killed["committed_at_kill"] < 16
+    assert killed["map_tasks_reused"] >= killed["committed_at_kill"]
+    assert killed["map_tasks_run"] == 16 - killed["map_tasks_reused"] >= 1
+    assert lines["spark", "driver"]["map_tasks_again"] >= 1  # what it is compared with is real

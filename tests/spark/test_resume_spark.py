@@ -1,0 +1,326 @@
+"""A second run reuses what the first one committed, and nothing else runs.
+
+How often producers ran is counted in files by the user's own map function, never taken from the
+report alone; which producers had committed is read off the names of files.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import IncompatibleError
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+Rows = list[tuple[Any, ...]]
+
+
+def rows_of(df: DataFrame) -> Rows:
+    return sorted(tuple(row) for row in df.collect())
+
+
+def numbers(session: SparkSession, partitions: int = 4) -> DataFrame:
+    return session.range(0, 40, 1, partitions).selectExpr("id % 7 as k", "id as v")
+
+
+EXPECTED = sorted((i % 7, i) for i in range(40))
+
+
+@pytest.mark.requirement("R-F135-19")
+def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any) -> None:
+    """A failing consumer, a second read and a second driver leave the producers alone."""
+    df = numbers(session).mapInArrow(counter.function, "k long, v long")
+    out = DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    once = dict.fromkeys(range(4), 1)
+    assert counter.runs() == once
+
+    def fail(batches: Any) -> Any:
+        for _ in batches:
+            raise RuntimeError("the consumer fails")
+        return iter(())
+
+    with pytest.raises(PythonException, match="the consumer fails"):
+        out.mapInArrow(fail, "k long").collect()
+    assert rows_of(out) == EXPECTED
+    again = DurableShuffle(session, root, job="tests")
+    assert again.explain(df, 3, "k").hit
+    assert rows_of(again.repartition(df, 3, "k")) == EXPECTED
+    assert counter.runs() == once
+    (stage,) = again.report().stages
+    assert (stage.decision, stage.producers, stage.producers_run) == ("reuse", 4, 0)
+    assert (stage.producers_reused, stage.producers_rerun, stage.retries) == (4, 0, 0)
+
+
+def test_only_missing_producers_run(
+    session: SparkSession,
+    root: str,
+    counter: Any,
+    breaker: Any,
+    committed_producers: Callable[[str], set[int]],
+) -> None:
+    """After a failed map side the next driver runs exactly the producers without a COMMIT."""
+    df = numbers(session).mapInArrow(counter.function, "k long, v long")
+    df = df.mapInArrow(breaker.function(3, after=3), "k long, v long")
+    with pytest.raises(Exception, match="broken on purpose"):
+        DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    before, committed = counter.runs(), committed_producers(root)
+    assert committed == {0, 1, 2}
+    breaker.mend()
+    shuffle = DurableShuffle(session, root, job="tests")
+    explained = shuffle.explain(df, 3, "k")
+    assert explained.hit
+    assert "3 producers committed" in explained.why
+    assert counter.runs() == before, "explain runs nothing"
+    assert rows_of(shuffle.repartition(df, 3, "k")) == EXPECTED
+    assert (before, counter.runs()) == (dict.fromkeys(range(4), 1), {0: 1, 1: 1, 2: 1, 3: 2})
+    (stage,) = shuffle.report().stages
+    assert (stage.decision, stage.producers, stage.producers_run) == ("resume", 4, 1)
+    assert (stage.producers_reused, stage.producers_rerun) == (3, 0)
+
+
+@pytest.mark.requirement("R-F135-19")
+def test_killed_driver_is_finished_by_one_with_other_cores(
+    tmp_path: Path, root: str, programs: Any, committed_producers: Callable[[str], set[int]]
+) -> None:
+    """A driver SIGKILLed in mid-map leaves commits that a driver with one core goes on from.
+
+    By itself one core would read these files as one split, four cores read them as four.
+    """
+    source, folder = tmp_path / "source", tmp_path / "gate"
+    (folder / "runs").mkdir(parents=True)
+    source.mkdir()
+    for i in range(8):
+        part = [(n % 7, n) for n in range(i * 5, i * 5 + 5)]
+        table = pa.table({"k": [k for k, _ in part], "v": [v for _, v in part]})
+        pq.write_table(table, source / f"part-{i}.parquet")
+    first = programs.start("gated_driver", "local[4]", root, source, folder)
+    while committed_producers(root) != {0, 1, 2}:  # bounded by the test's time limit
+        assert first.poll() is None, "the driver ended early"
+        time.sleep(0.02)
+    programs.kill(first)
+    assert {p.name: p.read_text() for p in (folder / "runs").iterdir()} == dict.fromkeys(
+        "0123", "run\n"
+    )
+    (folder / "open").touch()
+    answer = programs.run("gated_driver", "local[1]", root, source, folder)
+    assert answer["cores"] == 1
+    assert [tuple(row) for row in answer["rows"]] == EXPECTED
+    runs = {p.name: len(p.read_text().splitlines()) for p in (folder / "runs").iterdir()}
+    assert runs == {"0": 1, "1": 1, "2": 1, "3": 2}
+    (stage,) = answer["stages"]
+    assert (stage["decision"], stage["producers"], stage["producers_run"]) == ("resume", 4, 1)
+    assert (stage["producers_reused"], stage["producers_rerun"]) == (3, 0)
+    assert answer["generation"] == 2
+
+
+@pytest.fixture(scope="module")
+def reruns(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Answers of three processes: first run, the same again, all inputs changed."""
+    folder = tmp_path_factory.mktemp("reruns")
+    table, module = folder / "table.parquet", folder / "helper.py"
+    pq.write_table(pa.table({"v": [1, 2, 3]}), table)
+    module.write_text("def change(value):\n    return value + 1\n")
+    path = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{folder}"
+    # compiled files are told apart by whole seconds and size, both equal here
+    env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    arguments = (folder / "root", folder)
+    answers = [programs.run("rerun", *arguments, 3, env=env) for _ in range(2)]
+    table.unlink()
+    pq.write_table(pa.table({"v": [1, 2, 4]}), table)
+    module.write_text("def change(value):\n    return value + 2\n")
+    return [*answers, programs.run("rerun", *arguments, 4, env=env)]
+
+
+CHANGED = {
+    "module": ("functions", [1, 2, 3, 4], [2, 3, 4, 5]),
+    "file": ("files", [1, 2, 3], [1, 2, 4]),
+    "pandas": ("rows", [1, 2, 3], [1, 2, 4]),
+    "arrow": ("rows", [1, 2, 3], [1, 2, 4]),
+}
+
+
+@pytest.mark.parametrize("stage", [*CHANGED, "steady"])
+def test_same_inputs_are_reused_by_another_process(reruns: list[Any], stage: str) -> None:
+    """Another process with equal inputs runs no producer and reads the same rows."""
+    first, second, _ = (answer[stage] for answer in reruns)
+    assert (first["decision"], first["hit"]) == ("fresh", False)
+    assert (second["decision"], second["hit"]) == ("reuse", True)
+    assert (second["producers_run"], second["producers_rerun"]) == (0, 0)
+    assert second["producers_reused"] == first["producers_run"] > 0
+    assert second["rows"] == first["rows"]
+
+
+@pytest.mark.parametrize("stage", CHANGED)
+def test_changed_input_makes_a_fresh_stage_and_is_named(reruns: list[Any], stage: str) -> None:
+    """A changed module, file or local row is seen, the reason says which of them it was."""
+    aspect, before, after = CHANGED[stage]
+    first, _, third = (answer[stage] for answer in reruns)
+    assert (third["decision"], third["hit"]) == ("fresh", False)
+    assert third["why"] == f"differs from the stored stage in: {aspect}"
+    assert third["producers_reused"] == 0
+    assert (first["rows"], third["rows"]) == (before, after)
+
+
+def test_unchanged_stage_is_reused_beside_changed_ones(reruns: list[Any]) -> None:
+    """What did not change stays stored when everything around it did."""
+    stage = reruns[2]["steady"]
+    assert (stage["decision"], stage["producers_run"], stage["rows"]) == ("reuse", 0, [0, 2, 4, 6])
+
+
+def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
+    """What cannot be recognised is never reused, and the way out is named."""
+    for answer in reruns:
+        stage = answer["rdd"]
+        assert (stage["decision"], stage["hit"], stage["producers_reused"]) == ("fresh", False, 0)
+        assert "an RDD scan (v) cannot be recognised in another run" in stage["why"]
+        assert "version=" in stage["why"]
+    assert reruns[2]["rdd"]["rows"] == [1, 2, 4]
+
+
+def test_version_vouches_for_an_rdd_source(session: SparkSession, root: str) -> None:
+    """Equal versions are reused, another version is a fresh stage that names the version."""
+
+    def run(version: str, last: int) -> tuple[str, str, list[int]]:
+        rdd = session.sparkContext.parallelize([(1,), (last,)], 2)
+        df = session.createDataFrame(rdd, "v long")
+        shuffle = DurableShuffle(session, root, job="tests", version=version)
+        out = shuffle.repartition(df, 2, "v")
+        (stage,) = shuffle.report().stages
+        return stage.decision, stage.why, sorted(row.v for row in out.collect())
+
+    assert run("1", 2)[0::2] == ("fresh", [1, 2])
+    assert run("1", 3)[0::2] == ("reuse", [1, 2]), "the user vouched, so stored rows count"
+    decision, why, rows = run("2", 3)
+    assert (decision, rows) == ("fresh", [1, 3])
+    assert "version" in why
+
+
+def test_reuse_never_starts_afresh(session: SparkSession, root: str, counter: Any) -> None:
+    """`reuse="never"` runs every producer although all are committed, in a new incarnation."""
+    df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
+    DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    never = DurableShuffle(session, root, job="tests", reuse="never")
+    assert rows_of(never.repartition(df, 3, "k")) == EXPECTED
+    assert counter.runs() == {0: 2, 1: 2}
+    (stage,) = never.report().stages
+    assert (stage.decision, stage.producers_reused, stage.producers_rerun) == ("fresh", 0, 0)
+    assert "never" in stage.why
+    assert len({info.incarnation for info in never.stages()}) == 2
+
+
+def test_reuse_require_runs_nothing_unknown(session: SparkSession, root: str, counter: Any) -> None:
+    """`reuse="require"` refuses what is not stored, and reads what is."""
+    df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
+    require = DurableShuffle(session, root, job="tests", reuse="require")
+    with pytest.raises(IncompatibleError, match="no stage named 'repartition'"):
+        require.repartition(df, 3, "k")
+    assert counter.runs() == {}
+    assert require.stages() == []
+    DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    require = DurableShuffle(session, root, job="tests", reuse="require")
+    assert rows_of(require.repartition(df, 3, "k")) == EXPECTED
+    with pytest.raises(IncompatibleError, match="partitioning"):
+        require.repartition(df, 4, "k")
+    assert counter.runs() == {0: 1, 1: 1}
+
+
+def test_other_request_on_the_same_rows_is_another_stage(session: SparkSession, root: str) -> None:
+    """Keys, number and kind of partitions belong to the identity, the label too."""
+    df = numbers(session, 2)
+    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle.repartition(df, 3, "k")
+    requests: list[tuple[Any, ...]] = [(3, "v"), (2, "k"), (3, "k", "v"), (3,)]
+    for request in requests:
+        explained = shuffle.explain(df, *request)
+        assert not explained.hit
+        assert explained.why == "differs from the stored stage in: partitioning"
+    assert not shuffle.explain(df, 3, "k", name="other").hit
+    assert shuffle.explain(df, 3, df.k).hit
+
+
+def test_setting_that_changes_rows_makes_a_fresh_stage(session: SparkSession, root: str) -> None:
+    """The session's time zone decides what a text means as a time."""
+    shuffle = DurableShuffle(session, root, job="tests")
+
+    def seconds(zone: str) -> tuple[str, set[int]]:
+        session.conf.set("spark.sql.session.timeZone", zone)
+        df = session.range(2).selectExpr("id", "to_timestamp('2024-06-01 12:00:0' || id) as t")
+        rows = shuffle.repartition(df, 2, "id").selectExpr("unix_seconds(t) as s").collect()
+        return shuffle.report().stages[-1].why, {row.s for row in rows}
+
+    noon = 1_717_243_200
+    assert seconds("UTC")[1] == {noon, noon + 1}
+    why, found = seconds("America/New_York")
+    assert "settings" in why
+    assert found == {noon + 4 * 3600, noon + 4 * 3600 + 1}
+
+
+def test_random_rows_below_an_exchange_are_never_mixed(
+    session: SparkSession,
+    root: str,
+    counter: Any,
+    breaker: Any,
+    committed_producers: Callable[[str], set[int]],
+) -> None:
+    """Commits of a run whose exchange dealt rows out at random are of no use to another run."""
+    df = session.range(0, 40, 1, 2).repartition(3, F.floor(F.rand(7) * 1000))
+    df = df.mapInArrow(counter.function, "id long").mapInArrow(breaker.function(2, after=2), "id long")
+    with pytest.raises(Exception, match="broken on purpose"):
+        DurableShuffle(session, root, job="tests").repartition(df, 3, "id")
+    assert committed_producers(root) == {0, 1}
+    breaker.mend()
+    shuffle = DurableShuffle(session, root, job="tests")
+    out = shuffle.repartition(df, 3, "id")
+    assert sorted(row.id for row in out.collect()) == list(range(40))
+    (stage,) = shuffle.report().stages
+    assert (stage.decision, stage.producers_run, stage.producers_reused) == ("fresh", 3, 0)
+    assert "rand below a native exchange" in stage.why
+    assert "must not mix" in stage.why
+    assert stage.native_exchanges == 1
+    assert counter.runs() == dict.fromkeys(range(3), 2)
+    sealed = DurableShuffle(session, root, job="tests")
+    assert sorted(row.id for row in sealed.repartition(df, 3, "id").collect()) == list(range(40))
+    assert sealed.report().stages[0].decision == "reuse", "one run, whole, is reused"
+
+
+def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: Any) -> None:
+    """A stage that reads another stage of the job is recognised through it."""
+
+    def run() -> tuple[Rows, list[str]]:
+        shuffle = DurableShuffle(session, root, job="tests")
+        df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
+        first = shuffle.repartition(df, 3, "k", name="first")
+        second = shuffle.repartition(first.groupBy("k").count(), 2, "count", name="second")
+        return rows_of(second), [stage.decision for stage in shuffle.report().stages]
+
+    expected = sorted((k, len(range(k, 40, 7))) for k in range(7))
+    assert run() == (expected, ["fresh", "fresh"])
+    assert run() == (expected, ["reuse", "reuse"])
+    assert counter.runs() == {0: 1, 1: 1}
+
+
+def test_release_frees_the_data_and_the_next_run_is_fresh(session: SparkSession, root: str) -> None:
+    """A released stage is gone for good: its reader says so, and a new run makes a new one."""
+    df = numbers(session, 2)
+    shuffle = DurableShuffle(session, root, job="tests")
+    out = shuffle.repartition(df, 3, "k")
+    stored = sum(p.stat().st_size for p in Path(root).rglob("*.seg"))
+    assert stored > 0
+    (freed,) = shuffle.release("repartition")
+    assert freed.data_bytes >= stored
+    assert list(Path(root).rglob("*.seg")) == []
+    assert shuffle.stages() == []
+    with pytest.raises(PythonException, match="released"):
+        out.collect()
+    assert rows_of(shuffle.repartition(df, 3, "k")) == EXPECTED
+    assert shuffle.report().stages[-1].decision == "fresh"

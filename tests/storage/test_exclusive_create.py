@@ -1,0 +1,148 @@
+"""Every way a conditional put can end, with a scripted server instead of a real one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.exclusive_create import create_exclusively
+from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage_errors import Place, translated
+
+MINE = b"mine 5eed"
+PLACE = Place("gs://bucket")
+
+
+class Answer(Exception):
+    """A server's answer with a status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status_code = status
+
+
+class SleepingClock:
+    """Notes the pauses instead of waiting."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+class Script:
+    """A server that gives these answers in turn: None is success; bytes are what is there."""
+
+    def __init__(self, puts: list[Exception | None], reads: list[bytes | Exception]) -> None:
+        self.puts, self.reads, self.clock = puts, reads, SleepingClock()
+
+    def run(self) -> Created | Exists:
+        return create_exclusively(self._put, self._read, self._translate, MINE, clock=self.clock)
+
+    def _put(self) -> None:
+        answer = self.puts.pop(0)
+        if answer is not None:
+            raise answer
+
+    def _read(self) -> bytes:
+        answer = self.reads.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _translate(self, error: Exception) -> DurableShuffleError:
+        return translated(error, PLACE, "create", "key", write=True)
+
+
+GONE = NotFoundError("gone")
+LOST: list[Callable[[], Exception]] = [
+    lambda: ConnectionResetError(104, "reset"),
+    lambda: TimeoutError(),
+    lambda: Answer(500),
+    lambda: Answer(503),
+    lambda: RuntimeError("nobody knows"),
+]
+
+
+@pytest.mark.parametrize(
+    ("puts", "reads", "expected"),
+    [
+        ([None], [], Created()),
+        ([Answer(412)], [b"theirs"], Exists(b"theirs")),
+        ([FileExistsError("x")], [b""], Exists(b"")),
+        ([Answer(412)], [MINE], Created()),
+        ([Answer(409), None], [], Created()),
+        ([Answer(409), Answer(409), Answer(412)], [b"theirs"], Exists(b"theirs")),
+        ([Answer(412), None], [GONE], Created()),
+        ([Answer(409), Answer(500)], [MINE], Created()),
+    ],
+    ids=["won", "lost", "lost-empty", "own-first-try", "race", "races", "vanished", "race-lost"],
+)
+def test_known_ends(
+    puts: list[Exception | None], reads: list[bytes | Exception], expected: Created | Exists
+) -> None:
+    """Won, lost to another, lost to one's own earlier try, and after a turned-away request."""
+    script = Script(list(puts), list(reads))
+    assert script.run() == expected
+    assert (script.puts, script.reads) == ([], []), "every scripted answer was asked for"
+
+
+@pytest.mark.requirement("R-F232-21")
+@pytest.mark.parametrize("lost", LOST, ids=["reset", "timeout", "500", "503", "unknown"])
+def test_lost_reply_is_settled_by_what_is_there(lost: Callable[[], Exception]) -> None:
+    """One's own bytes: won. Others: lost. Nothing there, or no answer again: unknown, no retry."""
+    assert Script([lost()], [MINE]).run() == Created()
+    assert Script([lost()], [b"theirs"]).run() == Exists(b"theirs")
+    for reply in (GONE, UnavailableError("down")):
+        script = Script([lost()], [reply])
+        with pytest.raises(OutcomeUnknownError, match="gs://bucket: cannot create key"):
+            script.run()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(409, UnavailableError), (412, ConflictError)], ids=["race", "vanishing"]
+)
+def test_patience_is_bounded(status: int, kind: type[Exception]) -> None:
+    """A server that never decides is asked six times with growing pauses, then it is an error."""
+    puts: list[Exception | None] = [Answer(status) for _ in range(50)]
+    script = Script(puts, [GONE] * 50)
+    with pytest.raises(kind):
+        script.run()
+    assert len(puts) == 44
+    assert script.clock.pauses == sorted(script.clock.pauses)
+    assert 0 < sum(script.clock.pauses) < 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Answer(403), InvalidInputError),
+        (Answer(404), InvalidInputError),
+        (Answer(501), InvalidInputError),
+        (Answer(429), UnavailableError),
+        (Answer(507), UnavailableError),
+        (ConnectionRefusedError(111, "x"), UnavailableError),
+        (TypeError("x"), InvalidInputError),
+    ],
+    ids=repr,
+)
+def test_refusals_are_not_repeated_nor_read_back(error: Exception, kind: type[Exception]) -> None:
+    """What certainly did not happen is one error at once."""
+    script = Script([error], [])
+    with pytest.raises(kind):
+        script.run()
+    assert script.clock.pauses == []

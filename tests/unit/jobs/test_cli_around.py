@@ -1,0 +1,251 @@
+"""Around the commands: misuse, names, errors, credentials, options, help, missing extras."""
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from durable_shuffle.jobs.cli import main
+from durable_shuffle.jobs.cli.app import app
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.testing.stored_job import stored_stage
+
+COMMANDS = ["ls", "inspect", "verify", "cat", "release", "storage-check", "demo", "bench"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ls", "carrier-pigeon://coop"], "exclusive create"),
+        (["ls", ""], "storage URL"),
+        (["ls", "URL", "nightyl"], "did you mean 'nightly'"),
+        (["ls", "URL", "../nightly"], "job must be"),
+        (["verify", "URL", "nightly", "order"], "did you mean 'orders'? stages here: lines"),
+        (["verify", "URL", "nightly", "lines"], "ambiguous, 2 match: lines-aaaa"),
+        (["inspect", "URL", "nightly", "lines-c"], "has no stage 'lines-c'"),
+        (["inspect", "URL", "nightly", "orders-"], "has no stage 'orders-'"),
+        (["cat", "URL", "nightly", "orders", "--partition", "5"], "partitions=5"),
+        (["cat", "URL", "nightly", "orders", "--partition", "-1"], "--partition"),
+        (["cat", "URL", "nightly", "orders", "--limit", "many"], "--limit"),
+        (["cat", "URL", "nightly", "orders", "--format", "xml"], "jsonl"),
+        (["release", "URL", "nightly", "--older-than", "soon"], "such as 7d"),
+        (["storage-check", "URL", "--processes", "1"], "two processes"),
+        (["ls", "URL", "--storage-option", "key=value"], "takes no options"),
+        (["ls", "URL", "--storage-options-env", "NO_SUCH_NAME"], "NO_SUCH_NAME"),
+        (["verify", "URL/empty"], "nothing to verify"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_misuse_is_told_in_words(
+    job: Any, run: Callable[..., Any], arguments: Sequence[str], message: str
+) -> None:
+    """Misuse exits with 2 and says what would be right."""
+    result = run(*(a.replace("URL", job.url) for a in arguments))
+    assert result.exit_code == 2
+    assert message in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("text", ["lines-a", "lines-aaaa", "folder"])
+def test_a_stage_may_be_named_shorter(job: Any, run: Callable[..., Any], text: str) -> None:
+    """The start of a folder's name, or all of it, names a stage."""
+    if text == "folder":
+        text = Path(job.lines.path.prefix).name
+    document = json.loads(run("inspect", job.url, "nightly", text, "--json").stdout)
+    assert document["stage"]["description"]["incarnation"] == job.lines.path.incarnation
+
+
+def test_an_exact_name_goes_before_a_longer_one(job: Any, run: Callable[..., Any]) -> None:
+    """A stage called like the start of another's folder is reached by its name."""
+    other = stored_stage(
+        job.log, LocalStorage(job.url), job="nightly", name="lines-a", fingerprint="f" * 32
+    )
+    document = json.loads(run("inspect", job.url, "nightly", "lines-a", "--json").stdout)
+    assert document["stage"]["description"]["incarnation"] == other.path.incarnation
+
+
+def test_json_errors_are_documents(job: Any, run: Callable[..., Any]) -> None:
+    """With --json a failure is one document on standard output, with the stable kind."""
+    result = run("cat", job.url, "nightly", "lines-b", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["kind"] == "not_ready"
+    result = run("ls", job.url, "nobody", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["kind"] == "invalid_input"
+
+
+def test_storage_check(tmp_path: Path, run: Callable[..., Any]) -> None:
+    """The contract is tried on the folder that is given, and nothing stays behind."""
+    result = run("storage-check", tmp_path, "--processes", 2, "--rounds", 2, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["passed"] is True
+    assert all(law["passed"] for law in document["laws"])
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", f"ftp://user:{SECRET}@host/x"],
+        ["ls", f"s3://b/x?secret={SECRET}"],
+        ["ls", "URL", "--storage-option", f"secret={SECRET}"],
+        ["ls", "URL", "--storage-option", SECRET],
+        ["ls", "URL", "--storage-options-env", "OPTIONS"],
+        ["ls", "URL", "--storage-options-env", "BROKEN"],
+    ],
+)
+def test_no_credential_in_any_output(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: Sequence[str],
+    debug: Sequence[str],
+) -> None:
+    """Whatever goes wrong, with --debug too, no secret is written."""
+    monkeypatch.setenv("OPTIONS", json.dumps({"client_kwargs": {"password": SECRET}}))
+    monkeypatch.setenv("BROKEN", f'{{"secret": "{SECRET}"')
+    given = [a.replace("URL", str(tmp_path)) for a in arguments]
+    result = CliRunner().invoke(app, [*given, *debug])
+    assert result.exit_code == 2
+    assert SECRET not in result.output
+    assert ("Traceback" in result.stderr) == bool(debug)
+
+
+def test_a_defect_is_one_line_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """An exception that nobody foresaw is one line and a hint, its secrets blanked."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(f"unforeseen {SECRET}")
+
+    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", fail)
+    result = run("ls", tmp_path, "--storage-option", f"secret={SECRET}")
+    assert result.exit_code == 1
+    assert "error: internal: RuntimeError: unforeseen ***" in result.stderr
+    assert "--debug" in result.stderr
+
+
+def test_storage_options_reach_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """Options of the environment and of the line are merged, the line wins, JSON is JSON."""
+    seen: list[object] = []
+
+    def record(url: str, options: object) -> LocalStorage:
+        seen.append(options)
+        return LocalStorage(url)
+
+    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", record)
+    monkeypatch.setenv("OPTIONS", '{"key": "a", "anon": true}')
+    given = ["anon=false", "token=x=y", 'kw={"n": 1}', 'digits="007"']
+    pairs = [part for one in given for part in ("--storage-option", one)]
+    assert run("ls", tmp_path, "--storage-options-env", "OPTIONS", *pairs).exit_code == 0
+    assert seen == [{"key": "a", "anon": False, "token": "x=y", "kw": {"n": 1}, "digits": "007"}]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command: str, run: Callable[..., Any]) -> None:
+    """Every command explains itself with examples and knows --json."""
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"durable-shuffle {command}" in result.stdout
+    assert "--json " in result.stdout
+
+
+@pytest.mark.parametrize(("command", "function"), [("demo", "run_demo"), ("bench", "run_bench")])
+def test_ready_made_runs(
+    command: str,
+    function: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any],
+) -> None:
+    """They get their options, their exit code is handed on, and --json gives their figures."""
+    seen = []
+
+    @dataclass
+    class Options:
+        scale: float
+        json_file: Path | None
+        data: Path | None
+        work: Path | None
+
+    def fake(options: Options, console: object) -> int:
+        seen.append((options.scale, options.data))
+        if options.json_file:
+            options.json_file.write_text('{"passed": false}')
+        console.print("some text")  # type: ignore[attr-defined]
+        return 1
+
+    fakes = {
+        "tpch_recovery": {"DemoOptions": Options, "run_demo": fake},
+        "bench_recovery": {"run_bench": fake},
+    }
+    for name, members in fakes.items():
+        module = types.ModuleType(name)
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, f"durable_shuffle.jobs.{name}", module)
+    result = run(command, "--scale", "0.5", "--data", tmp_path)
+    assert (result.exit_code, result.stdout) == (1, "some text\n")
+    result = run(command, "--json")
+    assert json.loads(result.stdout) == {"passed": False}
+    assert seen == [(0.5, tmp_path), (0.2, None)]
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
+    """Without Spark the runs say what to install."""
+    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.bench_recovery", None)
+    result = run("demo")
+    assert result.exit_code == 2
+    assert "pip install 'durable-shuffle[demo]'" in result.stderr
+
+
+def test_without_typer_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the extra `cli` the command says in one line what to install."""
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error == "the command line needs typer: pip install 'durable-shuffle[cli]'\n"
+
+
+def real_process(arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a shell where pyspark cannot be imported and a warning is an error."""
+    blocked = "import sys; sys.modules['pyspark'] = None"
+    code = f"{blocked}; from durable_shuffle.jobs.cli import main; main()"
+    command = f'"{sys.executable}" -W error -c "{code}" {arguments}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_no_spark_in_a_real_process(job: Any) -> None:
+    """The command runs without pyspark and writes nothing to standard error when all is well."""
+    done = real_process(f"verify {job.url}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all intact" in done.stdout
+
+
+def test_a_closed_pipe_is_quiet(job: Any) -> None:
+    """`cat | head` ends without a traceback."""
+    done = real_process(f"cat {job.url} nightly orders --format jsonl | head -n 1")
+    assert json.loads(done.stdout)["id"] == 0
+    assert done.stderr == ""

@@ -1,0 +1,20 @@
+"""What the tests of the shuffle layer share."""
+
+import random
+
+import pytest
+
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.testing.small_stage import SeededIds
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    """An empty storage."""
+    return MemoryStorage()
+
+
+@pytest.fixture
+def ids() -> SeededIds:
+    """Ids that are the same in every run."""
+    return SeededIds(random.Random(0))

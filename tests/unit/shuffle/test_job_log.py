@@ -1,0 +1,211 @@
+"""The job log: the newest claim wins, older drivers learn it at their next write and stop."""
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.shuffle.job_log import JobLog, read_job
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.records import (
+    JOB_RECORDS,
+    STAGE_RECORDS,
+    Claim,
+    Release,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
+
+A, B, C = "a" * 32, "b" * 32, "c" * 32
+
+
+def use(ids: SeededIds, generation: int, incarnation: str, fingerprint: str = "f" * 32) -> StageUse:
+    """A driver's STAGE record."""
+    return StageUse(ids.new_id(), generation, "stage", fingerprint, incarnation)
+
+
+def released(ids: SeededIds, incarnation: str, fingerprint: str = "f" * 32) -> StageReleased:
+    """A driver's RELEASED record."""
+    return StageReleased(ids.new_id(), 1, "stage", fingerprint, incarnation, "test")
+
+
+def path(incarnation: str, fingerprint: str = "f" * 32) -> StagePath:
+    """The path that such a record names."""
+    return StagePath("job", "stage", fingerprint, incarnation)
+
+
+def test_a_job_that_never_ran_reads_as_empty(storage: MemoryStorage) -> None:
+    """No owner, no stage; reading writes nothing."""
+    state = read_job(storage, "job")
+    assert (state.owner, state.generation, state.next_slot, state.order) == ("", 0, 0, [])
+    assert list(storage.list("")) == []
+
+
+@pytest.mark.requirement("R-F135-7")
+def test_generations_are_minted_by_the_log_and_rise(storage: MemoryStorage) -> None:
+    """Each claim gets the next number, whoever claims."""
+    assert [JobLog.claim(storage, "job", x).generation for x in (A, B, C)] == [1, 2, 3]
+    claims = [f for _, _, f in records_below(storage, "job/log/")]
+    assert [(c["generation"], c["record_id"]) for c in claims] == [(1, A), (2, B), (3, C)]
+
+
+@pytest.mark.requirement("R-F135-7")
+def test_the_older_driver_is_fenced_at_its_next_append(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Its record never stands; the message names both generations."""
+    older = JobLog.claim(storage, "job", A)
+    newer = JobLog.claim(storage, "job", B)
+    with pytest.raises(FencedError, match=r"generation 1.*generation 2"):
+        older.append(use(ids, 1, "1" * 32))
+    newer.append(use(ids, 2, "2" * 32))
+    assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "CLAIM", "STAGE"]
+    assert read_job(storage, "job").order == [path("2" * 32)]
+
+
+def test_a_fenced_driver_stays_fenced(storage: MemoryStorage, ids: SeededIds) -> None:
+    """After its first FencedError every further append and check is refused, too."""
+    older = JobLog.claim(storage, "job", A)
+    JobLog.claim(storage, "job", B)
+    for _ in range(3):
+        with pytest.raises(FencedError):
+            older.append(use(ids, 1, "1" * 32))
+        with pytest.raises(FencedError):
+            older.check_owner()
+    assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "CLAIM"]
+    assert older.generation == 1
+
+
+def test_check_owner_sees_a_newer_claim(storage: MemoryStorage) -> None:
+    """It passes while the claim is the newest, and raises from then on."""
+    older = JobLog.claim(storage, "job", A)
+    older.check_owner()
+    newer = JobLog.claim(storage, "job", B)
+    newer.check_owner()
+    with pytest.raises(FencedError):
+        older.check_owner()
+
+
+def test_on_conflict_fail_refuses_a_claimed_job(storage: MemoryStorage) -> None:
+    """ConflictError says how to take over; nothing was written, the owner goes on."""
+    owner = JobLog.claim(storage, "job", A, take_over=False)
+    with pytest.raises(ConflictError, match=r"generation 1.*take_over"):
+        JobLog.claim(storage, "job", B, take_over=False)
+    owner.check_owner()
+    assert len(list(storage.list("job/log/"))) == 1
+
+
+def test_two_drivers_that_claim_at_once_get_two_generations() -> None:
+    """A claim that loses its slot reads the winner and tries the next."""
+
+    class Raced(MemoryStorage):
+        """B claims between A's look and A's write."""
+
+        raced = False
+
+        def put_if_absent(self, key: str, data: bytes) -> object:
+            if not self.raced:
+                self.raced = True
+                JobLog.claim(self, "job", B)
+            return super().put_if_absent(key, data)
+
+    storage = Raced()
+    log = JobLog.claim(storage, "job", A)
+    assert log.generation == 2
+    claims = [f for _, _, f in records_below(storage, "job/log/")]
+    assert [(c["generation"], c["record_id"]) for c in claims] == [(1, B), (2, A)]
+    refused = Raced()
+    with pytest.raises(ConflictError):
+        JobLog.claim(refused, "job", A, take_over=False)
+    assert read_job(refused, "job").owner == B
+
+
+def test_a_copied_job_folder_is_refused_by_both_names(storage: MemoryStorage) -> None:
+    """The log knows whose it is."""
+    JobLog.claim(storage, "job", A)
+    storage.put_if_absent("copy/log/0000000000", storage.read("job/log/0000000000"))
+    for action in (lambda: read_job(storage, "copy"), lambda: JobLog.claim(storage, "copy", B)):
+        with pytest.raises(InvalidInputError, match=r"'copy'.*'job'"):
+            action()
+    assert len(list(storage.list("copy/"))) == 1
+
+
+def test_a_newer_layout_is_refused_before_anything_is_written(storage: MemoryStorage) -> None:
+    """The message names both versions."""
+    record = JOB_RECORDS.encode(Claim(A, "job", 1, 2))
+    storage.put_if_absent("job/log/0000000000", record)
+    with pytest.raises(IncompatibleError, match=r"found=2 supported=1"):
+        JobLog.claim(storage, "job", B)
+    assert len(list(storage.list(""))) == 1
+
+
+def test_a_driver_meets_a_newer_layout_while_it_runs(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """A newer library took over: the older one stops at its next write."""
+    log = JobLog.claim(storage, "job", A)
+    storage.put_if_absent("job/log/0000000001", JOB_RECORDS.encode(Claim(B, "job", 2, 2)))
+    with pytest.raises((IncompatibleError, FencedError)):
+        log.append(use(ids, 1, "1" * 32))
+    assert len(list(storage.list(""))) == 2
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "foreign"])
+def test_a_damaged_record_is_an_error_that_names_its_key(
+    storage: MemoryStorage, damage: str
+) -> None:
+    """Never skipped, never taken for the end of the log."""
+    JobLog.claim(storage, "job", A)
+    content = bytearray(storage.read("job/log/0000000000"))
+    if damage == "bit":
+        content[-3] ^= 4
+    elif damage == "cut":
+        del content[-1]
+    else:
+        content = bytearray(STAGE_RECORDS.encode(Release(A, 1, "test")))
+    storage.delete(["job/log/0000000000"])
+    storage.put_if_absent("job/log/0000000000", bytes(content))
+    with pytest.raises((CorruptDataError, IncompatibleError), match="job/log/0000000000"):
+        read_job(storage, "job")
+
+
+def test_the_newest_incarnation_of_a_stage_is_current(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Older ones stay listed, oldest first, until they are released."""
+    log = JobLog.claim(storage, "job", A)
+    for incarnation in ("1" * 32, "2" * 32, "1" * 32):
+        log.append(use(ids, 1, incarnation))
+    assert log.state.stages == {("stage", "f" * 32): path("1" * 32)}
+    assert log.state.order == [path("1" * 32), path("2" * 32)]
+    assert read_job(storage, "job") == log.state
+
+
+def test_a_released_stage_disappears(storage: MemoryStorage, ids: SeededIds) -> None:
+    """From the current stages and from the list; others stay."""
+    log = JobLog.claim(storage, "job", A)
+    log.append(use(ids, 1, "1" * 32))
+    log.append(use(ids, 1, "2" * 32, "e" * 32))
+    log.append(released(ids, "1" * 32))
+    for state in (log.state, read_job(storage, "job")):
+        assert state.stages == {("stage", "e" * 32): path("2" * 32, "e" * 32)}
+        assert state.order == [path("2" * 32, "e" * 32)]
+
+
+def test_releasing_an_old_incarnation_keeps_the_current_one(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """And a release that is repeated changes nothing."""
+    log = JobLog.claim(storage, "job", A)
+    log.append(use(ids, 1, "1" * 32))
+    log.append(use(ids, 1, "2" * 32))
+    for _ in range(2):
+        log.append(released(ids, "1" * 32))
+        assert log.state.stages == {("stage", "f" * 32): path("2" * 32)}
+        assert log.state.order == [path("2" * 32)]

@@ -1,0 +1,98 @@
+"""The slot log: one winner per slot, a bounded search for the end, no listing."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
+
+
+def filled(slots: int) -> CountingStorage:
+    """A storage whose log holds the slots 0 to `slots` - 1, written without the library."""
+    storage = MemoryStorage()
+    for slot in range(slots):
+        storage.put_if_absent(f"log/{slot:010d}", b"record %d" % slot)
+    return CountingStorage(storage)
+
+
+def test_append_creates_the_padded_object(storage: MemoryStorage) -> None:
+    """Slot 12 is the object 0000000012 with exactly the record's bytes."""
+    assert SlotLog(storage, "log/").append(12, b"x") == Won()
+    assert [(i.key, i.size_bytes) for i in storage.list("")] == [("log/0000000012", 1)]
+
+
+def test_the_second_append_loses_and_gets_the_winners_bytes(storage: MemoryStorage) -> None:
+    """Nothing is overwritten."""
+    log = SlotLog(storage, "log/")
+    assert log.append(0, b"first") == Won()
+    assert log.append(0, b"second") == Lost(b"first")
+    assert log.read(0) == b"first"
+
+
+def test_the_same_bytes_win_again(storage: MemoryStorage) -> None:
+    """Identical bytes are the author's own earlier try."""
+    log = SlotLog(storage, "log/")
+    assert log.append(0, b"mine") == Won()
+    assert log.append(0, b"mine") == Won()
+
+
+def test_an_empty_slot_reads_as_none(storage: MemoryStorage) -> None:
+    """Missing is None; a record of zero bytes is a record."""
+    log = SlotLog(storage, "log/")
+    assert log.read(0) is None
+    log.append(0, b"")
+    assert log.read(0) == b""
+
+
+def test_read_from_stops_at_the_first_empty_slot() -> None:
+    """Slots come in order, with their numbers; what stands behind a gap is not read."""
+    storage = filled(3)
+    storage.put_if_absent("log/0000000004", b"behind the gap")
+    log = SlotLog(storage, "log/")
+    assert list(log.read_from()) == [(s, b"record %d" % s) for s in range(3)]
+    assert list(log.read_from(2)) == [(2, b"record 2")]
+    assert list(log.read_from(3)) == []
+
+
+@given(slots=st.integers(0, 300), hint=st.integers(0, 600))
+def test_find_end_is_right_from_any_hint(slots: int, hint: int) -> None:
+    """The first empty slot is found from a hint below, at and above it, in few requests."""
+    storage = filled(slots)
+    assert SlotLog(storage, "log/").find_end(hint) == slots
+    distance = abs(slots - hint) if hint < slots else hint
+    assert storage.counts["read"] <= 3 + 2 * max(1, distance).bit_length()
+    assert storage.counts["list"] == 0
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 1000])
+def test_find_end_without_a_hint(slots: int) -> None:
+    """From 0 it takes at most twice the logarithm of the length."""
+    storage = filled(slots)
+    assert SlotLog(storage, "log/").find_end() == slots
+    assert storage.counts["read"] <= 2 + 2 * slots.bit_length()
+
+
+def test_eight_threads_append_to_one_slot_and_one_wins(storage: MemoryStorage) -> None:
+    """All losers get the winner's bytes; 100 rounds."""
+    log = SlotLog(storage, "log/")
+    for slot in range(100):
+        barrier, answers = threading.Barrier(8), [None] * 8
+
+        def append(i: int, slot=slot, barrier=barrier, answers=answers) -> None:
+            barrier.wait(10)
+            answers[i] = log.append(slot, b"thread %d" % i)
+
+        threads = [threading.Thread(target=append, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        winners = [i for i, answer in enumerate(answers) if answer == Won()]
+        assert len(winners) == 1
+        record = b"thread %d" % winners[0]
+        assert answers.count(Lost(record)) == 7
+        assert storage.read(f"log/{slot:010d}") == record

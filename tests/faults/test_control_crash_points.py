@@ -163,7 +163,8 @@ def test_driver_dies_at_every_call_of_a_release(
         else:
             assert_reads_right(stored, make_batches)
         release(stored.storage)
-        assert kinds(stored.storage, path.log_prefix) == ["DESCRIBE", "SEAL", "RELEASE"]
+        log = ["DESCRIBE", "SEAL", "RELEASE", "CLOSED"]
+        assert kinds(stored.storage, path.log_prefix) == log
         for p in range(PRODUCERS):
             prefix = path.producer_log_prefix(p)
             assert kinds(stored.storage, prefix) == ["COMMIT", "CLOSED"]

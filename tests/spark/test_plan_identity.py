@@ -216,6 +216,8 @@ def test_changed_expressions_differ(spark: SparkSession, table: DataFrame) -> No
         table.select(F.lit("").alias("x")),
         table.select(F.lit(None).cast("string").alias("x")),
         table.select(F.lit("null").alias("x")),
+        table.select(F.expr("typeof(1S)").alias("x")),
+        table.select(F.expr("typeof(1)").alias("x")),
         table.select(F.expr("array('a', null)").alias("x")),
         table.select(F.expr("array('a', 'null')").alias("x")),
         table.select(F.transform(F.array("k", "j"), lambda x, i: x).alias("x")),

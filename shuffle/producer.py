@@ -3,8 +3,7 @@
 Strategy: gather up to `writer_memory_bytes`, then write one segment; at the end one record in the
 producer's log makes all of it count, or nothing. Segment names hold the attempt's random id, so
 attempts never touch each other's objects. Deletes only what can never count: its own segments
-before its COMMIT was ever sent, when the storage refused every sending of it, or after it lost to
-another's.
+before its COMMIT was ever sent, or after it lost to another's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,6 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
     InvalidInputError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.producer_log import (
     Committed,
@@ -138,7 +136,8 @@ def run_producer(
         FencedError, AbortedError: the stage was released, or a cleaner gave this attempt up.
         OutcomeUnknownError: the storage did not say whether the commit took effect; the segments
             stay.
-        UnavailableError: the storage refused, a full disk for example; the segments were deleted.
+        UnavailableError: the storage refused, a full disk for example. Segments stay only if it
+            was the commit that was refused; a cleaner finds them.
     """
     log = stage.producer_log(producer)
     before = counting_commit(read_log(log))
@@ -155,7 +154,7 @@ def run_producer(
         raise
     try:
         committed = commit_attempt(log, commit)
-    except (AbortedError, FencedError, UnavailableError):
+    except (AbortedError, FencedError):
         _give_back(stage, writer.written_keys)
         raise
     won = committed.commit.record_id == attempt

@@ -58,7 +58,7 @@ def commit_attempt(log: SlotLog, commit: Commit) -> Committed:
         AbortedError: a cleaner aborted this attempt; nothing it wrote counts.
         FencedError: the stage was released; nothing it wrote counts.
         OutcomeUnknownError: the commit may stand now or later; nothing may be deleted.
-        UnavailableError: the commit does not stand and never will unless it is sent again.
+        UnavailableError: the storage refused the commit; still, failure is no reason to delete.
     """
     data = PRODUCER_RECORDS.encode(commit)
     aborted: set[str] = set()

@@ -58,7 +58,7 @@ class SlotLog:
         Raises:
             OutcomeUnknownError: still unknown after `tries` sendings. The record may stand in the
                 slot now or later: delete nothing that it names.
-            UnavailableError: none of the sendings took effect, and none will.
+            UnavailableError: the storage refused every sending, a full disk for example.
         """
         unknown = False
         pause = _FIRST_PAUSE_SECONDS

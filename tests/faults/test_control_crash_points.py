@@ -231,5 +231,5 @@ def test_sealing_after_the_release_is_refused(stage: StageHandle, ids: SeededIds
         seal(stage, PRODUCERS + 1, FIRST)
     with pytest.raises(NotFoundError, match="released"):
         seal(stage, PRODUCERS, FIRST)
-    assert kinds(stage.storage, stage.path.log_prefix) == ["DESCRIBE", "RELEASE"]
+    assert kinds(stage.storage, stage.path.log_prefix) == ["DESCRIBE", "RELEASE", "CLOSED"]
     assert list(stage.storage.list(stage.path.index_prefix)) == []

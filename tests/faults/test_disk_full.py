@@ -37,7 +37,11 @@ def mount_permitted(folder: Path) -> bool:
 def test_producer_meets_a_full_disk_and_later_succeeds(
     tmp_path: Path, place: str, kind: str
 ) -> None:
-    """UnavailableError that says what to do; as much space as before; then the same rows come."""
+    """UnavailableError that says what to do; then the same rows come and no space is lost.
+
+    An attempt that fails in a segment gives its space back at once. One whose COMMIT was refused
+    keeps its segments until a cleaner has aborted it: failure alone is no reason to delete.
+    """
     kind = kind if mount_permitted(tmp_path) else "simulated"
     command = (sys.executable, str(SCRIPT), str(tmp_path), place, kind)
     if kind == "real":
@@ -51,9 +55,13 @@ def test_producer_meets_a_full_disk_and_later_succeeds(
     assert "no space left" in seen["message"]
     assert "free space" in seen["message"]
     assert seen["records"] == []
-    assert seen["used_after"] == seen["used_before"]
+    if place == "segment":
+        assert seen["used_after"] == seen["used_before"]
+        if seen["kind"] == "real":
+            assert seen["free_lost"] == 0
+    else:
+        assert seen["used_after"] > seen["used_before"] + 4 * 300_000
     if seen["kind"] == "real":
-        assert seen["free_lost"] == 0
         assert list(tmp_path.iterdir()) == []  # all of it was on the small disk
     assert seen["won"]
     assert seen["segments"] == 4

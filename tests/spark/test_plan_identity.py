@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.splits import SPLIT_SETTINGS, identify_splits, split_settings
@@ -446,15 +447,28 @@ def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
     assert identify(nested).unresolved
 
 
-def test_unknown_things_are_named(spark: SparkSession, table: DataFrame, tmp_path: Path) -> None:
-    """A JVM function and a data source that is not made of files are unresolved by name."""
-    url = f"jdbc:derby:memory:{tmp_path.name};create=true"
-    options = {"url": url, "dbtable": "sysibm.sysdummy1"}
-    source = spark.read.format("jdbc").options(**options).load()
+class Generated(DataSource):
+    """A source that is not made of files."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "identity_generated"
+
+    def schema(self) -> str:
+        return "id long"
+
+    def reader(self, schema: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
+    """A data source that is not made of files is unresolved by name, also inside a join."""
+    session.dataSource.register(Generated)
+    source = session.read.format("identity_generated").load()
     (reason,) = identify(source).unresolved
-    assert "JDBCRelation" in reason
-    names = spark.range(1).join(source)
-    assert any("JDBCRelation" in reason for reason in identify(names).unresolved)
+    assert "identity_generated" in reason
+    files = session.read.parquet(write_table(tmp_path / "t"))
+    assert identify(files.join(source, "id")).unresolved == (reason,)
 
 
 def test_unpicklable_variable_of_a_function_is_named(table: DataFrame) -> None:

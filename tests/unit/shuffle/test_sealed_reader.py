@@ -244,6 +244,12 @@ def no_bytes(entries: np.ndarray) -> np.ndarray:
     return entries
 
 
+def more_bytes(entries: np.ndarray) -> np.ndarray:
+    """The first extent goes on into the frame behind it."""
+    entries["length"][0] += 8
+    return entries
+
+
 def gap(entries: np.ndarray) -> np.ndarray:
     """The first extent of producer 0 is left out."""
     return entries[1:]
@@ -272,7 +278,18 @@ def swapped(entries: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "tamper",
-    [more_rows, fewer_rows, no_rows, no_bytes, gap, no_producer, other_producer, twice, swapped],
+    [
+        more_rows,
+        fewer_rows,
+        no_rows,
+        no_bytes,
+        more_bytes,
+        gap,
+        no_producer,
+        other_producer,
+        twice,
+        swapped,
+    ],
 )
 def test_rows_are_reconciled_even_if_all_checksums_are_right(
     stage: StageHandle, sealed: Seal, tamper: Tamper

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def measuring(request: pytest.FixtureRequest) -> bool:
-    """True under --benchmark-enable; otherwise benchmarks run once, small, to see that they work."""
+    """True under --benchmark-enable; otherwise benchmarks run once, small, to see they work."""
     return not request.config.getoption("benchmark_disable")
 
 
@@ -41,3 +41,10 @@ def bench_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where generated data stays: BENCH_CACHE, else gone with the run."""
+    given = os.environ.get("BENCH_CACHE")
+    return Path(given) if given else tmp_path_factory.mktemp("data")

@@ -85,6 +85,7 @@ def crash_points() -> Callable[..., Iterator[tuple[CrashPoint, Calls]]]:
                 with pytest.raises(SimulatedCrash):
                     run(faulty, storage)
                 assert faulty.fired == 1
+                assert faulty.calls == clean.calls[:nth]  # the same calls up to the crash
                 yield CrashPoint(storage, nth, when), clean.calls
 
     return points

@@ -1,11 +1,10 @@
 """Stages on classic Spark: planned on a cloned session, run on just the missing producers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import pyarrow as pa
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
@@ -13,6 +12,8 @@ from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import arrow_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
 from durable_shuffle.jobs.preflight import is_local
 from durable_shuffle.jobs.tasks import (
     RESULT_SCHEMA,
@@ -53,23 +54,25 @@ class ClassicEngine:
     ) -> Planned:
         session = catalyst.planning_session(self._spark, {**_TRANSFER_CONF, **conf})
         shaped = catalyst.on_session(cast("ClassicFrame", with_partition_ids(df, cols, n)), session)
-        return Planned(
-            shaped,
-            catalyst.partition_count(shaped),
-            identify_splits(shaped),
-            catalyst.native_exchanges(shaped),
-            dict(conf),
-        )
+        with self._cutting_files_by(conf):
+            return Planned(
+                shaped,
+                catalyst.partition_count(shaped),
+                identify_splits(shaped),
+                catalyst.native_exchanges(shaped),
+                dict(conf),
+            )
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        out = planned.df.mapInArrow(function, RESULT_SCHEMA)
+        with self._cutting_files_by(planned.conf):
+            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
         context = self._spark.sparkContext
         before = context.getLocalProperty("spark.job.description")
         context.setJobDescription(label)
         try:
-            rows = context.runJob(out.rdd, list, list(producers))
+            rows = context.runJob(tasks, list, list(producers))
         finally:
             context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
         return [map_result(row.asDict()) for row in rows]
@@ -87,3 +90,24 @@ class ClassicEngine:
         )
         self._stage_of_rdd[rdd] = back.fingerprint
         return frame
+
+    @contextmanager
+    def _cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
+        """Give the user's session other split settings while a plan is made, then its own again.
+
+        A file scan asks the session in which it was read, not the one that plans it. Nothing is
+        touched if the session cuts like that anyway.
+        """
+        now = split_settings(self._spark)
+        wanted = {key: value for key, value in conf.items() if now.get(key) != value}
+        before = self._spark.conf.getAll
+        try:
+            for key, value in wanted.items():
+                self._spark.conf.set(key, value)
+            yield
+        finally:
+            for key in wanted:
+                if key in before:
+                    self._spark.conf.set(key, before[key])
+                else:
+                    self._spark.conf.unset(key)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from durable_shuffle.jobs.arrow_schema import arrow_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, map_result
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"

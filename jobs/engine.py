@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from pyspark.sql import Column, DataFrame
 
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
 
 

@@ -5,6 +5,7 @@ driver process and content, in a temporary folder.
 """
 
 import hashlib
+import re
 import tempfile
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 import durable_shuffle
 
 _FOLDERS = ("serialization", "shuffle", "recovery", "jobs")
+_ARCHIVE = re.compile(r"/durable_shuffle-[^/]*\.zip$")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -44,14 +46,17 @@ def make_archive(folder: Path) -> Path:
 
 
 def ship(spark: SparkSession) -> None:
-    """Make this package importable in the session's Python workers; safe to repeat."""
-    folder = Path(tempfile.mkdtemp(prefix="durable-shuffle-"))
-    archive = make_archive(folder)
+    """Make this package importable in the session's Python workers; safe to repeat.
+
+    On classic Spark the first call of an application decides: workers that came later would else
+    see another version of the code than those that are running.
+    """
+    if not is_connect(spark) and any(_ARCHIVE.search(f) for f in spark.sparkContext.listFiles):
+        return
+    archive = make_archive(Path(tempfile.mkdtemp(prefix="durable-shuffle-")))
     if is_connect(spark):
         spark.addArtifacts(str(archive), pyfile=True)
-        return
-    known = spark.sparkContext.listFiles
-    if not any(file.endswith(f"/{archive.name}") for file in known):  # Spark refuses a second path
+    else:
         spark.sparkContext.addPyFile(str(archive))
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -19,6 +18,7 @@ import durable_shuffle
 from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
 from durable_shuffle.jobs.engines import engine_for
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.tasks import map_function, read_function
 from durable_shuffle.recovery.resume import (

@@ -43,7 +43,7 @@ def revenue_per_order(
     map_hash_mib: int,
     reduce_hash_mib: int = REDUCE_HASH_MIB,
 ) -> DataFrame:
-    """Return one row per order: key, date, priority, revenue, lines, last date, a comment.
+    """Return one row per order: key, date, priority, revenue, lines, last date, a mode.
 
     With a durable `repartition` the producers run inside this call.
 
@@ -53,7 +53,7 @@ def revenue_per_order(
     """
     orders = spark.read.parquet(files.orders).select("o_orderkey", "o_orderdate", "o_orderpriority")
     lines = spark.read.parquet(files.lineitem).select(
-        "l_orderkey", "l_extendedprice", "l_discount", "l_shipdate", "l_comment"
+        "l_orderkey", "l_extendedprice", "l_discount", "l_shipdate", "l_shipmode"
     )
     orders = repartition(_costly(orders, map_hash_mib), "o_orderkey", "orders")
     lines = repartition(_costly(lines, map_hash_mib), "l_orderkey", "lineitem")
@@ -65,7 +65,7 @@ def revenue_per_order(
             revenue.cast("decimal(38,4)").alias("revenue"),
             F.count("*").alias("lines"),
             F.max("l_shipdate").alias("last_shipped"),
-            F.min("l_comment").alias("first_comment"),
+            F.min("l_shipmode").alias("first_mode"),
         )
     )
     return _costly(per_order, reduce_hash_mib)
@@ -74,7 +74,7 @@ def revenue_per_order(
 ORACLE_SQL = """
     SELECT o_orderkey, o_orderdate, o_orderpriority,
            CAST(sum(l_extendedprice * (1 - l_discount)) AS DECIMAL(38, 4)) AS revenue,
-           count(*) AS lines, max(l_shipdate) AS last_shipped, min(l_comment) AS first_comment
+           count(*) AS lines, max(l_shipdate) AS last_shipped, min(l_shipmode) AS first_mode
     FROM read_parquet('{orders}/*.parquet') JOIN read_parquet('{lineitem}/*.parquet')
       ON o_orderkey = l_orderkey
     GROUP BY o_orderkey, o_orderdate, o_orderpriority

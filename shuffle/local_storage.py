@@ -22,6 +22,7 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
 )
 from durable_shuffle.shuffle.clock import IdSource, RandomIds
 from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
@@ -133,8 +134,18 @@ class LocalStorage:
                 with suppress(OSError):
                     hidden.unlink()
             # Also if somebody else won: what is read now must not vanish in a power failure.
-            _sync_folder(path.parent)
+            self._sync_after_link(path)
         return created
+
+    def _sync_after_link(self, path: Path) -> None:
+        try:
+            _sync_folder(path.parent)
+        except OSError as error:
+            # the name stands already: nobody may take this for a write that left nothing behind
+            raise OutcomeUnknownError(
+                f"{self.description}: the folder of {path.name} could not be made durable "
+                f"({error.strerror}); read the object back before anything else is done"
+            ) from error
 
     def _open_new(self, hidden: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -6,7 +6,9 @@ attempts never touch each other's objects. Deletes only what can never count: it
 before its COMMIT was ever sent, or after it lost to another's.
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +34,8 @@ from durable_shuffle.shuffle.segments import build_segment, complete_extents
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
+
+_ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 IdBatch = tuple[pa.RecordBatch, npt.NDArray[np.unsignedinteger]]
 """A record batch and the partition id of each of its rows."""
@@ -139,6 +143,11 @@ def run_producer(
         UnavailableError: the storage refused, a full disk for example. Segments stay only if it
             was the commit that was refused; a cleaner finds them.
     """
+    if not 0 <= producer < producers or not _ATTEMPT.fullmatch(attempt):
+        raise InvalidInputError(
+            f"a producer must be below M={producers} and its attempt a random id of 32 "
+            f"hexadecimal digits: producer={producer} attempt={attempt!r}"
+        )
     log = stage.producer_log(producer)
     before = counting_commit(read_log(log))
     if before is not None:
@@ -181,12 +190,12 @@ def _checked(stage: StageHandle, batches: Iterable[IdBatch]) -> Iterator[IdBatch
 
 def _record_loss(log: SlotLog, committed: Committed, attempt: str) -> None:
     """Leave evidence that this attempt wrote although another's COMMIT stood: reports count it."""
-    abort_attempt(log, attempt, attempt, f"lost to {committed.commit.record_id}")
+    # evidence is best effort: the winner's result stands whether or not this is written
+    with suppress(DurableShuffleError):
+        abort_attempt(log, attempt, attempt, f"lost to {committed.commit.record_id}")
 
 
 def _give_back(stage: StageHandle, keys: list[str]) -> None:
-    try:
+    # orphans cost space, not correctness, and must not hide why we stop; a cleaner finds them
+    with suppress(DurableShuffleError):
         stage.storage.delete(keys)
-    except DurableShuffleError:
-        # orphans cost space, not correctness, and must not hide why we stop; a cleaner finds them
-        return

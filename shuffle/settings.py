@@ -34,9 +34,6 @@ class Settings:
     """Readers join neighbouring small frames up to about this many rows before handing them on:
     per-batch cost between Python and the JVM is about a millisecond."""
 
-    slot_tries: int = 8
-    """How often one record is sent for one slot while the outcome is unknown."""
-
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
@@ -50,7 +47,6 @@ class Settings:
             ("frame_bytes", 1024),
             ("max_frame_bytes", _MIB),
             ("read_batch_rows", 1),
-            ("slot_tries", 1),
             ("control_threads", 1),
         ):
             value = getattr(self, name)

@@ -78,9 +78,7 @@ def release(
             "dry_run": dry_run,
             "stages": [asdict(one) for one in shown],
         }
-        unfinished = any(
-            not read_state(open_stage(storage, path)).closed for path in copy.released
-        )
+        unfinished = any(not read_state(open_stage(storage, path)).closed for path in copy.released)
         if dry_run or not (paths or unfinished):
             call.emit(document, f"would release:\n{stage_table(shown)}" if paths else "no stages")
             return

@@ -17,7 +17,7 @@ __all__ = ["DurableShuffle", "DurableShuffleError", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "DurableShuffle":
-        from durable_shuffle.jobs.session import DurableShuffle  # noqa: PLC0415
+        from durable_shuffle.jobs.session import DurableShuffle
 
         return DurableShuffle
     raise AttributeError(f"module 'durable_shuffle' has no attribute {name!r}")

@@ -98,7 +98,9 @@ def test_rows_stand_where_spark_puts_them(
 def test_rows_and_groups_equal_duckdbs(session: SparkSession, shuffle: DurableShuffle) -> None:
     """Another engine, given the same rows by formula, finds the same rows and groups."""
     out = shuffle.repartition(frame(session), 5, "k")
-    source = "select case when i % 11 = 0 then null else i % 7 end as k, i as v from range(200) t(i)"
+    source = (
+        "select case when i % 11 = 0 then null else i % 7 end as k, i as v from range(200) t(i)"
+    )
     with duckdb.connect() as duck:
         rows = duck.sql(source).fetchall()
         groups = duck.sql(f"select k, count(*), sum(v) from ({source}) group by k").fetchall()
@@ -308,10 +310,7 @@ def test_a_thousand_partitions_of_ten_rows(session: SparkSession, shuffle: Durab
     """Few rows in many partitions: every row is in its place and the rest is empty."""
     session.conf.set("spark.sql.adaptive.enabled", "false")
     df = session.range(0, 10, 1, 2).selectExpr("id as k")
-    places = {
-        row.k: row.p
-        for row in df.selectExpr("k", "pmod(hash(k), 1000) as p").collect()
-    }
+    places = {row.k: row.p for row in df.selectExpr("k", "pmod(hash(k), 1000) as p").collect()}
     out = shuffle.repartition(df, 1000, "k")
     assert out.rdd.getNumPartitions() == 1000
     empty = next(p for p in range(1000) if p not in places.values())

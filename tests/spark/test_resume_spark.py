@@ -274,7 +274,9 @@ def test_random_rows_below_an_exchange_are_never_mixed(
 ) -> None:
     """Commits of a run whose exchange dealt rows out at random are of no use to another run."""
     df = session.range(0, 40, 1, 2).repartition(3, F.floor(F.rand(7) * 1000))
-    df = df.mapInArrow(counter.function, "id long").mapInArrow(breaker.function(2, after=2), "id long")
+    df = df.mapInArrow(counter.function, "id long").mapInArrow(
+        breaker.function(2, after=2), "id long"
+    )
     with pytest.raises(Exception, match="broken on purpose"):
         DurableShuffle(session, root, job="tests").repartition(df, 3, "id")
     assert committed_producers(root) == {0, 1}

@@ -47,7 +47,11 @@ def main(master: str, root: str, source: str, folder: str) -> None:
     shuffle = DurableShuffle(spark, root, job="tests")
     out = shuffle.repartition(df, 3, "k")
     rows = sorted(tuple(row) for row in out.collect())
-    answer = {**shuffle.report().to_dict(), "rows": rows, "cores": spark.sparkContext.defaultParallelism}
+    answer = {
+        **shuffle.report().to_dict(),
+        "rows": rows,
+        "cores": spark.sparkContext.defaultParallelism,
+    }
     print(json.dumps(answer), flush=True)
     spark.stop()
 

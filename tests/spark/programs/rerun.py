@@ -25,7 +25,9 @@ def double(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def through_module(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Change the first column by a function of the helper module."""
     for batch in batches:
-        yield pa.RecordBatch.from_pydict({"v": [helper.change(v) for v in batch.column(0).to_pylist()]})
+        yield pa.RecordBatch.from_pydict(
+            {"v": [helper.change(v) for v in batch.column(0).to_pylist()]}
+        )
 
 
 def main(root: str, inputs: str, value: int) -> None:
@@ -46,7 +48,9 @@ def main(root: str, inputs: str, value: int) -> None:
         "file": spark.read.parquet(f"{inputs}/table.parquet"),
         "pandas": spark.createDataFrame(pd.DataFrame({"v": values})),
         "arrow": spark.createDataFrame(pa.table({"v": values})),
-        "rdd": spark.createDataFrame(spark.sparkContext.parallelize([(v,) for v in values]), "v long"),
+        "rdd": spark.createDataFrame(
+            spark.sparkContext.parallelize([(v,) for v in values]), "v long"
+        ),
     }
     answer = {}
     shuffle = DurableShuffle(spark, root, job="tests")

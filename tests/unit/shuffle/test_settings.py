@@ -23,7 +23,6 @@ def test_defaults_are_accepted_and_frozen() -> None:
         ("frame_bytes", 1024),
         ("max_frame_bytes", 1 << 20),
         ("read_batch_rows", 1),
-        ("slot_tries", 1),
         ("control_threads", 1),
     ],
 )

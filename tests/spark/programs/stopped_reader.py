@@ -1,0 +1,25 @@
+"""A reader that stops in the middle: `stopped_reader.py ROOT STAGE`; one JSON line at that point."""
+
+import json
+import sys
+
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import open_stage, require_seal
+
+
+def main(root: str, folder: str) -> None:
+    """Read one batch of partition 0 and hold it until killed."""
+    name, fingerprint, incarnation = folder.rsplit("-", 2)
+    stage = open_stage(LocalStorage(root), StagePath("tests", name, fingerprint, incarnation))
+    batches = read_subpartition(stage, require_seal(stage), 0, Settings())
+    batch = next(batches)
+    print(json.dumps({"rows": batch.num_rows}), flush=True)
+    sys.stdin.readline()
+    print(json.dumps({"rows": sum(b.num_rows for b in batches)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,297 @@
+"""Several drivers, dead ones, killed executors, twins of one producer and readers that end.
+
+Moments are reached by gates that are files or pipes, never by time; processes end by SIGKILL.
+"""
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import durable_shuffle
+from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.local_cluster import cluster_environment
+from durable_shuffle.jobs.tasks import map_function
+from durable_shuffle.serialization.errors import ConflictError, FencedError
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import open_stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+EXPECTED = sorted((i % 7, i) for i in range(40))
+
+
+def numbers(session: SparkSession, partitions: int = 4) -> DataFrame:
+    return session.range(0, 40, 1, partitions).selectExpr("id % 7 as k", "id as v")
+
+
+def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in df.collect())
+
+
+def stage_folder(root: str) -> str:
+    """Name of the one stage below the job."""
+    (folder,) = (p.name for p in Path(root, "tests").iterdir() if p.name.startswith("repartition-"))
+    return folder
+
+
+def hashes(root: str) -> dict[str, str]:
+    """Every file below the root with a digest of its bytes, hidden ones too."""
+    files = (p for p in Path(root).rglob("*") if p.is_file())
+    return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    """Poll a condition; the bound fails the test."""
+    deadline = time.monotonic() + 300
+    while not there():
+        assert time.monotonic() < deadline, "the moment never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.requirement("R-F135-7")
+def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:
+    """The newest driver works, the older one stops at its next write and can still read."""
+    df = numbers(session)
+    older = DurableShuffle(session, root, job="tests")
+    out = older.repartition(df, 3, "k")
+    newer = DurableShuffle(session, root, job="tests")
+    assert (older.generation, newer.generation) == (1, 2)
+    for write in (lambda: older.repartition(df, 4, "k"), lambda: older.durable(df), older.release):
+        with pytest.raises(FencedError, match="mine=generation 1, newest=generation 2"):
+            write()
+    assert rows_of(newer.repartition(df, 4, "k")) == EXPECTED
+    assert rows_of(out) == EXPECTED
+    assert len(newer.stages()) == 2
+
+
+@pytest.mark.requirement("R-F135-7")
+def test_older_process_is_fenced(session: SparkSession, root: str, programs: Any) -> None:
+    """Of two processes, whose tasks all have attempt number 0, the one that claimed first stops."""
+    older = programs.start("waiting_driver", root)
+    assert programs.answer(older) == {"generation": 1}
+    newer = DurableShuffle(session, root, job="tests")
+    assert newer.generation == 2
+    before = hashes(root)
+    programs.tell(older, "go")
+    answer = programs.answer(older)
+    assert answer["kind"] == "fenced"
+    assert "another driver took over job 'tests'" in answer["message"]
+    assert {key: hashes(root)[key] for key in before} == before
+    assert newer.stages() == []
+    assert rows_of(newer.repartition(numbers(session), 3, "k")) == EXPECTED
+
+
+def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
+    session: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """It stops although all its producers committed; the newer driver uses their commits."""
+    at_gate, gate = str(tmp_path / "at-gate"), str(tmp_path / "gate")
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 3:
+            open(at_gate, "w").close()  # noqa: PTH123, SIM115 - in a worker
+            deadline = time.monotonic() + 300
+            while not os.path.exists(gate) and time.monotonic() < deadline:  # noqa: PTH110
+                time.sleep(0.02)
+        yield from batches
+
+    df = numbers(session).mapInArrow(wait, "k long, v long")
+    older = DurableShuffle(session, root, job="tests")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(older.repartition, df, 3, "k")
+        wait_until(lambda: Path(at_gate).exists() or running.done())
+        newer = DurableShuffle(session, root, job="tests")
+        Path(gate).touch()
+        with pytest.raises(FencedError, match="newest=generation 2"):
+            running.result()
+    assert [stage.sealed for stage in newer.stages()] == [False]
+    assert rows_of(newer.repartition(df, 3, "k")) == EXPECTED
+    (stage,) = newer.report().stages
+    assert (stage.decision, stage.producers_run, stage.producers_reused) == ("resume", 0, 4)
+
+
+def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> None:
+    """`on_conflict="fail"` takes a new job and no other; the first driver is not disturbed."""
+    first = DurableShuffle(session, root, job="tests", on_conflict="fail")
+    with pytest.raises(ConflictError, match="job 'tests' is claimed by generation 1"):
+        DurableShuffle(session, root, job="tests", on_conflict="fail")
+    assert DurableShuffle(session, root, job="other", on_conflict="fail").generation == 1
+    assert rows_of(first.repartition(numbers(session), 3, "k")) == EXPECTED
+
+
+@pytest.mark.parametrize("first_to_commit", ["orphan", "new driver"])
+def test_orphan_of_a_dead_driver(
+    session: SparkSession,
+    root: str,
+    breaker: Any,
+    programs: Any,
+    committed_producers: Callable[[str], set[int]],
+    first_to_commit: str,
+) -> None:
+    """A worker that commits after its driver died wins or loses as a whole: rows are right."""
+    df = numbers(session).mapInArrow(breaker.function(3, after=3), "k long, v long")
+    with pytest.raises(Exception, match="broken on purpose"):
+        DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    assert committed_producers(root) == {0, 1, 2}
+    breaker.mend()
+    orphan = programs.start("late_producer", root, stage_folder(root), 3, 30, 40)
+    assert programs.answer(orphan) == {"at": "commit"}
+    shuffle = DurableShuffle(session, root, job="tests")
+    if first_to_commit == "orphan":
+        programs.tell(orphan, "go")
+        assert programs.answer(orphan) == {"outcome": "won"}
+        out = shuffle.repartition(df, 3, "k")
+    else:
+        out = shuffle.repartition(df, 3, "k")
+        assert rows_of(out) == EXPECTED
+        sealed = hashes(root)
+        programs.tell(orphan, "go")
+        assert programs.answer(orphan)["outcome"] in ("lost", "aborted")
+        assert {key: hashes(root).get(key) for key in sealed} == sealed
+    assert rows_of(out) == EXPECTED
+    (stage,) = shuffle.report().stages
+    ran = 0 if first_to_commit == "orphan" else 1
+    assert (stage.producers_run, stage.producers_reused) == (ran, 4 - ran)
+    assert len(list(Path(root).rglob("*.seg"))) == 4, "one segment per producer, no orphan is left"
+    again = DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
+    assert rows_of(again) == EXPECTED
+
+
+def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) -> None:
+    """SIGKILL of an executor process: the rest is run elsewhere, nothing that committed again."""
+    folder = tmp_path / "gate"
+    (folder / "runs").mkdir(parents=True)
+    driver = programs.start(
+        "cluster_driver", root, folder, env=cluster_environment(tmp_path, os.environ)
+    )
+    worker = folder / "worker"
+    wait_until(lambda: worker.exists() or driver.poll() is not None)
+    assert driver.poll() is None, "the driver ended early"
+    executor = _ancestor(int(worker.read_text()), "CoarseGrainedExecutorBackend")
+    assert os.getsid(executor) == driver.pid, "only processes of that driver are killed"
+    os.kill(executor, signal.SIGKILL)
+    answer = programs.answer(driver)
+    assert [tuple(row) for row in answer["rows"]] == EXPECTED
+    (stage,) = answer["stages"]
+    assert (stage["producers"], stage["producers_run"], stage["producers_rerun"]) == (6, 6, 0)
+    assert stage["retries"] >= 1
+    runs = {int(p.name): len(p.read_text().splitlines()) for p in (folder / "runs").iterdir()}
+    assert (set(runs), runs[2]) == (set(range(6)), 2)
+    assert sum(runs.values()) <= 8, "at most the tasks of one executor ran twice"
+
+
+def _ancestor(pid: int, command: str) -> int:
+    """The nearest process at or above `pid` whose command line holds `command`."""
+    while command not in Path(f"/proc/{pid}/cmdline").read_text():
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        pid = int(fields[1])
+        assert pid > 1, f"no {command} above the worker"
+    return pid
+
+
+def test_twin_of_a_producer_returns_the_winners_result(
+    session: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Two attempts of one producer that both wrote end with one COMMIT, which both report."""
+    folder = tmp_path / "twins"
+    folder.mkdir()
+    meeting = str(folder)
+
+    def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches  # all rows are handed on before the twins wait for each other
+        open(f"{meeting}/{context.taskAttemptId()}", "w").close()  # noqa: PTH123, SIM115
+        deadline = time.monotonic() + 300
+        while len(os.listdir(meeting)) < 2 and time.monotonic() < deadline:  # noqa: PTH208
+            time.sleep(0.02)
+
+    engine = ClassicEngine(session)
+    shuffle = DurableShuffle(session, root, job="tests", reuse="never")
+    df = numbers(session, 2)
+    # the stage is made by a run that cannot end, so that it is described and not sealed
+    with pytest.raises(Exception, match="refuse"):
+        shuffle.repartition(df.mapInArrow(_refuse(), "k long, v long"), 3, "k")
+    name, fingerprint, incarnation = stage_folder(root).rsplit("-", 2)
+    stage = open_stage(LocalStorage(root), StagePath("tests", name, fingerprint, incarnation))
+    function = map_function(
+        stage,
+        producers=2,
+        settings=Settings(),
+        tries=1,
+        version=durable_shuffle.__version__,
+    )
+    met = df.mapInArrow(meet, "k long, v long")
+    planned = engine.plan(met, ("k",), 3, engine.planning_settings())
+    results = engine.run(planned, function, [1, 1], "twins")
+    assert len({result.committed.commit.record_id for result in results}) == 1
+    assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]
+    attempts = {p.name.split("-")[1] for p in Path(root).rglob("p000001-*.seg")}
+    assert attempts == {results[0].committed.commit.record_id}, "the loser's segment is gone"
+
+
+def _refuse() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise RuntimeError("refuse")
+
+    return refuse
+
+
+@pytest.mark.requirement("R-F135-1")
+def test_killed_reader_changes_no_byte(session: SparkSession, root: str, programs: Any) -> None:
+    """A reader SIGKILLed in the middle of a partition leaves every object as it was."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    out = shuffle.repartition(numbers(session), 1, "k")
+    before = hashes(root)
+    reader = programs.start("stopped_reader", root, stage_folder(root))
+    assert 0 < programs.answer(reader)["rows"] < 40
+    programs.kill(reader)
+    assert reader.returncode == -signal.SIGKILL
+    assert hashes(root) == before
+    assert rows_of(out) == EXPECTED
+    assert hashes(root) == before
+
+
+@pytest.mark.requirement("R-F135-1")
+def test_killed_worker_changes_no_byte(session: SparkSession, root: str) -> None:
+    """A Python worker killed while it reads fails that job and no other, and changes nothing."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    out = shuffle.repartition(numbers(session), 2, "k")
+    before = hashes(root)
+
+    def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import signal
+
+        for _ in batches:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from ()
+
+    with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+        out.mapInArrow(die, "k long").collect()
+    assert hashes(root) == before
+    assert rows_of(out) == EXPECTED

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from durable_shuffle.jobs.preflight import default_url, preflight
 from durable_shuffle.jobs.report import Report, StageReport
 from durable_shuffle.jobs.ship import ship
-from durable_shuffle.jobs.stage_runner import Explanation, StageRequest, StageRunner
+from durable_shuffle.jobs.stage_request import StageRequest
+from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed

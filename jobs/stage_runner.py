@@ -5,21 +5,18 @@ look into the job log, decide (recovery/resume.py), describe or reuse, run what 
 hand the read side back. Every step that changes truth wins a slot first.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import durable_shuffle
-from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
 from durable_shuffle.jobs.engines import engine_for
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
+from durable_shuffle.jobs.stage_request import CheckedRequest, StageRequest, check_request
 from durable_shuffle.jobs.tasks import map_function, read_function
 from durable_shuffle.recovery.resume import (
     Decision,
@@ -32,19 +29,16 @@ from durable_shuffle.recovery.resume import (
     explain_miss,
 )
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
-from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath, check_name
-from durable_shuffle.shuffle.partitioner import check_partition_count
+from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
 from durable_shuffle.shuffle.records import Describe, Seal, StageUse
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import (
-    PASSTHROUGH,
     StageHandle,
     describe_stage,
     open_stage,
@@ -52,16 +46,6 @@ from durable_shuffle.shuffle.stage import (
     seal_stage,
 )
 from durable_shuffle.shuffle.storage import Storage
-
-
-@dataclass(frozen=True, slots=True)
-class StageRequest:
-    """What the user asked for. `n` None: keep the partitions (`durable`)."""
-
-    df: DataFrame
-    name: str
-    n: int | None
-    cols: tuple[str | Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +60,6 @@ class Explanation:
 
     def __str__(self) -> str:
         return f"{self.name}-{self.fingerprint}: {'hit' if self.hit else 'miss'}, {self.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    fingerprint: str
-    components: dict[str, str]
-    unresolved: tuple[str, ...]
-    unstable: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """A request whose arguments are right."""
-
-    df: DataFrame
-    name: str
-    n: int | None
-    cols: tuple[str | Column, ...]
-    partitioner: str
-    key_positions: tuple[int, ...]
 
 
 class StageRunner:
@@ -121,8 +85,8 @@ class StageRunner:
 
     def explain(self, request: StageRequest) -> Explanation:
         """Say what `run` would do."""
-        checked = self._check(request)
-        identity = self._identify(checked)
+        checked = check_request(request, self._engine)
+        identity = identify_stage(checked, self._engine, self._version, self._ids)
         stage = self._stored(checked, identity)
         decision, _ = self._decide(checked, identity, stage, "auto")
         return Explanation(
@@ -132,8 +96,8 @@ class StageRunner:
     def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
         start, requests = self._clock.monotonic(), self._storage.total
-        checked = self._check(request)
-        identity = self._identify(checked)
+        checked = check_request(request, self._engine)
+        identity = identify_stage(checked, self._engine, self._version, self._ids)
         stage = self._stored(checked, identity)
         decision, planned = self._decide(checked, identity, stage, self._policy)
         if isinstance(decision, Fresh) or stage is None:
@@ -201,62 +165,14 @@ class StageRunner:
         )
         return frame, report
 
-    def _check(self, request: StageRequest) -> _Checked:
-        check_name("name", request.name)
-        df = request.df
-        if not hasattr(df, "mapInArrow"):
-            raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
-        if df.isStreaming:
-            raise InvalidInputError(
-                "a streaming DataFrame cannot be stored as one stage: wrap the batch inside "
-                "foreachBatch"
-            )
-        if request.n is not None:
-            check_partition_count(request.n)
-        check_columns(df.schema)
-        if not request.cols:
-            kind = PASSTHROUGH if request.n is None else "round_robin"
-            return _Checked(df, request.name, request.n, (), kind, ())
-        try:
-            keys = df.select(*request.cols).schema
-        except AnalysisException as e:
-            shown = ", ".join(str(c) for c in request.cols)
-            raise InvalidInputError(
-                f"key column not usable: asked for {shown}; columns are "
-                f"{', '.join(df.columns)} ({e.getCondition() or 'analysis failed'})"
-            ) from e
-        for field in keys:
-            check_key(field.name, field.dataType)
-        positions = self._engine.key_positions(df, request.cols)
-        return _Checked(df, request.name, request.n, request.cols, "hash", positions)
-
-    def _identify(self, checked: _Checked) -> _Identity:
-        plan: PlanIdentity = self._engine.identify(checked.df)
-        components = dict(plan.components)
-        keys: object = checked.key_positions
-        if checked.cols and not checked.key_positions:  # computed keys
-            with_keys = self._engine.identify(checked.df.select("*", *_aliased(checked.cols)))
-            keys = with_keys.components.get("plan", "")
-        components["partitioning"] = _digest([checked.partitioner, checked.n, keys])
-        if self._version is not None:
-            components["version"] = _digest(self._version)
-        elif plan.unresolved:
-            components["unresolved"] = self._ids.new_id()
-        if self._version is not None and plan.unresolved:
-            unresolved: tuple[str, ...] = ()
-        else:
-            unresolved = plan.unresolved
-        fingerprint = _digest(sorted(components.items()))
-        return _Identity(fingerprint, components, unresolved, plan.unstable_below_exchange)
-
-    def _stored(self, checked: _Checked, identity: _Identity) -> StageHandle | None:
+    def _stored(self, checked: CheckedRequest, identity: StageIdentity) -> StageHandle | None:
         path = self._log.state.stages.get((checked.name, identity.fingerprint))
         return open_stage(self._storage, path) if path else None
 
     def _decide(
         self,
-        checked: _Checked,
-        identity: _Identity,
+        checked: CheckedRequest,
+        identity: StageIdentity,
         stage: StageHandle | None,
         policy: ReusePolicy,
     ) -> tuple[Decision, Planned | None]:
@@ -281,7 +197,7 @@ class StageRunner:
         )
         return decision, None if isinstance(decision, Fresh) else planned
 
-    def _why_miss(self, checked: _Checked, identity: _Identity) -> str:
+    def _why_miss(self, checked: CheckedRequest, identity: StageIdentity) -> str:
         if identity.unresolved:
             return (
                 f"cannot be recognised in another run: {'; '.join(identity.unresolved)}; give "
@@ -293,10 +209,12 @@ class StageRunner:
         stored = open_stage(self._storage, others[-1]).describe.components
         return explain_miss(identity.components, stored)
 
-    def _plan(self, checked: _Checked, conf: Mapping[str, str]) -> Planned:
+    def _plan(self, checked: CheckedRequest, conf: Mapping[str, str]) -> Planned:
         return self._engine.plan(checked.df, checked.cols, checked.n, conf)
 
-    def _describe(self, checked: _Checked, identity: _Identity, planned: Planned) -> StageHandle:
+    def _describe(
+        self, checked: CheckedRequest, identity: StageIdentity, planned: Planned
+    ) -> StageHandle:
         partitioner, partitions = checked.partitioner, checked.n
         if partitions is None:
             partitions = planned.producers
@@ -334,7 +252,7 @@ class StageRunner:
             found = list(pool.map(read, range(producers)))
         return {p: c for p, c in enumerate(found) if c is not None}
 
-    def _read(self, checked: _Checked, stage: StageHandle, seal: Seal) -> DataFrame:
+    def _read(self, checked: CheckedRequest, stage: StageHandle, seal: Seal) -> DataFrame:
         back = ReadBack(
             function=read_function(
                 StageHandle(self._task_storage, stage.path, stage.describe),
@@ -349,14 +267,3 @@ class StageRunner:
             fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
         )
         return self._engine.read(checked.df, back)
-
-
-def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:
-    from pyspark.sql import functions as F
-
-    return [(F.col(c) if isinstance(c, str) else c).alias(f"key{i}") for i, c in enumerate(cols)]
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -69,11 +69,13 @@ class RunCounter:
         folder = str(self._folder)
 
         def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pathlib import Path
+
             from pyspark import TaskContext
 
             context = TaskContext.get()
             assert context is not None
-            with open(f"{folder}/{context.partitionId()}", "a") as file:  # noqa: PTH123 - in a worker
+            with Path(folder, str(context.partitionId())).open("a") as file:
                 file.write("run\n")
             yield from batches
 
@@ -100,7 +102,7 @@ class Breaker:
     def __init__(self, folder: Path, root: str) -> None:
         folder.mkdir()
         self._mended = folder / "mended"
-        self._slots = f"{root}/*/*/producers/p*/{0:010d}"
+        self._root = root
 
     def function(
         self, partition: int, *, after: int
@@ -110,20 +112,19 @@ class Breaker:
         Args:
             after: how many producers commit before the failure.
         """
-        mended, slots = str(self._mended), self._slots
+        mended, root, slots = str(self._mended), self._root, f"*/*/producers/p*/{0:010d}"
 
         def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import glob
-            import os
             import time
+            from pathlib import Path
 
             from pyspark import TaskContext
 
             context = TaskContext.get()
             assert context is not None
-            if context.partitionId() == partition and not os.path.exists(mended):  # noqa: PTH110
+            if context.partitionId() == partition and not Path(mended).exists():
                 deadline = time.monotonic() + 120
-                while len(glob.glob(slots)) < after and time.monotonic() < deadline:  # noqa: PTH207
+                while len(list(Path(root).glob(slots))) < after and time.monotonic() < deadline:
                     time.sleep(0.02)
                 raise RuntimeError("broken on purpose")
             yield from batches

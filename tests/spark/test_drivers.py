@@ -100,17 +100,17 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
     at_gate, gate = str(tmp_path / "at-gate"), str(tmp_path / "gate")
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
         import time
+        from pathlib import Path
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 3:
-            open(at_gate, "w").close()  # noqa: PTH123, SIM115 - in a worker
+            Path(at_gate).touch()
             deadline = time.monotonic() + 300
-            while not os.path.exists(gate) and time.monotonic() < deadline:  # noqa: PTH110
+            while not Path(gate).exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
         yield from batches
 
@@ -217,17 +217,17 @@ def test_twin_of_a_producer_returns_the_winners_result(
     meeting = str(folder)
 
     def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
         import time
+        from pathlib import Path
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         yield from batches  # all rows are handed on before the twins wait for each other
-        open(f"{meeting}/{context.taskAttemptId()}", "w").close()  # noqa: PTH123, SIM115
+        Path(meeting, str(context.taskAttemptId())).touch()
         deadline = time.monotonic() + 300
-        while len(os.listdir(meeting)) < 2 and time.monotonic() < deadline:  # noqa: PTH208
+        while len(list(Path(meeting).iterdir())) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
 
     engine = ClassicEngine(session)

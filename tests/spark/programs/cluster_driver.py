@@ -20,18 +20,18 @@ def main(root: str, folder: str) -> None:
     def gated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import time
+        from pathlib import Path
 
         from pyspark import TaskContext
 
-        producer = TaskContext.get().partitionId()
-        with open(f"{folder}/runs/{producer}", "a") as file:
+        producer, gate = TaskContext.get().partitionId(), Path(folder)
+        with (gate / "runs" / str(producer)).open("a") as file:
             file.write("run\n")
-        if producer == 2 and not os.path.exists(f"{folder}/worker"):
-            with open(f"{folder}/worker.new", "w") as file:
-                file.write(str(os.getpid()))
-            os.rename(f"{folder}/worker.new", f"{folder}/worker")
+        if producer == 2 and not (gate / "worker").exists():
+            (gate / "worker.new").write_text(str(os.getpid()))
+            (gate / "worker.new").rename(gate / "worker")
             deadline = time.monotonic() + 300
-            while not os.path.exists(f"{folder}/open") and time.monotonic() < deadline:
+            while not (gate / "open").exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
         yield from batches
 

@@ -20,19 +20,18 @@ def main(master: str, root: str, source: str, folder: str) -> None:
     """Store one stage and print it."""
 
     def gated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
         import time
+        from pathlib import Path
 
         from pyspark import TaskContext
 
         producer = TaskContext.get().partitionId()
-        with open(f"{folder}/runs/{producer}", "a") as file:
+        with Path(folder, "runs", str(producer)).open("a") as file:
             file.write("run\n")
-        tries = 0
-        while producer == GATED and not os.path.exists(f"{folder}/open"):
+        deadline = time.monotonic() + 300
+        while producer == GATED and not Path(folder, "open").exists():
             time.sleep(0.02)
-            tries += 1
-            if tries > 10_000:
+            if time.monotonic() > deadline:
                 raise TimeoutError("nobody opened the gate")
         yield from batches
 

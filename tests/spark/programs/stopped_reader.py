@@ -1,4 +1,4 @@
-"""A reader that stops in the middle: `stopped_reader.py ROOT STAGE`; one JSON line at that point."""
+"""A reader that stops in the middle: `stopped_reader.py ROOT STAGE`; says so in a line of JSON."""
 
 import json
 import sys

@@ -1,0 +1,62 @@
+"""The identity of a requested stage: its plan, its keys and what the user vouches for.
+
+Two requests with equal fingerprints give equal subpartitions, so one may read what the other wrote.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.stage_request import CheckedRequest
+from durable_shuffle.shuffle.clock import IdSource
+
+
+@dataclass(frozen=True, slots=True)
+class StageIdentity:
+    """What a stage is called on storage, and why."""
+
+    fingerprint: str
+    components: dict[str, str]
+    """Aspect -> digest; the fingerprint is the digest of these."""
+    unresolved: tuple[str, ...]
+    """Why no other run can recognise it; empty if it can, or if the user gave a version."""
+    unstable: tuple[str, ...]
+    """Non-deterministic expressions below a native exchange."""
+
+
+def identify_stage(
+    checked: CheckedRequest, engine: Engine, version: str | None, ids: IdSource
+) -> StageIdentity:
+    """Return the identity of a stage.
+
+    Args:
+        version: vouches for what cannot be resolved; None makes such a stage unique to this call.
+    """
+    plan = engine.identify(checked.df)
+    components = dict(plan.components)
+    keys: object = checked.key_positions
+    if checked.cols and not checked.key_positions:  # computed keys
+        with_keys = engine.identify(checked.df.select("*", *_aliased(checked.cols)))
+        keys = with_keys.components.get("plan", "")
+    components["partitioning"] = _digest([checked.partitioner, checked.n, keys])
+    unresolved = plan.unresolved
+    if version is not None:
+        components["version"] = _digest(version)
+        unresolved = ()
+    elif unresolved:
+        components["unresolved"] = ids.new_id()
+    fingerprint = _digest(sorted(components.items()))
+    return StageIdentity(fingerprint, components, unresolved, plan.unstable_below_exchange)
+
+
+def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:
+    return [(F.col(c) if isinstance(c, str) else c).alias(f"key{i}") for i, c in enumerate(cols)]
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,71 @@
+"""What a user asks for, and the checks it must pass before anything is written."""
+
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+
+from durable_shuffle.jobs.column_types import check_columns, check_key
+from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.layout import check_name
+from durable_shuffle.shuffle.partitioner import check_partition_count
+from durable_shuffle.shuffle.stage import PASSTHROUGH
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """What the user asked for. `n` None: keep the partitions (`durable`)."""
+
+    df: DataFrame
+    name: str
+    n: int | None
+    cols: tuple[str | Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A request whose arguments are right."""
+
+    df: DataFrame
+    name: str
+    n: int | None
+    cols: tuple[str | Column, ...]
+    partitioner: str
+    key_positions: tuple[int, ...]
+    """Positions of the key columns; empty without keys or if a key is computed."""
+
+
+def check_request(request: StageRequest, engine: Engine) -> CheckedRequest:
+    """Return the request with its partitioner.
+
+    Raises:
+        InvalidInputError: names what is wrong: the label, n, a column or its type.
+    """
+    check_name("name", request.name)
+    df = request.df
+    if not hasattr(df, "mapInArrow"):
+        raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
+    if df.isStreaming:
+        raise InvalidInputError(
+            "a streaming DataFrame cannot be stored as one stage: wrap the batch inside "
+            "foreachBatch"
+        )
+    if request.n is not None:
+        check_partition_count(request.n)
+    check_columns(df.schema)
+    if not request.cols:
+        kind = PASSTHROUGH if request.n is None else "round_robin"
+        return CheckedRequest(df, request.name, request.n, (), kind, ())
+    try:
+        keys = df.select(*request.cols).schema
+    except AnalysisException as e:
+        shown = ", ".join(str(c) for c in request.cols)
+        raise InvalidInputError(
+            f"key column not usable: asked for {shown}; columns are "
+            f"{', '.join(df.columns)} ({e.getCondition() or 'analysis failed'})"
+        ) from e
+    for field in keys:
+        check_key(field.name, field.dataType)
+    positions = engine.key_positions(df, request.cols)
+    return CheckedRequest(df, request.name, request.n, request.cols, "hash", positions)

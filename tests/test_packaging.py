@@ -1,0 +1,172 @@
+"""What an installation puts on a user's path, and what importing it costs."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import durable_shuffle
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+FOLDERS = ("serialization", "shuffle", "recovery", "jobs")
+
+
+def python(code: str) -> str:
+    """Run code in a fresh interpreter that sees the checkout; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=SOURCE,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_links_of_the_checkout_lead_to_the_real_folders(folder: str) -> None:
+    """The import package reads the folders at the top, not copies of them."""
+    link = SOURCE / "durable_shuffle" / folder
+    assert link.is_symlink(), f"{link} must be a link: clone with core.symlinks=true"
+    assert link.resolve() == ROOT / folder
+    assert not link.readlink().is_absolute(), "a moved checkout must keep working"
+
+
+def test_links_are_all_there_is() -> None:
+    """The facade's folder holds the facade, the typing marker and the links."""
+    found = {p.name for p in (SOURCE / "durable_shuffle").iterdir()} - {"__pycache__"}
+    assert found == {"__init__.py", "py.typed", *FOLDERS}
+
+
+def test_facade_imports_neither_spark_nor_storage_drivers() -> None:
+    """Importing the package is cheap: Spark and fsspec come with their first use."""
+    heavy = "[m for m in ('pyspark', 'py4j', 'fsspec', 'pandas', 'typer') if m in sys.modules]"
+    assert python(f"import durable_shuffle, sys; print({heavy})") == "[]"
+
+
+def test_core_layers_work_without_spark() -> None:
+    """Nothing below `jobs` imports pyspark, whatever of it is imported."""
+    code = """
+import importlib, pkgutil, sys
+sys.modules["pyspark"] = None  # any import of it now fails
+import durable_shuffle
+for layer in ("serialization", "shuffle", "recovery"):
+    package = importlib.import_module(f"durable_shuffle.{layer}")
+    for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if ".testing" not in info.name:
+            importlib.import_module(info.name)
+print("fine")
+"""
+    assert python(code) == "fine"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "serialization.frames",
+        "serialization.control",
+        "shuffle.stage",
+        "shuffle.open_storage",
+        "shuffle.sealed_reader",
+        "recovery.resume",
+        "jobs.session",
+        "jobs.tasks",
+        "jobs.cli",
+    ],
+)
+def test_every_layer_can_be_imported_first(module: str) -> None:
+    """No import order is needed: there is no cycle that only the facade would hide."""
+    python(f"import durable_shuffle.{module}")
+
+
+def test_importing_starts_no_thread() -> None:
+    """Spark forks its Python workers: a thread that an import left behind would break them."""
+    code = """
+import threading
+import durable_shuffle.shuffle.stage, durable_shuffle.shuffle.open_storage
+import durable_shuffle.shuffle.producer, durable_shuffle.shuffle.sealed_reader
+print([t.name for t in threading.enumerate()])
+"""
+    assert python(code) == "['MainThread']"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout with the installed build backend."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    done = subprocess.run(
+        [*command, "--outdir", str(folder), str(ROOT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_wheel_gives_exactly_one_top_level_name(wheel: Path) -> None:
+    """Generic names like `jobs` never reach site-packages, where they would collide."""
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"durable_shuffle"}
+
+
+def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
+    """All four folders are packed as they are, with the typing marker, and nothing else."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
+    packed = {name for name in names if name.endswith(".py")} - {"durable_shuffle/__init__.py"}
+    sources = {
+        f"durable_shuffle/{path.relative_to(ROOT).as_posix()}"
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert packed == sources
+    assert "durable_shuffle/py.typed" in names
+    assert not [name for name in names if "tests" in name or "__pycache__" in name]
+
+
+def test_wheel_works_from_its_own_files(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked elsewhere, the package imports and says its version, without the checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
+        "import durable_shuffle, durable_shuffle.jobs.session as s;"
+        "print(durable_shuffle.__version__, s.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    version, file = done.stdout.split()
+    assert version == durable_shuffle.__version__
+    assert Path(file).is_relative_to(tmp_path)
+
+
+def test_version_is_said_once() -> None:
+    """The package, its metadata and the project file agree."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == durable_shuffle.__version__
+    assert importlib.metadata.version("durable-shuffle") == durable_shuffle.__version__
+
+
+def test_extras_that_messages_name_exist() -> None:
+    """Each `pip install 'durable-shuffle[extra]'` in an error message can be carried out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named: set[str] = set()
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            named |= set(re.findall(r"durable-shuffle\[([a-z0-9]+)\]", path.read_text()))
+            named |= set(re.findall(r'extra="([a-z0-9]+)"', path.read_text()))
+    assert named
+    assert named <= set(project["optional-dependencies"])

@@ -1,0 +1,71 @@
+"""What the package offers is what it says it offers."""
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import durable_shuffle
+from durable_shuffle.serialization import errors
+
+LAYERS = ("serialization", "shuffle", "recovery", "jobs")
+
+
+def modules() -> list[str]:
+    """Names of all modules of the package."""
+    found = ["durable_shuffle"]
+    for layer in LAYERS:
+        folder = Path(durable_shuffle.__file__).parent / layer
+        walked = pkgutil.walk_packages([str(folder)], f"durable_shuffle.{layer}.")
+        found += [f"durable_shuffle.{layer}", *(info.name for info in walked)]
+    return found
+
+
+def test_all_is_true_and_sorted() -> None:
+    """Every name in the facade's `__all__` is there, and the list is sorted."""
+    names = durable_shuffle.__all__
+    assert names == sorted(names)
+    for name in names:
+        assert getattr(durable_shuffle, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        durable_shuffle.Missing  # noqa: B018 - looking it up is the test
+
+
+@pytest.mark.parametrize("name", modules())
+def test_module_lists_are_true(name: str) -> None:
+    """Every module can be imported, says what it is for, and its `__all__` holds real names."""
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    for listed in getattr(module, "__all__", ()):
+        assert hasattr(module, listed), f"{name}.__all__ names {listed}"
+
+
+def test_facade_class_is_the_one_of_the_jobs_layer() -> None:
+    """The lazily resolved name is the class itself, with the documented arguments."""
+    from durable_shuffle.jobs.session import DurableShuffle
+
+    assert durable_shuffle.DurableShuffle is DurableShuffle
+    arguments = inspect.signature(DurableShuffle).parameters
+    by_position = [n for n, p in arguments.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert by_position == ["spark", "url"]
+    documented = {"job", "version", "reuse", "on_conflict", "retention", "storage_options"}
+    assert documented | {"settings"} <= set(arguments)
+    assert arguments["job"].default is inspect.Parameter.empty
+
+
+def test_public_methods_have_docstrings() -> None:
+    """Everything a user can call on a `DurableShuffle` says what it does."""
+    members = inspect.getmembers(durable_shuffle.DurableShuffle)
+    public = {name: member for name, member in members if not name.startswith("_")}
+    assert {"durable", "repartition", "explain", "report", "stages", "release"} <= set(public)
+    assert [name for name, member in public.items() if not inspect.getdoc(member)] == []
+
+
+def test_errors_of_the_facade_have_one_root() -> None:
+    """Catching `DurableShuffleError` catches every class of the error tree."""
+    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass)]
+    raised = [c for c in classes if issubclass(c, Exception)]
+    assert len(raised) >= 11
+    assert all(issubclass(c, durable_shuffle.DurableShuffleError) for c in raised)

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.tpch_recovery import (
     DemoOptions,
     add_options,
     options_of,
+    or_error,
     run_recovery,
 )
 from durable_shuffle.shuffle.clock import Clock, SystemClock
@@ -34,7 +35,9 @@ def run_bench(options: DemoOptions, console: Console, clock: Clock | None = None
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the benchmark."""
-    parser = argparse.ArgumentParser(prog="durable-shuffle bench recovery", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="durable-shuffle bench recovery", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument(
         "--quick", action="store_true", help=f"scale {DEFAULT_SCALE} and not {FULL_SCALE}"
     )
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     if parsed.scale is None:
         parsed.scale = DEFAULT_SCALE if parsed.quick else FULL_SCALE
-    return run_bench(options_of(parsed), Console())
+    return or_error(lambda console: run_bench(options_of(parsed), console))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,15 @@ class _Current:
 class RecoveryRunner:
     """Runs steps below one work folder. Not thread-safe."""
 
-    def __init__(self, work: Path, data: TpchFiles, listener: Listener, clock: Clock) -> None:
-        self._work, self._data = work, data
+    def __init__(
+        self,
+        work: Path,
+        data: TpchFiles,
+        listener: Listener,
+        clock: Clock,
+        java_options: str = "",
+    ) -> None:
+        self._work, self._data, self._java_options = work, data, java_options
         self._listener, self._clock = listener, clock
 
     def run(self, steps: Sequence[Step]) -> list[Outcome]:
@@ -82,6 +89,10 @@ class RecoveryRunner:
         listed = json.dumps([s.to_dict() for s in steps])
         return [sys.executable, "-m", module, *map(str, paths), listed]
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a driver."""
+        return cluster_environment(self._work, os.environ, self._java_options)
+
     def tell(self, step: Step, progress: Progress, note: str) -> None:
         self._listener(step, progress, note)
 
@@ -106,7 +117,7 @@ class _Session:
         with self._log.open("wb") as log:
             process = subprocess.Popen(
                 self._runner.command(self._events, self._steps),
-                env=cluster_environment(self._runner.work, os.environ),
+                env=self._runner.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

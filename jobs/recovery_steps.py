@@ -34,12 +34,12 @@ class Step:
     def title(self) -> str:
         """What people read."""
         what = {
-            "none": "no fault",
-            "executor": "executor killed in the reduce",
-            "driver": "driver killed in the map",
-            "rerun": "started again",
+            "none": "no kill",
+            "executor": "kill executor",
+            "driver": "kill driver",
+            "rerun": "start again",
         }
-        return f"{self.shuffle}, {self.producers} producers: {what[self.fault]}"
+        return f"{self.shuffle}, {self.producers}: {what[self.fault]}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; `Step(**values)` is the way back."""

@@ -21,9 +21,9 @@ def progress_bars(console: Console) -> Iterator[Listener]:
     """
     bars: dict[int, TaskID] = {}
     columns = (
-        TextColumn("{task.description:<52}"),
-        BarColumn(bar_width=24),
-        TextColumn("map {task.fields[maps]:>5}  reduce {task.fields[reduces]:>5}  "),
+        TextColumn("{task.description:<32}"),
+        BarColumn(bar_width=8),
+        TextColumn("map {task.fields[maps]:>5} reduce {task.fields[reduces]:>5}"),
         TextColumn("{task.fields[note]:<8}"),
         TimeElapsedColumn(),
     )

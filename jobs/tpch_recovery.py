@@ -3,20 +3,22 @@
     python -m durable_shuffle.jobs.tpch_recovery [--scale 0.2] [--json FILE]
 
 Exit status 0 only if every row equals DuckDB's, no committed producer ran again, and each fault
-fired in the middle of its phase. The kills are real SIGKILLs of separate processes on this host.
+fired in the middle of its phase; 1 names the checks that failed, 2 says why there are no figures.
+The kills are real SIGKILLs of separate processes on this host.
 """
 
 import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from durable_shuffle.jobs.local_cluster import QUICK_JVMS
 from durable_shuffle.jobs.recovery_figures import collect_figures
 from durable_shuffle.jobs.recovery_runner import RecoveryRunner
 from durable_shuffle.jobs.recovery_steps import plan_steps
@@ -24,6 +26,7 @@ from durable_shuffle.jobs.recovery_table import CAPTION, figures_table, progress
 from durable_shuffle.jobs.recovery_verdict import exit_status, failures
 from durable_shuffle.jobs.tpch_data import generate
 from durable_shuffle.jobs.tpch_oracle import Oracle
+from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.2
@@ -45,16 +48,24 @@ class DemoOptions:
 
 def run_demo(options: DemoOptions, console: Console, clock: Clock | None = None) -> int:
     """Run the demo, print its table, and return the exit status."""
-    return run_recovery(DEMO_COSTS, options, console, clock or SystemClock())
+    return run_recovery(
+        DEMO_COSTS, options, console, clock or SystemClock(), java_options=QUICK_JVMS
+    )
 
 
 def run_recovery(
-    costs: Mapping[str, int], options: DemoOptions, console: Console, clock: Clock
+    costs: Mapping[str, int],
+    options: DemoOptions,
+    console: Console,
+    clock: Clock,
+    *,
+    java_options: str = "",
 ) -> int:
     """Run every fault for every kind of producer, print, and return the exit status.
 
     Args:
         costs: label -> MiB that each producer hashes.
+        java_options: for the JVMs of the cluster.
 
     Raises:
         InvalidInputError: a bad scale, or a part of the extra "demo" is not installed.
@@ -75,7 +86,7 @@ def run_recovery(
         data = generate(cache, options.scale)
         oracle = Oracle(data)
         with progress_bars(console) as listener:
-            runner = RecoveryRunner(work, data, listener, clock)
+            runner = RecoveryRunner(work, data, listener, clock, java_options)
             outcomes = runner.run(plan_steps(costs))
         figures = collect_figures(work, outcomes, oracle)
     seconds = clock.monotonic() - start
@@ -114,9 +125,22 @@ def options_of(parsed: argparse.Namespace) -> DemoOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the demo."""
-    parser = argparse.ArgumentParser(prog="durable-shuffle demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="durable-shuffle demo", description=(__doc__ or "").partition("\n")[0]
+    )
     add_options(parser)
-    return run_demo(options_of(parser.parse_args(arguments)), Console())
+    options = options_of(parser.parse_args(arguments))
+    return or_error(lambda console: run_demo(options, console))
+
+
+def or_error(run: Callable[[Console], int]) -> int:
+    """Return the status of `run`, or 2 with a message if it could not get to figures at all."""
+    console = Console()
+    try:
+        return run(console)
+    except DurableShuffleError as e:
+        console.print(f"FAILED  {e.kind}: {e}", style="red", markup=False)
+        return 2
 
 
 def _default_cache() -> Path:

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -155,7 +156,7 @@ def test_what_is_no_frame_is_refused(session: SparkSession, shuffle: DurableShuf
         ({"on_conflict": "ask"}, "on_conflict must be one of take_over, fail, found='ask'"),
         ({"retention": "forever"}, "retention must be .*found='forever'"),
         ({"retention": 3600}, "retention must be .*found=3600"),
-        ({"url": "nonsense://x/y"}, "nonsense: no exclusive create"),
+        ({"url": "nonsense://x/y"}, "nonsense: has no exclusive create"),
         ({"url": "memory://x"}, "memory: .*every Spark worker"),
         ({"storage_options": {"key": "x"}}, "a folder takes no options"),
     ],
@@ -212,10 +213,14 @@ def test_default_url_of_local_masters_and_setting(
     assert DurableShuffle(session, job="tests").url == f"file:{tmp_path}/other"
 
 
-PREFLIGHT = """
-import sys
+WRITE_AS_NOBODY = """
+import os, sys
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.open_storage import open_storage
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
 try:
     open_storage(sys.argv[1]).put_if_absent("tests/preflight/1", b"x")
 except InvalidInputError as e:
@@ -223,24 +228,22 @@ except InvalidInputError as e:
 """
 
 
-def test_missing_permission_is_told(tmp_path: Path) -> None:
-    """A user who may not write there learns which root and why, from the check before any work."""
-    root = tmp_path / "locked"
-    root.mkdir(mode=0o555)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
-    done = subprocess.run(
-        [sys.executable, "-c", PREFLIGHT, str(root)],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
-        check=True,
-        **other,  # type: ignore[call-overload]
-    )
-    assert f"file:{root}" in done.stdout
-    assert "Permission denied" in done.stdout
-    assert list(root.iterdir()) == []
+def test_missing_permission_is_told() -> None:
+    """A user who may not write there learns which root it is and why, before any work."""
+    with tempfile.TemporaryDirectory() as outer:
+        Path(outer).chmod(0o755)
+        locked = Path(outer).resolve() / "locked"
+        locked.mkdir(mode=0o555)
+        done = subprocess.run(
+            [sys.executable, "-c", WRITE_AS_NOBODY, str(locked)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            check=True,
+        )
+        assert f"file:{locked}: cannot create tests/preflight/1" in done.stdout
+        assert "Permission denied" in done.stdout
+        assert list(locked.iterdir()) == []
 
 
 def test_root_that_is_a_file_is_refused(session: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""A Spark Connect client with a local server: `connect_client.py ROOT FOLDER`; one JSON line.
+
+A process cannot have a classic and a Connect session, so that these checks have one of their own.
+Each step's observation goes into the answer; the test judges.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle, DurableShuffleError
+from durable_shuffle.jobs.preflight import preflight
+from durable_shuffle.jobs.remote_storage import RemoteStorage
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage import ByteRange
+
+
+def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A map function that adds a line to FOLDER/<partition> for each partition with rows read."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        for batch in batches:
+            with Path(folder, str(TaskContext.get().partitionId())).open("a") as file:
+                file.write("run\n")
+            yield batch
+
+    return count
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """Class and text of our error, or "none"."""
+    try:
+        call()
+    except DurableShuffleError as e:
+        return f"{type(e).__name__}: {e}"
+    return "none"
+
+
+def runs_in(folder: str) -> dict[str, int]:
+    """Partition -> how often its rows were read."""
+    return {p.name: len(p.read_text().splitlines()) for p in Path(folder).iterdir()}
+
+
+def placed(df: DataFrame) -> list[list[Any]]:
+    """Rows with their partition, sorted."""
+    return sorted(list(row) for row in df.select("*", F.spark_partition_id()).collect())
+
+
+def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
+    """Repartition, keep, reuse, explain and release."""
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
+    counted = df.mapInArrow(counting(folder), "k long, v long")
+    first = DurableShuffle(spark, root, job="tests", version="1")
+    missed = first.explain(counted, 4, "k")
+    out = first.repartition(counted, 4, "k")
+    runs = [runs_in(folder)]
+    again = DurableShuffle(spark, root, job="tests", version="1")
+    hit = again.explain(counted, 4, "k")
+    reused = again.repartition(counted, 4, "k")
+    runs.append(runs_in(folder))
+    found = {
+        "runs": runs,
+        "stored": placed(out),
+        "reused": placed(reused),
+        "native": placed(df.repartition(4, "k")),
+        "groups": sorted(list(row) for row in out.groupBy("k").count().collect()),
+        "columns": out.columns,
+        "explained": [missed.hit, missed.why, hit.hit, hit.why],
+        "reports": [first.report().to_dict(), again.report().to_dict()],
+        "shown": str(again.report()),
+        "kept": [row.v for row in again.durable(df, name="kept").collect()],
+        "names": [info.name for info in again.stages()],
+        "fenced": outcome(lambda: first.repartition(df, 2, "k")),
+        "adaptive": spark.conf.get("spark.sql.adaptive.enabled"),
+    }
+    unknown = DurableShuffle(spark, root, job="unknown")
+    unknown.repartition(df, 2, "k")
+    found["without_version"] = unknown.explain(df, 2, "k").why
+    found["freed"] = [freed.data_bytes for freed in again.release("kept")]
+    found["left"] = [info.name for info in again.stages()]
+    found["after_release"] = outcome(lambda: again.release("nothing"))
+    found["bad_column"] = outcome(lambda: again.repartition(df, 2, "nope"))
+    found["bad_n"] = outcome(lambda: again.repartition(df, 0, "k"))
+    found["map_key"] = outcome(lambda: again.repartition(df.selectExpr("map(1, 2) as m"), 2, "m"))
+    found["url"] = outcome(lambda: DurableShuffle(spark, job="tests"))
+    return found
+
+
+def remote(spark: SparkSession, root: str) -> dict[str, Any]:
+    """The storage contract, carried out by tasks."""
+    storage = RemoteStorage(spark, LocalStorage(root))
+    content = bytes(range(256)) * 40
+    found: dict[str, Any] = {
+        "created": str(storage.put_if_absent("c/slot", b"first")),
+        "exists": str(storage.put_if_absent("c/slot", b"second")),
+        "read": storage.read("c/slot").decode(),
+        "missing": outcome(lambda: storage.read("c/gone")),
+        "short": outcome(lambda: storage.read_range("c/slot", 2, 9)),
+        "bad_key": outcome(lambda: storage.read("../c")),
+    }
+    storage.put("c/data", [content[:5000], memoryview(content)[5000:]])
+    found["put_twice"] = outcome(lambda: storage.put("c/data", [b"x"]))
+    found["whole"] = Path(root, "c", "data").read_bytes() == content
+    found["range"] = bytes(storage.read_range("c/data", 250, 12)) == content[250:262]
+    ranges = [ByteRange("c/data", 9, 3), ByteRange("c/slot", 0, 2)]
+    found["ranges"] = [bytes(view).hex() for view in storage.read_ranges(ranges)]
+    found["listed"] = sorted((info.key, info.size_bytes) for info in storage.list("c/"))
+    storage.delete(["c/slot", "c/gone"])
+    found["after_delete"] = [info.key for info in storage.list("c/")]
+    found["nothing"] = list(storage.list("empty/"))
+    return found
+
+
+class Elsewhere(LocalStorage):
+    """A folder as a client on another host would see it: its own, although the path is equal.
+
+    A copy that reached a task sees the executors' folder.
+    """
+
+    def __init__(self, seen: str, executors: str) -> None:
+        super().__init__(seen)
+        self._executors = executors
+
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
+        return LocalStorage, (self._executors,)
+
+
+def other_host(spark: SparkSession, root: str) -> dict[str, Any]:
+    """What the check before the first write decides for clients that see other folders."""
+    ids = RandomIds()
+    near, far = f"{root}-client", f"{root}-executors"
+    through_tasks = preflight(spark, Elsewhere(near, far), "tests", ids)
+    through_tasks.put_if_absent("tests/log/0000000000", b"x")
+    direct = preflight(spark, LocalStorage(far), "tests", ids)
+    return {
+        "ways": [type(through_tasks).__name__, type(direct).__name__],
+        "at_executors": Path(far, "tests/log/0000000000").read_text(),
+        "at_client": [str(p) for p in Path(near).rglob("*") if p.is_file()],
+        "left": sorted(str(p.relative_to(far)) for p in Path(far).rglob("*") if p.is_file()),
+    }
+
+
+def main(root: str, folder: str) -> None:
+    """Run all parts."""
+    spark = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    answer = {
+        "stages": stages(spark, f"{root}/stages", folder),
+        "remote": remote(spark, f"{root}/remote"),
+        "other_host": other_host(spark, f"{root}/host"),
+    }
+    print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,118 @@
+"""Spark Connect: a real server and client from the pip package, in a process of their own.
+
+The program `connect_client.py` runs once and tells what it saw; each test judges one part of it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = [[i % 7, i] for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the client saw, and the folder in which it worked."""
+    pytest.importorskip("grpc")
+    folder = tmp_path_factory.mktemp("connect")
+    runs = folder / "runs"
+    runs.mkdir()
+    answer: dict[str, Any] = programs.run("connect_client", folder, runs)
+    return {**answer, "folder": folder}
+
+
+def test_rows_stand_where_spark_puts_them(seen: dict[str, Any]) -> None:
+    """The same rows in the same partitions as by Spark's own repartition, names kept."""
+    stages = seen["stages"]
+    assert stages["stored"] == stages["native"]
+    assert sorted(row[:2] for row in stages["stored"]) == sorted(ROWS)
+    assert stages["columns"] == ["k", "v"]
+    assert stages["groups"] == [[k, len(range(k, 40, 7))] for k in range(7)]
+
+
+def test_version_reuses_and_reads_no_input(seen: dict[str, Any]) -> None:
+    """A second driver with the same version runs no producer; the user's function saw no row."""
+    stages = seen["stages"]
+    assert stages["reused"] == stages["stored"]
+    (first,), (second,) = (report["stages"] for report in stages["reports"])
+    assert (first["decision"], first["producers_run"], first["producers"]) == ("fresh", 3, 3)
+    assert (second["decision"], second["producers_run"]) == ("reuse", 0)
+    assert (second["producers_reused"], second["producers_rerun"]) == (3, 0)
+    after_first, after_second = stages["runs"]
+    assert set(after_first) == {"0", "1", "2"}
+    assert after_second == after_first
+    assert "generation 2" in stages["shown"]
+
+
+def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
+    """`explain` works without a plan to look at, and names what a reuse would need."""
+    missed, why_missed, hit, why_hit = seen["stages"]["explained"]
+    assert (missed, hit) == (False, True)
+    assert "no stage named 'repartition'" in why_missed
+    assert why_hit == "same fingerprint and sealed"
+    without = seen["stages"]["without_version"]
+    assert "Spark Connect does not show its plans" in without
+    assert "version=" in without
+
+
+def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
+    """Rows come back in order, and the session's settings are as they were."""
+    assert seen["stages"]["kept"] == list(range(40))
+    assert seen["stages"]["adaptive"] == "true"
+
+
+def test_release_and_fencing(seen: dict[str, Any]) -> None:
+    """The newest driver lists and frees stages; the older one is fenced."""
+    stages = seen["stages"]
+    assert stages["names"] == ["repartition", "kept"]
+    assert stages["left"] == ["repartition"]
+    assert (len(stages["freed"]), stages["after_release"]) == (1, "none")
+    assert stages["freed"][0] > 0
+    assert stages["fenced"].startswith("FencedError: another driver took over job 'tests'")
+
+
+def test_bad_input(seen: dict[str, Any]) -> None:
+    """Wrong calls are refused as on classic Spark."""
+    stages = seen["stages"]
+    assert stages["bad_column"].startswith(
+        "InvalidInputError: key column not usable: asked for nope"
+    )
+    assert stages["bad_n"].startswith("InvalidInputError: partition count must be from 1")
+    assert "'m' of type map<int,int> cannot be a key" in stages["map_key"]
+    assert stages["url"].startswith("InvalidInputError: no url")
+
+
+def test_remote_storage_keeps_the_contract(seen: dict[str, Any]) -> None:
+    """Control objects that tasks write and read: one winner, typed errors, exact ranges."""
+    remote = seen["remote"]
+    assert remote["created"] == "Created()"
+    assert remote["exists"] == "Exists(existing=b'first')"
+    assert remote["read"] == "first"
+    assert remote["missing"].startswith("NotFoundError")
+    assert "c/gone" in remote["missing"]
+    assert remote["short"].startswith("CorruptDataError")
+    assert remote["bad_key"].startswith("InvalidInputError")
+    assert remote["put_twice"].startswith("ConflictError")
+    assert (remote["whole"], remote["range"]) == (True, True)
+    assert remote["ranges"] == ["090a0b", b"fi".hex()]
+    assert remote["listed"] == [["c/data", 10240], ["c/slot", 5]]
+    assert (remote["after_delete"], remote["nothing"]) == (["c/data"], [])
+
+
+def test_client_that_does_not_share_the_root_works_through_tasks(seen: dict[str, Any]) -> None:
+    """Control objects land where the executors are, and the check leaves nothing behind."""
+    host = seen["other_host"]
+    assert host["ways"] == ["RemoteStorage", "LocalStorage"]
+    assert host["at_executors"] == "x"
+    assert host["at_client"] == []
+    assert host["left"] == ["tests/log/0000000000"]
+
+
+def test_data_is_stored_once(seen: dict[str, Any]) -> None:
+    """One segment per producer stands below the job: a reuse wrote none."""
+    folder: Path = seen["folder"]
+    segments = list((folder / "stages").glob("tests/repartition-*/segments/*/*.seg"))
+    assert len(segments) == 3

@@ -1,6 +1,6 @@
 """`durable-shuffle demo` and `bench`: the ready-made runs, the only commands that need Spark.
 
-They are imported when they are called. With `--json` what they print goes to standard error, and
+They are imported when they are called. With `--json -` what they print goes to standard error, and
 the figures they write become the document on standard output.
 """
 
@@ -13,12 +13,16 @@ from typing import Annotated
 import typer
 
 from durable_shuffle.jobs.cli.call import MISUSE, Call
-from durable_shuffle.jobs.cli.params import AsJson, Debug
+from durable_shuffle.jobs.cli.params import Debug
 
 Scale = Annotated[float, typer.Option(help="TPC-H scale factor; 1 is about 1 GB of text.")]
 JsonFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write the figures to this file.")
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write the figures to this file; '-' is standard output."
+    ),
 ]
+_STDOUT = Path("-")
 Data = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep generated tables here; default: the user's cache."),
@@ -41,7 +45,6 @@ def demo(
     json_file: JsonFile = None,
     data: Data = None,
     work: Work = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Watch a job survive a killed executor and a killed driver, and compare every row.
@@ -52,29 +55,30 @@ def demo(
     \b
     Examples:
       durable-shuffle demo
-      durable-shuffle demo --scale 1 --json-file demo.json
+      durable-shuffle demo --scale 1 --json demo.json
     """
-    _run("demo", scale, json_file, data, work, as_json=as_json, debug=debug)
+    _run("demo", scale, json_file, data, work, debug=debug)
 
 
 def bench(
     _benchmark: Annotated[Benchmark, typer.Argument(metavar="[recovery]")] = Benchmark.RECOVERY,
     *,
-    scale: Scale = 0.2,
+    quick: Annotated[bool, typer.Option("--quick", help="Scale 0.2 instead of 1.")] = False,
+    scale: Annotated[float | None, typer.Option(help="TPC-H scale factor.")] = None,
     json_file: JsonFile = None,
     data: Data = None,
     work: Work = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Measure what a kill costs, with durable shuffles and with Spark's own.
 
     \b
     Examples:
-      durable-shuffle bench recovery --scale 0.1
-      durable-shuffle bench recovery --json > bench.json
+      durable-shuffle bench recovery --quick
+      durable-shuffle bench recovery --scale 2 --json bench.json
     """
-    _run("bench", scale, json_file, data, work, as_json=as_json, debug=debug)
+    scale = (0.2 if quick else 1.0) if scale is None else scale
+    _run("bench", scale, json_file, data, work, debug=debug)
 
 
 def _run(
@@ -84,11 +88,11 @@ def _run(
     data: Path | None,
     work: Path | None,
     *,
-    as_json: bool,
     debug: bool,
 ) -> None:
+    as_json = json_file == _STDOUT
     with Call(as_json=as_json, debug=debug) as call, tempfile.TemporaryDirectory() as folder:
-        file = json_file or (Path(folder) / "figures.json" if as_json else None)
+        file = Path(folder) / "figures.json" if as_json else json_file
         try:
             run = _load(what)
         except ModuleNotFoundError as error:

@@ -198,7 +198,7 @@ def test_ready_made_runs(
         monkeypatch.setitem(sys.modules, f"durable_shuffle.jobs.{name}", module)
     result = run(command, "--scale", "0.5", "--data", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "some text\n")
-    result = run(command, "--json")
+    result = run(command, "--json", "-", "--scale", "0.2")
     assert json.loads(result.stdout) == {"passed": False}
     assert seen == [(0.5, tmp_path), (0.2, None)]
 

@@ -4,7 +4,12 @@ import inspect
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, LongType, StructType
+
+from durable_shuffle.serialization.decimals import unscaled_field
+
+_LONG_DIGITS = 18
+"""Decimals of up to this many digits fit a long, and are one inside Spark."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -12,9 +17,43 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     Columns go by position, so that repeated and odd names are no matter.
     """
-    positional = StructType()
-    for i, field in enumerate(schema):
-        positional = positional.add(f"c{i}", field.dataType, field.nullable)
+    positional = positional_schema(schema)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # from PySpark 4.2 on
         return to_arrow_schema(positional, timezone="UTC")
     return to_arrow_schema(positional)
+
+
+def narrow_arrow_schema(schema: StructType) -> pa.Schema:
+    """Return `arrow_schema` with narrow decimals as unscaled longs that remember their type."""
+    narrow = narrow_positions(schema)
+    fields = [
+        unscaled_field(field) if i in narrow else field
+        for i, field in enumerate(arrow_schema(schema))
+    ]
+    return pa.schema(fields)
+
+
+def positional_schema(schema: StructType) -> StructType:
+    """Return the same columns named c0, c1, …"""
+    positional = StructType()
+    for i, field in enumerate(schema):
+        positional = positional.add(f"c{i}", field.dataType, field.nullable)
+    return positional
+
+
+def narrow_schema(schema: StructType) -> StructType:
+    """Return the columns named c0, c1, … with narrow decimals as longs."""
+    narrow = narrow_positions(schema)
+    result = StructType()
+    for i, field in enumerate(schema):
+        result = result.add(f"c{i}", LongType() if i in narrow else field.dataType, field.nullable)
+    return result
+
+
+def narrow_positions(schema: StructType) -> tuple[int, ...]:
+    """Return the positions of top-level decimals that fit a long."""
+    return tuple(
+        i
+        for i, field in enumerate(schema)
+        if isinstance(field.dataType, DecimalType) and field.dataType.precision <= _LONG_DIGITS
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
+from durable_shuffle.jobs.arrow_schema import narrow_positions
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD_ARGUMENTS = (9, 10)
@@ -59,6 +60,29 @@ def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
     return tuple(ids.index(w) for w in wanted)
 
 
+def narrow_decimals(df: DataFrame) -> DataFrame:
+    """Return `df` with decimals of up to 18 digits as their unscaled longs.
+
+    Spark hands a decimal to Arrow through a BigDecimal object each; a long costs nothing.
+    """
+    narrow = narrow_positions(df.schema)
+    if not narrow:
+        return df
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    none, nil = jvm.scala.Option.empty(), _seq(jvm, [])
+    columns = _output(df)
+    for i in narrow:
+        long, new_id = (
+            expressions.UnscaledValue(columns[i]),
+            expressions.NamedExpression.newExprId(),
+        )
+        columns[i] = expressions.Alias(long, df.columns[i], new_id, nil, none, nil)
+    analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, columns), analyzed)
+    return _of_rows(df.sparkSession, project)
+
+
 def with_durable_rows(
     df: DataFrame,
     rows: DataFrame,
@@ -71,7 +95,9 @@ def with_durable_rows(
     """Return a DataFrame with the columns of `df` whose rows come from `rows`, and its RDD's id.
 
     Args:
-        rows: columns in the same order, one partition per subpartition.
+        rows: columns in the same order, one partition per subpartition. A column may be a long
+            where `df` has a decimal of up to 18 digits: in Spark's binary rows both are the same
+            eight bytes, so nothing has to turn one into the other.
         hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
             the partitioning says nothing.
         data_bytes: estimated uncompressed size.

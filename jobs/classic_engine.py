@@ -9,7 +9,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs import catalyst
-from durable_shuffle.jobs.arrow_schema import arrow_schema
+from durable_shuffle.jobs.arrow_schema import (
+    narrow_arrow_schema,
+    narrow_schema,
+)
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
@@ -36,7 +39,7 @@ class ClassicEngine:
         self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
 
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
-        return arrow_schema(df.schema)
+        return narrow_arrow_schema(df.schema)
 
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         keys = df.select(*cols)
@@ -53,7 +56,8 @@ class ClassicEngine:
         self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
     ) -> Planned:
         session = catalyst.planning_session(self._spark, {**_TRANSFER_CONF, **conf})
-        shaped = catalyst.on_session(cast("ClassicFrame", with_partition_ids(df, cols, n)), session)
+        ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
+        shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
         with self._cutting_files_by(conf):
             return Planned(
                 shaped,
@@ -79,7 +83,7 @@ class ClassicEngine:
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
-        rows = read_frame(session, df, back)
+        rows = read_frame(session, narrow_schema(df.schema), back)
         frame, rdd = catalyst.with_durable_rows(
             cast("ClassicFrame", df),
             cast("ClassicFrame", rows),

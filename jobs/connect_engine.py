@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.arrow_schema import arrow_schema
+from durable_shuffle.jobs.arrow_schema import arrow_schema, positional_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
@@ -76,7 +76,7 @@ class ConnectEngine:
         return [map_result(row.asDict()) for row in rows]
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
-        return read_frame(self._spark, df, back).toDF(*df.columns)
+        return read_frame(self._spark, positional_schema(df.schema), back).toDF(*df.columns)
 
     @contextmanager
     def _settings(self, values: Mapping[str, str]) -> Iterator[None]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine import ReadBack
 from durable_shuffle.jobs.tasks import ID_COLUMN
@@ -18,8 +19,7 @@ def with_partition_ids(df: DataFrame, cols: Sequence[str | Column], n: int | Non
     return df.select("*", ids).toDF(*names, ID_COLUMN)
 
 
-def read_frame(session: SparkSession, df: DataFrame, back: ReadBack) -> DataFrame:
-    """Return the stored rows as a DataFrame with columns c0, c1, …, one partition per k."""
-    schema = df.toDF(*[f"c{i}" for i in range(len(df.columns))]).schema
+def read_frame(session: SparkSession, schema: StructType, back: ReadBack) -> DataFrame:
+    """Return the stored rows as a DataFrame of `schema`, one partition per k."""
     numbers = session.range(0, back.partitions, 1, back.partitions)
     return numbers.mapInArrow(back.function, schema)

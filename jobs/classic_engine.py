@@ -24,9 +24,7 @@ from durable_shuffle.jobs.tasks import (
     MapResult,
     map_result,
 )
-
-_TRANSFER_CONF = {"spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
-"""Per-batch cost between JVM and Python is about a millisecond; 10,000 rows is Spark's default."""
+from durable_shuffle.jobs.transfer import transfer_settings
 
 
 class ClassicEngine:
@@ -55,7 +53,7 @@ class ClassicEngine:
     def plan(
         self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
     ) -> Planned:
-        session = catalyst.planning_session(self._spark, {**_TRANSFER_CONF, **conf})
+        session = catalyst.planning_session(self._spark, {**transfer_settings(df.schema), **conf})
         ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
         with self._cutting_files_by(conf):

@@ -19,6 +19,7 @@ from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, map_result
+from durable_shuffle.jobs.transfer import transfer_settings
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _SPLIT_SETTINGS = (
@@ -65,7 +66,7 @@ class ConnectEngine:
         shaped = with_partition_ids(df, cols, n)
         with self._settings({**conf, _ADAPTIVE: "false"}):
             found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
-        return Planned(shaped, len(found), "", 0, dict(conf))
+        return Planned(shaped, len(found), "", 0, {**transfer_settings(df.schema), **conf})
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str

@@ -26,6 +26,7 @@ from durable_shuffle.jobs.cli.rows import (
     json_line,
     row_table,
 )
+from durable_shuffle.serialization.decimals import logical_batch
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
@@ -111,7 +112,8 @@ def _rows(stage: StageHandle, partition: int | None, limit: int | None) -> Itera
 
     def batches() -> Iterator[pa.RecordBatch]:
         for k in partitions:
-            yield from read_subpartition(stage, seal, k, Settings())
+            for batch in read_subpartition(stage, seal, k, Settings()):
+                yield logical_batch(batch, stage.schema)
 
     left = limit
     for batch in batches() if left != 0 else ():

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from durable_shuffle.jobs.cli.names import folder
 from durable_shuffle.jobs.cli.text import fields, size, when
+from durable_shuffle.serialization.decimals import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.layout import parse_segment_key
@@ -48,7 +49,7 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
             "created_wall_seconds": describe.created_wall_seconds,
             "schema": [
                 f"{name}: {field.type}"
-                for name, field in zip(describe.columns, stage.schema, strict=True)
+                for name, field in zip(describe.columns, logical_schema(stage.schema), strict=True)
             ],
             "codec": describe.codec,
             "compression": describe.compression,

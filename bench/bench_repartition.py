@@ -67,8 +67,13 @@ def test_repartition_against_spark(
         noop(bench_spark.read.parquet(path))
         shutil.rmtree(path)
 
+    def drop(batches: Any) -> Any:  # in here, so that workers need not import this file
+        for _ in batches:
+            pass
+        return iter(())
+
     def dropped() -> None:
-        noop(source.mapInArrow(_drop, "x int"))
+        noop(source.mapInArrow(drop, "x int"))
 
     stored = shuffle.repartition(source, PARTITIONS, "l_orderkey")
     assert stored.exceptAll(source).isEmpty()
@@ -93,9 +98,3 @@ def test_repartition_against_spark(
     for base, bar in BARS[columns].items():
         print(f"durable / {base}: {ratios[base]:.2f}, bar {bar}")
         assert not measuring or ratios[base] <= bar
-
-
-def _drop(batches: Any) -> Any:
-    for _ in batches:
-        pass
-    return iter(())

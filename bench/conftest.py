@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def measuring(request: pytest.FixtureRequest) -> bool:
     """True under --benchmark-enable; otherwise benchmarks run once, small, to see they work."""
-    return not request.config.getoption("benchmark_disable")
+    return bool(request.config.getoption("benchmark_enable"))
 
 
 @pytest.fixture(scope="session")

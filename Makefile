@@ -28,7 +28,7 @@ soak: setup
 	$(PY) scripts/soak.py $(ARGS)
 
 bench: setup
-	$(PY) -m pytest bench --benchmark-enable --benchmark-only -m "" $(ARGS)
+	$(PY) -m pytest bench --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,109 @@
+"""Positions: how far a consumer is in one partition, per producer. Pure.
+
+A position says, for each producer, the ordinal of the next record: logical, exclusive of everything
+before it, and exact inside a frame. With it travels a hint, where the frame with that record stands,
+so that a resumed view seeks instead of reading its way there. A hint is only ever a candidate: who
+follows it checks the frame's checksum, which is seeded with its ordinal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from durable_shuffle.serialization.errors import CorruptDataError
+
+POSITION = np.dtype(
+    [
+        ("producer", "<u4"),
+        ("segment", "<u4"),
+        ("slot", "<u4"),
+        ("frame_back", "<u4"),
+        ("next_ordinal", "<u8"),
+        ("frame_offset", "<u8"),
+    ]
+)
+"""One producer's entry as stored, 32 bytes; producers without an entry are at ordinal 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPosition:
+    """How far a consumer is in the records that one producer wrote for it."""
+
+    next_ordinal: int
+    """Ordinal of the next record, from 0."""
+    segment: int = 0
+    """Hint: number of the segment, within its attempt, that holds the next record's frame."""
+    slot: int = 0
+    """Hint: slot of the producer's log that made that segment count."""
+    frame_offset: int = 0
+    """Hint: where that frame starts in the segment, in bytes; 0 with `frame_back` 0 if unknown."""
+    frame_back: int = 0
+    """Hint: how many records of that frame come before the next one."""
+
+
+Positions = Mapping[int, ProducerPosition]
+"""Producer -> position; a producer that is missing is at its start."""
+
+
+def ordinal_of(positions: Positions, producer: int) -> int:
+    """Return the ordinal of the next record of a producer."""
+    found = positions.get(producer)
+    return 0 if found is None else found.next_ordinal
+
+
+def pack_positions(positions: Positions) -> bytes:
+    """Return the entries, ascending by producer; equal positions are equal bytes."""
+    entries = np.zeros(len(positions), dtype=POSITION)
+    for n, producer in enumerate(sorted(positions)):
+        at = positions[producer]
+        entries[n] = (
+            producer,
+            at.segment,
+            at.slot,
+            at.frame_back,
+            at.next_ordinal,
+            at.frame_offset,
+        )
+    return entries.tobytes()
+
+
+def unpack_positions(data: bytes, *, name: str) -> dict[int, ProducerPosition]:
+    """Return what `pack_positions` packed.
+
+    Args:
+        name: of the record, for messages.
+
+    Raises:
+        CorruptDataError: not a whole number of entries, or producers that do not ascend.
+    """
+    if len(data) % POSITION.itemsize:
+        raise CorruptDataError(
+            f"{name}: positions have {len(data)} bytes, expected a multiple of {POSITION.itemsize}"
+        )
+    entries = np.frombuffer(data, dtype=POSITION)
+    if (np.diff(entries["producer"].astype(np.int64)) <= 0).any():
+        raise CorruptDataError(f"{name}: positions name producers twice or out of order")
+    return {
+        producer: ProducerPosition(next_ordinal, segment, slot, frame_offset, frame_back)
+        for producer, segment, slot, frame_back, next_ordinal, frame_offset in entries.tolist()
+    }
+
+
+def changed(before: Positions, after: Positions) -> dict[int, ProducerPosition]:
+    """Return the entries of `after` that differ from those of `before`."""
+    return {p: at for p, at in after.items() if before.get(p) != at}
+
+
+def first_behind(before: Positions, after: Positions) -> int | None:
+    """Return a producer for which `after` lies behind `before`, None if there is none."""
+    for producer, at in before.items():
+        if ordinal_of(after, producer) < at.next_ordinal:
+            return producer
+    return None
+
+
+def records_between(before: Positions, after: Positions) -> int:
+    """Return how many records lie in [before, after), over all producers."""
+    producers = {*before, *after}
+    return sum(ordinal_of(after, p) - ordinal_of(before, p) for p in producers)

@@ -1,7 +1,7 @@
 """Positions: how far a consumer is in one partition, per producer. Pure.
 
 A position says, for each producer, the ordinal of the next record: logical, exclusive of everything
-before it, and exact inside a frame. With it travels a hint, where the frame with that record stands,
+before it, and exact inside a frame. With it travels a hint, where the frame of that record stands,
 so that a resumed view seeks instead of reading its way there. A hint is only ever a candidate: who
 follows it checks the frame's checksum, which is seeded with its ordinal.
 """

@@ -85,13 +85,24 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """What makes an ACK or FINISHED a full record: that which only OPEN says otherwise."""
+
+    generation: int
+    resume: ResumeMode
+    dropped: int
+    dropped_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """Positions, published outputs and state of a view move on together, or not at all."""
 
     KIND: ClassVar[str] = "ACK"
     record_id: str
     epoch: int
-    full: bool
+    whole: Whole | None
+    """None if positions and outputs are only those that are new in this record."""
     inputs: tuple[InputCursor, ...]
     outputs: tuple[OutputRef, ...]
     state: State
@@ -126,6 +137,7 @@ class Finished:
     KIND: ClassVar[str] = "FINISHED"
     record_id: str
     epoch: int
+    whole: Whole
     inputs: tuple[InputCursor, ...]
     outputs: tuple[OutputRef, ...]
     state: State

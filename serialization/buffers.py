@@ -1,0 +1,161 @@
+"""Buffers: the units in which a view fetches bytes, and what trimming does to them. Pure.
+
+A buffer is a piece of an extent and may begin or end inside a record; what is cut is a partial
+record. Every buffer says so itself: how many of its first bytes belong to a record that began in an
+earlier buffer, and whether that record ends here. Nothing is inferred from how full a buffer is. A
+marker has a buffer of its own.
+
+A reader that lost the beginning of a record must not see the rest of it. The rule (`trim`) is that
+of Flink's FLIP-135, with two repairs: the end of a carried record is stated, not inferred, and a
+marker does not end the search for a whole record.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from durable_shuffle.serialization.checksum import Bytes
+from durable_shuffle.serialization.frame_decoder import TruncatedFrameError
+from durable_shuffle.serialization.frames import (
+    FLAG_CONTINUES,
+    FRAME_HEADER_BYTES,
+    MAX_FRAME_BODY_BYTES,
+    FrameKind,
+    decode_frame_header,
+    frame_size,
+    padded_length,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Consecutive bytes of one subpartition."""
+
+    data: memoryview
+    carry_bytes: int
+    """How many bytes at the start belong to a record that began in an earlier buffer."""
+    carry_ends: bool
+    """Whether that record ends in this buffer; True if nothing is carried."""
+    first_ordinal: int
+    """Ordinal of the first record that starts here; if none does, of the next one that starts."""
+    end_ordinal: int
+    """Ordinal of the first record that starts at or after the end of this buffer."""
+    marker: bool = False
+    """Whether it holds exactly one marker frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What is left of a buffer for a reader that needs to begin with a whole record."""
+
+    data: memoryview
+    """May be empty."""
+    done: bool
+    """False if the next buffer must be trimmed, too."""
+
+
+def trim(buffer: Buffer, read_bytes: int = 0) -> Trimmed:
+    """Cut the carried bytes off, unless they were read before.
+
+    Args:
+        read_bytes: how much of the buffer was read, up to the end of a record.
+    """
+    if buffer.marker:
+        return Trimmed(buffer.data[read_bytes:], done=False)
+    if read_bytes and read_bytes >= buffer.carry_bytes:
+        return Trimmed(buffer.data[read_bytes:], done=True)
+    return Trimmed(buffer.data[buffer.carry_bytes :], done=buffer.carry_ends)
+
+
+class BufferCutter:
+    """Turns the bytes of one extent, however they were fetched, into buffers.
+
+    Strategy: only frame headers are looked at; bodies are checked by who decodes them. A header or
+    a marker that the fetched bytes cut is held back until the rest of it comes, so a buffer begins
+    at a frame or inside a body. Not safe for concurrent use.
+
+    Args:
+        first_ordinal: ordinal of the extent's first record.
+        max_body_bytes: longest frame body to accept, padding excluded.
+    """
+
+    def __init__(self, first_ordinal: int, max_body_bytes: int = MAX_FRAME_BODY_BYTES) -> None:
+        self._ordinal = first_ordinal
+        """Of the record in progress, or of the next one."""
+        self._max_body_bytes = max_body_bytes
+        self._position = 0
+        self._held = b""
+        self._in_record = False
+        self._continues = False
+        self._body_left = 0
+        self._rows = 0
+
+    def cut(self, data: Bytes) -> Iterator[Buffer]:
+        """Yield the buffers of the next bytes: none, one, or more where markers stand between.
+
+        Raises:
+            CorruptDataError, IncompatibleError: a frame header is wrong; see `frames`.
+        """
+        view = memoryview(self._held + bytes(data) if self._held else data).toreadonly().cast("B")
+        size, start, at = view.nbytes, 0, 0
+        carrying, carry, first = self._in_record, 0, self._next_start()
+        while at < size:
+            if self._body_left:
+                step = min(self._body_left, size - at)
+                at += step
+                self._body_left -= step
+            else:
+                if size - at < FRAME_HEADER_BYTES:
+                    break
+                place = self._position + at - len(self._held)
+                head = view[at : at + FRAME_HEADER_BYTES]
+                header = decode_frame_header(head, place, self._max_body_bytes)
+                if header.kind is FrameKind.MARKER and not self._in_record:
+                    end = at + frame_size(header.body_length)
+                    if end > size:
+                        break
+                    if at > start:
+                        yield Buffer(view[start:at], carry, carry_ends=True, first_ordinal=first, end_ordinal=self._ordinal)
+                    yield Buffer(
+                        view[at:end],
+                        0,
+                        carry_ends=True,
+                        first_ordinal=self._ordinal,
+                        end_ordinal=self._ordinal,
+                        marker=True,
+                    )
+                    start = at = end
+                    carry, first = 0, self._ordinal
+                    continue
+                at += FRAME_HEADER_BYTES
+                self._in_record = True
+                self._continues = bool(header.flags & FLAG_CONTINUES)
+                self._body_left = padded_length(header.body_length)
+                self._rows = header.rows
+            if self._in_record and not self._body_left and not self._continues:
+                self._ordinal += self._rows
+                self._in_record = False
+                if carrying:
+                    carrying, carry, first = False, at - start, self._ordinal
+        self._position += size - len(self._held)
+        self._held = bytes(view[at:])
+        if at > start:
+            carry = at - start if carrying else carry
+            yield Buffer(view[start:at], carry, not carrying, first, self._next_start())
+
+    def end(self) -> None:
+        """Say that the extent has no more bytes.
+
+        Raises:
+            TruncatedFrameError: it ends inside a record, a header or a marker.
+        """
+        if self._in_record or self._held:
+            received = len(self._held)
+            msg = f"the extent ends inside a frame, at byte {self._position}"
+            raise TruncatedFrameError(msg, received, received + max(1, self._body_left))
+
+    def _next_start(self) -> int:
+        """Ordinal of the first record that starts from here on."""
+        if not self._in_record:
+            return self._ordinal
+        # a record that continues in other frames is one record
+        return self._ordinal + (1 if self._continues else self._rows)

@@ -1,0 +1,217 @@
+"""What the records of a consumer log add up to: where the next view starts, with what. Pure.
+
+Strategy: a full record holds everything, the others are folded into it one by one. A record that
+does not belong to the newest OPEN cannot stand behind it: that log is damaged, nothing is guessed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.consumer_records import (
+    Ack,
+    ConsumerRecord,
+    Finished,
+    InputCursor,
+    Open,
+    OutputRef,
+    PendingEffect,
+    Released,
+    Reserve,
+    ResumeMode,
+    State,
+)
+from durable_shuffle.shuffle.position import (
+    Positions,
+    pack_positions,
+    records_between,
+    unpack_positions,
+)
+from durable_shuffle.shuffle.records import Closed
+
+InputKey = tuple[str, int]
+"""A stage's folder below the job, and the subpartition."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """How far the consumer task is in one input."""
+
+    stage_slot: int
+    acked: Positions
+    reached: Positions
+    """Approximate mode: up to where records may have been delivered; else the same as `acked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSet:
+    """All that a successor needs, and the next free slot."""
+
+    next_slot: int = 0
+    epoch: int = 0
+    generation: int = 0
+    owner: str = ""
+    """`record_id` of the newest OPEN; "" if there was none."""
+    resume: ResumeMode = "exact"
+    inputs: Mapping[InputKey, InputState] = field(default_factory=dict)
+    outputs: tuple[OutputRef, ...] = ()
+    state: State = None
+    marker_floor: int = 0
+    pending: tuple[PendingEffect, ...] = ()
+    dropped: int = 0
+    dropped_exact: bool = True
+    released: bool = False
+    """The newest view ended by itself."""
+    finished: bool = False
+    closed: bool = False
+
+
+def is_full(record: ConsumerRecord) -> bool:
+    """Return True if `record` needs none of the records before it."""
+    return isinstance(record, Open | Finished) or (
+        isinstance(record, Ack) and record.whole is not None
+    )
+
+
+def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
+    """Return what `before` and the record of slot `before.next_slot` add up to.
+
+    Args:
+        name: the record's key, for messages.
+
+    Raises:
+        CorruptDataError: the record cannot stand there.
+    """
+    slot = before.next_slot + 1
+    if isinstance(record, Closed):
+        return replace(before, next_slot=slot, closed=True)
+    if isinstance(record, Open):
+        return ResumeSet(
+            next_slot=slot,
+            epoch=record.epoch,
+            generation=record.generation,
+            owner=record.record_id,
+            resume=record.resume,
+            inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
+            outputs=record.outputs,
+            state=record.state,
+            marker_floor=record.marker_floor,
+            pending=record.pending,
+            dropped=record.dropped,
+            dropped_exact=record.dropped_exact,
+        )
+    whole = record.whole if isinstance(record, Ack | Finished) else None
+    if whole is not None and not before.owner and before.next_slot:
+        before = replace(  # the walk begins here; the records before were not read
+            before,
+            owner=record.record_id,
+            epoch=record.epoch,
+            generation=whole.generation,
+            resume=whole.resume,
+            inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
+            dropped=whole.dropped,
+            dropped_exact=whole.dropped_exact,
+        )
+    if record.record_id != before.owner or record.epoch != before.epoch:
+        raise CorruptDataError(
+            f"{name}: {record.KIND} of view {record.record_id} epoch {record.epoch} stands behind "
+            f"the OPEN of view {before.owner!r} epoch {before.epoch}; run verify"
+        )
+    if before.finished:
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind FINISHED; run verify")
+    if isinstance(record, Reserve | Released):
+        inputs = _reached(before.inputs, record, name)
+        return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))
+    inputs = dict(before.inputs)
+    for key, moved in _by_key(record.inputs):
+        if key not in inputs:
+            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
+        known = inputs[key]
+        acked = _state(moved, {} if whole else known.acked, name).acked
+        inputs[key] = InputState(moved.stage_slot, acked, _later(known.reached, acked))
+    return replace(
+        before,
+        next_slot=slot,
+        inputs=inputs,
+        outputs=record.outputs if whole else (*before.outputs, *record.outputs),
+        state=record.state,
+        marker_floor=record.marker_floor,
+        pending=record.pending,
+        released=False,
+        finished=isinstance(record, Finished),
+    )
+
+
+def fold_all(
+    start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]
+) -> ResumeSet:
+    """Fold (name, record) pairs that follow `start`, in order."""
+    for name, record in records:
+        start = fold(start, record, name=name)
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new view starts and what that leaves out."""
+
+    inputs: Mapping[InputKey, Positions]
+    dropped: int
+    dropped_exact: bool
+
+
+def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
+    """Decide where the next view starts.
+
+    "exact" starts at what was acknowledged: nothing is lost, what was delivered since comes again.
+    "approximate" starts behind everything that may have been delivered: nothing comes twice, what
+    was not acknowledged is lost and counted, exactly if the view before ended by itself.
+    """
+    if resume == "exact" or found.resume == "exact":
+        return Start(
+            {k: s.acked for k, s in found.inputs.items()}, found.dropped, found.dropped_exact
+        )
+    lost = sum(records_between(s.acked, s.reached) for s in found.inputs.values())
+    return Start(
+        {k: s.reached for k, s in found.inputs.items()},
+        found.dropped + lost,
+        found.dropped_exact and (found.released or not lost),
+    )
+
+
+def cursor(key: InputKey, stage_slot: int, positions: Positions) -> InputCursor:
+    """Return what a record holds of one input."""
+    folder, subpartition = key
+    return InputCursor(folder, subpartition, stage_slot, pack_positions(positions))
+
+
+def _by_key(cursors: Iterable[InputCursor]) -> list[tuple[InputKey, InputCursor]]:
+    return [((c.stage, c.subpartition), c) for c in cursors]
+
+
+def _state(cursor: InputCursor, acked: Positions, name: str) -> InputState:
+    moved = {**acked, **unpack_positions(cursor.positions, name=name)}
+    return InputState(cursor.stage_slot, moved, moved)
+
+
+def _reached(
+    inputs: Mapping[InputKey, InputState], record: Reserve | Released, name: str
+) -> dict[InputKey, InputState]:
+    moved = dict(inputs)
+    for key, found in _by_key(record.inputs):
+        if key not in inputs:
+            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
+        # RELEASED may lie behind what was reserved: it says what was delivered, exactly
+        known = inputs[key]
+        base = known.acked if isinstance(record, Released) else known.reached
+        reached = {**base, **unpack_positions(found.positions, name=name)}
+        moved[key] = replace(known, reached=reached)
+    return moved
+
+
+def _later(one: Positions, other: Positions) -> Positions:
+    merged = dict(one)
+    for producer, at in other.items():
+        if producer not in merged or merged[producer].next_ordinal <= at.next_ordinal:
+            merged[producer] = at
+    return merged

@@ -5,6 +5,9 @@
     <job>/<stage>-<incarnation>/producers/p<p>/<slot>     producer log
     <job>/<stage>-<incarnation>/segments/<hh>/p<p>-<attempt>-<n>.seg
     <job>/<stage>-<incarnation>/index/<nonce>
+    <job>/consumers/<consumer>/<task>/<slot>              consumer log
+    <job>/consumers/<consumer>/<task>/outputs/<nonce>     outputs that the consumer log names
+    <job>/consumers/<consumer>/<task>/state/<nonce>       state that the consumer log names
 
 The incarnation is a random id, so a path that was ever deleted is never used again.
 """
@@ -12,6 +15,7 @@ The incarnation is a random id, so a path that was ever deleted is never used ag
 import re
 import zlib
 from dataclasses import dataclass
+from typing import Literal
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 
@@ -21,6 +25,11 @@ MAX_NAME_CHARS = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
+_SLOT = re.compile(r"\d{10,}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_CONSUMER_FOLDERS: dict[str, "ConsumerKind"] = {"outputs": "output", "state": "state"}
+
+ConsumerKind = Literal["slot", "output", "state"]
 
 
 def check_name(what: str, name: str) -> str:
@@ -107,3 +116,70 @@ def parse_stage_folder(job: str, folder: str) -> StagePath | None:
     """Return the stage path of a folder directly below the job's, or None if it is not one."""
     match = _STAGE.fullmatch(folder)
     return StagePath(job, match[1], match[2], match[3]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPath:
+    """Where one task of one consumer lives: its log, and the objects that the log names."""
+
+    job: str
+    consumer: str
+    task: str
+
+    def __post_init__(self) -> None:
+        check_name("job", self.job)
+        check_name("consumer", self.consumer)
+        check_name("task", self.task)
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of all objects of the consumer task, with the final '/'."""
+        return f"{consumers_prefix(self.job)}{self.consumer}/{self.task}/"
+
+    @property
+    def log_prefix(self) -> str:
+        """Prefix of the consumer log's slots; outputs and state lie in folders below it."""
+        return self.prefix
+
+    @property
+    def outputs_prefix(self) -> str:
+        return f"{self.prefix}outputs/"
+
+    @property
+    def state_prefix(self) -> str:
+        return f"{self.prefix}state/"
+
+    def output_key(self, nonce: str) -> str:
+        return f"{self.outputs_prefix}{nonce}"
+
+    def state_key(self, nonce: str) -> str:
+        return f"{self.state_prefix}{nonce}"
+
+
+def consumers_prefix(job: str) -> str:
+    """Prefix of all consumers' logs of a job, with the final '/'."""
+    return f"{check_name('job', job)}/consumers/"
+
+
+def default_task(incarnation: str, subpartition: int) -> str:
+    """Name of the task of a consumer that reads one subpartition of one stage."""
+    return f"{incarnation}-k{subpartition:06d}"
+
+
+def parse_consumer_key(key: str) -> tuple[ConsumerPath, ConsumerKind, str]:
+    """Return (consumer task, what the object is, its slot or nonce) of a key below a job.
+
+    Raises:
+        CorruptDataError: not a name that this library gives.
+    """
+    parts = key.split("/")
+    folder = _CONSUMER_FOLDERS.get(parts[4]) if len(parts) == 6 else None
+    kind: ConsumerKind = folder or "slot"
+    pattern = _NONCE if folder else _SLOT
+    known = len(parts) == (6 if folder else 5) and parts[1] == "consumers"
+    if not known or not pattern.fullmatch(parts[-1]):
+        raise CorruptDataError(f"not a name of a consumer's object: key={key!r}")
+    try:
+        return ConsumerPath(parts[0], parts[2], parts[3]), kind, parts[-1]
+    except InvalidInputError as e:
+        raise CorruptDataError(f"not a name of a consumer's object: key={key!r}: {e}") from None

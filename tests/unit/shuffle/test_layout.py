@@ -6,9 +6,13 @@ from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.layout import (
+    ConsumerPath,
     StagePath,
     check_name,
+    consumers_prefix,
+    default_task,
     job_log_prefix,
+    parse_consumer_key,
     parse_segment_key,
     parse_stage_folder,
     slot_name,
@@ -97,3 +101,57 @@ def test_stage_folders_read_back(name: str, f: str, i: str) -> None:
 def test_other_folders_are_no_stages(folder: str) -> None:
     """None, not an error: a job holds other folders too."""
     assert parse_stage_folder("job", folder) is None
+
+
+CONSUMER = ConsumerPath("job", "totals", default_task("1" * 32, 7))
+CONSUMER_FOLDER = f"job/consumers/totals/{'1' * 32}-k000007/"
+
+
+def test_the_tree_of_consumers_is_as_documented() -> None:
+    """Slots stand directly in the task's folder, what they name in folders below."""
+    assert consumers_prefix("job") == "job/consumers/"
+    assert CONSUMER.prefix == CONSUMER.log_prefix == CONSUMER_FOLDER
+    assert CONSUMER.output_key("a" * 32) == f"{CONSUMER_FOLDER}outputs/{'a' * 32}"
+    assert CONSUMER.state_key("b" * 32) == f"{CONSUMER_FOLDER}state/{'b' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "name"),
+    [
+        (CONSUMER.log_prefix + slot_name(3), "slot", "0000000003"),
+        (CONSUMER.output_key("a" * 32), "output", "a" * 32),
+        (CONSUMER.state_key("b" * 32), "state", "b" * 32),
+    ],
+)
+def test_consumer_keys_read_back(key: str, kind: str, name: str) -> None:
+    """Every key of a consumer gives back the task, the kind and the name."""
+    assert parse_consumer_key(key) == (CONSUMER, kind, name)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "job/consumers/totals/t/x",
+        "job/consumers/totals/t/3",
+        "job/consumers/totals/t/outputs/x",
+        f"job/consumers/totals/t/other/{'a' * 32}",
+        f"job/consumers/totals/t/outputs/{'a' * 32}/more",
+        f"job/consumers/totals/{slot_name(0)}",
+        f"job/consumers/-x/t/{slot_name(0)}",
+        f"job/other/totals/t/{slot_name(0)}",
+        "",
+    ],
+)
+def test_odd_consumer_keys_are_refused(key: str) -> None:
+    """A name that this library never gives is no consumer's object."""
+    with pytest.raises(CorruptDataError, match="not a name of a consumer's object"):
+        parse_consumer_key(key)
+
+
+@pytest.mark.parametrize("bad", ["", "a/b", "..", "-x"])
+def test_bad_consumer_names_are_refused(bad: str) -> None:
+    """Neither the consumer's nor the task's name leads out of the job."""
+    with pytest.raises(InvalidInputError, match="consumer must be"):
+        ConsumerPath("job", bad, "task")
+    with pytest.raises(InvalidInputError, match="task must be"):
+        ConsumerPath("job", "totals", bad)

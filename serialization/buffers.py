@@ -39,6 +39,8 @@ class Buffer:
     """Ordinal of the first record that starts here; if none does, of the next one that starts."""
     end_ordinal: int
     """Ordinal of the first record that starts at or after the end of this buffer."""
+    cut: bool = False
+    """Whether the last record here goes on in the next buffer."""
     marker: bool = False
     """Whether it holds exactly one marker frame."""
 
@@ -89,6 +91,11 @@ class BufferCutter:
         self._body_left = 0
         self._rows = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes fed and held back for the next buffer."""
+        return len(self._held)
+
     def cut(self, data: Bytes) -> Iterator[Buffer]:
         """Yield the buffers of the next bytes: none, one, or more where markers stand between.
 
@@ -114,7 +121,13 @@ class BufferCutter:
                     if end > size:
                         break
                     if at > start:
-                        yield Buffer(view[start:at], carry, carry_ends=True, first_ordinal=first, end_ordinal=self._ordinal)
+                        yield Buffer(
+                            view[start:at],
+                            carry,
+                            carry_ends=True,
+                            first_ordinal=first,
+                            end_ordinal=self._ordinal,
+                        )
                     yield Buffer(
                         view[at:end],
                         0,
@@ -140,7 +153,14 @@ class BufferCutter:
         self._held = bytes(view[at:])
         if at > start:
             carry = at - start if carrying else carry
-            yield Buffer(view[start:at], carry, not carrying, first, self._next_start())
+            yield Buffer(
+                view[start:at],
+                carry,
+                carry_ends=not carrying,
+                first_ordinal=first,
+                end_ordinal=self._next_start(),
+                cut=self._in_record,
+            )
 
     def end(self) -> None:
         """Say that the extent has no more bytes.

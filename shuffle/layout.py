@@ -67,9 +67,14 @@ class StagePath:
     incarnation: str
 
     @property
+    def folder(self) -> str:
+        """Name of the stage's folder below the job."""
+        return f"{self.name}-{self.fingerprint}-{self.incarnation}"
+
+    @property
     def prefix(self) -> str:
         """Prefix of all objects of the stage, with the final '/'."""
-        return f"{self.job}/{self.name}-{self.fingerprint}-{self.incarnation}/"
+        return f"{self.job}/{self.folder}/"
 
     @property
     def log_prefix(self) -> str:

@@ -31,7 +31,7 @@ class MemoryStorage:
 
     @property
     def description(self) -> str:
-        return "memory of one process"
+        return f"memory of one process, {id(self):#x}"
 
     def read(self, key: str) -> bytes:
         check_key(key)

@@ -46,6 +46,26 @@ Positions = Mapping[int, ProducerPosition]
 """Producer -> position; a producer that is missing is at its start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a consumer is in one partition: an immutable value, made by a view."""
+
+    stage: str
+    """The stage's folder below the job."""
+    subpartition: int
+    producers: Positions
+
+    @property
+    def ordinals(self) -> dict[int, int]:
+        """Ordinal of the next record, per producer of which any record was reached."""
+        return {p: at.next_ordinal for p, at in self.producers.items()}
+
+    @property
+    def records(self) -> int:
+        """How many records lie before this position."""
+        return sum(at.next_ordinal for at in self.producers.values())
+
+
 def ordinal_of(positions: Positions, producer: int) -> int:
     """Return the ordinal of the next record of a producer."""
     found = positions.get(producer)

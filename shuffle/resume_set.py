@@ -142,9 +142,7 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
     )
 
 
-def fold_all(
-    start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]
-) -> ResumeSet:
+def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) -> ResumeSet:
     """Fold (name, record) pairs that follow `start`, in order."""
     for name, record in records:
         start = fold(start, record, name=name)

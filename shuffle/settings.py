@@ -34,6 +34,22 @@ class Settings:
     """Readers join neighbouring small frames up to about this many rows before handing them on:
     per-batch cost between Python and the JVM is about a millisecond."""
 
+    view_memory_bytes: int = 64 * _MIB
+    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored."""
+
+    view_buffer_bytes: int = 8 * _MIB
+    """A view fetches pieces of at most this many bytes; at most half of `view_memory_bytes`."""
+
+    view_prefetch: bool = True
+    """Whether a view fetches the next pieces, in a thread of its own, while one is read."""
+
+    reserve_records: int = 65_536
+    """A view that resumes approximately reserves about this many records of a producer before it
+    hands out the first of them: about the most that a crash makes it drop."""
+
+    inline_state_bytes: int = 64 * 1024
+    """A consumer's state longer than this is an object of its own, not part of its record."""
+
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
@@ -47,6 +63,10 @@ class Settings:
             ("frame_bytes", 1024),
             ("max_frame_bytes", _MIB),
             ("read_batch_rows", 1),
+            ("view_memory_bytes", 2),
+            ("view_buffer_bytes", 1),
+            ("reserve_records", 1),
+            ("inline_state_bytes", 0),
             ("control_threads", 1),
         ):
             value = getattr(self, name)
@@ -54,3 +74,8 @@ class Settings:
                 raise InvalidInputError(
                     f"settings.{name} must be an integer of at least {low}, found={value!r}"
                 )
+        if 2 * self.view_buffer_bytes > self.view_memory_bytes:
+            raise InvalidInputError(
+                "settings.view_buffer_bytes must be at most half of view_memory_bytes, "
+                f"found={self.view_buffer_bytes} of {self.view_memory_bytes}"
+            )

@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.storage import Storage
 
 PASSTHROUGH = "passthrough"
+_TAG_BYTES = 32
 
 StageRecord = Describe | Seal | Release | Closed
 
@@ -106,6 +107,8 @@ class StageState:
     closed: bool
     """True once a released stage's data is gone."""
     next_slot: int
+    seal_slot: int = 0
+    """Slot of the seal that counts."""
 
 
 def read_state(stage: StageHandle) -> StageState:
@@ -114,16 +117,16 @@ def read_state(stage: StageHandle) -> StageState:
     release: Release | None = None
     closed = False
     log = stage.log()
-    slot = 0
+    slot = seal_slot = 0
     for slot, data in log.read_from(1):
         record = decode(log, slot, data)
         if isinstance(record, Seal):
-            seal = record
+            seal, seal_slot = record, slot
         elif isinstance(record, Release):
             release = record
         elif isinstance(record, Closed):
             closed = True
-    return StageState(seal, release, closed, slot + 1 if slot else 1)
+    return StageState(seal, release, closed, slot + 1 if slot else 1, seal_slot)
 
 
 def require_seal(stage: StageHandle) -> Seal:
@@ -139,6 +142,28 @@ def require_seal(stage: StageHandle) -> Seal:
     if state.seal is None:
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     return state.seal
+
+
+def content_tags(stage: StageHandle, slot: int) -> list[bytes]:
+    """Return the content tag of each producer's records as the stage log names them in `slot`.
+
+    Raises:
+        CorruptDataError: the slot holds no SEAL.
+    """
+    log = stage.log()
+    data = log.read(slot)
+    record = None if data is None else decode(log, slot, data)
+    if not isinstance(record, Seal):
+        raise CorruptDataError(f"a position was read by a slot that is no SEAL: {log.key(slot)!r}")
+    tags = record.content_tags
+    return [tags[at : at + _TAG_BYTES] for at in range(0, len(tags), _TAG_BYTES)]
+
+
+def require_not_released(stage: StageHandle) -> None:
+    """Raise NotFoundError, with the cause, if the stage was released."""
+    state = read_state(stage)
+    if state.release is not None:
+        raise _released(stage, state.release)
 
 
 def seal_stage(

@@ -1,0 +1,216 @@
+"""Buffers of one partition on their way to one view at a time: fetching, credit, trimming.
+
+Strategy: extents are fetched in groups of ranges that together stay within the credit; while one
+group is handed out, a thread of the view fetches the next. A second view of the same process that
+takes the queue over finds it, in one step, unblocked, with full credit and sequence 0; where the
+view before it was left with half a record, the rest of that record is trimmed.
+
+It must not know what the bytes mean beyond frame headers, nor where a consumer's log is.
+"""
+
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from durable_shuffle.serialization.buffers import Buffer, BufferCutter, trim
+from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
+from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent, ExtentFeed
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.storage import ByteRange, Storage
+
+_RANGES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A buffer as it is handed to a view."""
+
+    extent: Extent
+    buffer: Buffer
+    offset: int
+    """Of the buffer's first byte in its segment."""
+    sequence: int
+    """From 0 in each view, without gaps; a buffer that was trimmed to nothing takes a number."""
+    last: bool
+    """Whether the extent ends here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    extent: Extent
+    where: ByteRange
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    extent: Extent
+    buffer: Buffer
+    offset: int
+    last: bool
+
+
+class BufferQueue:
+    """Safe to call from several threads; only the newest owner gets anything.
+
+    Args:
+        feed: the extents to read, from the start position on.
+        settings: view_memory_bytes, view_buffer_bytes, view_prefetch, max_frame_bytes.
+    """
+
+    def __init__(self, storage: Storage, feed: ExtentFeed, settings: Settings) -> None:
+        self._storage, self._feed, self._settings = storage, feed, settings
+        self._lock = threading.Lock()
+        self._owner = ""
+        self._sequence = 0
+        self._needs_trim = False
+        self._inside_record = False
+        self._extent: Extent | None = None
+        self._at = 0
+        self._cutter: BufferCutter | None = None
+        self._ready: deque[_Cut] = deque()
+        self._pending: tuple[list[_Fetch], Future[list[memoryview]]] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._failure: DurableShuffleError | None = None
+        self._handed_bytes = 0
+        self.trimmed_bytes = 0
+        """Bytes cut off for the present owner."""
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes fetched, or being fetched, and not done with; at most `view_memory_bytes`."""
+        pending = sum(f.where.length for f in self._pending[0]) if self._pending else 0
+        return self._handed_bytes + pending + sum(c.buffer.data.nbytes for c in self._ready)
+
+    def attach(self, owner: str) -> None:
+        """Make `owner` the one view that is served: the one before gets FencedError from now on."""
+        with self._lock:
+            self._owner = owner
+            self._needs_trim = self._inside_record
+            self._sequence = self._handed_bytes = self.trimmed_bytes = 0
+
+    def poll(self, owner: str) -> Piece | EndOfInput | None:
+        """Return the next buffer with bytes in it, the end, or None if there is nothing new yet.
+
+        Asking for the next buffer gives back the credit of the one before.
+
+        Raises:
+            FencedError: another view took over.
+            NotFoundError, CorruptDataError, UnavailableError: as the storage and the feed say.
+        """
+        with self._lock:
+            while True:
+                if owner != self._owner:
+                    raise FencedError(
+                        f"another view of this process took over: mine={owner} "
+                        f"newest={self._owner}; stop"
+                    )
+                self._handed_bytes = 0
+                found = self._next_ready()
+                if not isinstance(found, _Cut):
+                    return found
+                buffer, offset = found.buffer, found.offset
+                sequence, self._sequence = self._sequence, self._sequence + 1
+                if not buffer.marker:
+                    self._inside_record = buffer.cut
+                if self._needs_trim:
+                    trimmed = trim(buffer)
+                    cut_off = buffer.data.nbytes - trimmed.data.nbytes
+                    offset += cut_off
+                    self.trimmed_bytes += cut_off
+                    self._needs_trim = not trimmed.done
+                    buffer = replace(buffer, data=trimmed.data, carry_bytes=0, carry_ends=True)
+                    if not buffer.data.nbytes and not found.last:
+                        continue
+                self._handed_bytes = buffer.data.nbytes
+                return Piece(found.extent, buffer, offset, sequence, found.last)
+
+    def _next_ready(self) -> _Cut | EndOfInput | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._fill()
+        except DurableShuffleError as error:
+            # what was planned is gone from the feed: going on would leave a gap
+            self._failure = error
+            raise
+
+    def _fill(self) -> _Cut | EndOfInput | None:
+        while not self._ready:
+            if self._pending is None:
+                end = self._start_fetch()
+                if self._pending is None:
+                    return end
+            fetches, future = self._pending
+            self._pending = None
+            pieces = future.result()
+            for fetch, data in zip(fetches, pieces, strict=True):
+                self._cut(fetch, data)
+            if self._settings.view_prefetch:
+                self._start_fetch()
+        return self._ready.popleft()
+
+    def _start_fetch(self) -> EndOfInput | None:
+        """Plan the next group and fetch it; return the end if there is nothing left to plan."""
+        fetches, end = self._plan()
+        if not fetches:
+            return end
+        ranges = [fetch.where for fetch in fetches]
+        if self._settings.view_prefetch:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "view-prefetch")
+            self._pending = fetches, self._pool.submit(self._storage.read_ranges, ranges)
+        else:
+            done: Future[list[memoryview]] = Future()
+            done.set_result(self._storage.read_ranges(ranges))
+            self._pending = fetches, done
+        return None
+
+    def _plan(self) -> tuple[list[_Fetch], EndOfInput | None]:
+        limit = self._settings.view_memory_bytes // 2
+        fetches: list[_Fetch] = []
+        size = 0
+        while len(fetches) < _RANGES_AT_ONCE:
+            if self._extent is None:
+                found = self._feed.poll()
+                if not isinstance(found, Extent):
+                    return fetches, found
+                self._extent, self._at = found, found.offset
+            extent = self._extent
+            end = extent.offset + extent.length
+            length = min(self._settings.view_buffer_bytes, end - self._at)
+            if fetches and size + length > limit:
+                break
+            where = ByteRange(extent.key, self._at, length)
+            self._at += length
+            fetches.append(_Fetch(extent, where, self._at == end))
+            size += length
+            if self._at == end:
+                self._extent = None
+        return fetches, None
+
+    def _cut(self, fetch: _Fetch, data: memoryview) -> None:
+        extent = fetch.extent
+        if self._cutter is None:
+            self._cutter = BufferCutter(extent.first_ordinal, self._settings.max_frame_bytes)
+        buffers = list(self._cutter.cut(data))
+        end = fetch.where.start + fetch.where.length - self._cutter.held_bytes
+        offset = end - sum(buffer.data.nbytes for buffer in buffers)
+        if fetch.last:
+            self._cutter.end()
+            self._cutter = None
+        for n, buffer in enumerate(buffers, 1):
+            self._ready.append(_Cut(extent, buffer, offset, fetch.last and n == len(buffers)))
+            offset += buffer.data.nbytes
+
+    def close(self, *, keep: bool) -> None:
+        """End the thread; `keep` what was fetched for a view that takes over."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            if not keep:
+                self._ready.clear()
+                self._pending = None
+                self._owner = ""
+        if pool is not None:
+            pool.shutdown(wait=False)

@@ -1,0 +1,260 @@
+"""A consumer's log: reading its resume set, and holding it as the one view that may write.
+
+Strategy: the end of the log is found in O(log n) requests, then records are read backwards to the
+newest full one. Holding begins with winning an OPEN. From there on the holder writes only to its
+own last slot + 1; losing that slot to another id is final. A record whose outcome is unknown is
+sent again, byte for byte, before anything else is built.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.consumer_records import (
+    CONSUMER_RECORDS,
+    Ack,
+    ConsumerRecord,
+    Finished,
+    InputCursor,
+    Open,
+    OutputRef,
+    Released,
+    Reserve,
+    ResumeMode,
+    Whole,
+)
+from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.resume_set import ResumeSet, fold, fold_all, is_full
+from durable_shuffle.shuffle.slot_log import Lost, SlotLog
+
+FULL_EVERY = 64
+"""Every so many slots an ACK is a full record: opening reads at most as many records."""
+
+_OPEN_TRIES = 100
+"""Rivals that open at the same time each win one slot; more rivals than this are a mistake."""
+
+
+def decode(log: SlotLog, slot: int, data: bytes) -> ConsumerRecord:
+    """Decode one record of a consumer log."""
+    record = CONSUMER_RECORDS.decode(data, name=log.key(slot))
+    if not isinstance(record, Open | Ack | Reserve | Released | Finished | Closed):
+        raise CorruptDataError(f"not a record of a consumer: key={log.key(slot)!r}")
+    return record
+
+
+def read_resume_set(log: SlotLog) -> ResumeSet:
+    """Return what the log adds up to at its end.
+
+    Raises:
+        CorruptDataError: a record is damaged or cannot stand where it stands; names its key.
+        IncompatibleError: a record was written by a newer version.
+    """
+    slot = log.find_end()
+    tail: list[tuple[int, ConsumerRecord]] = []
+    while slot:
+        slot -= 1
+        data = log.read(slot)
+        if data is None:
+            raise CorruptDataError(f"a slot in the middle of a log is missing: {log.key(slot)!r}")
+        record = decode(log, slot, data)
+        tail.append((slot, record))
+        if is_full(record):
+            break
+    named = [(log.key(at), record) for at, record in reversed(tail)]
+    if named and not is_full(named[0][1]):
+        raise CorruptDataError(f"a consumer log must begin with OPEN: {log.key(0)!r}")
+    return fold_all(ResumeSet(next_slot=slot), named)
+
+
+def read_outputs(log: SlotLog) -> tuple[OutputRef, ...]:
+    """Return what the consumer published so far, oldest first."""
+    return read_resume_set(log).outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a new OPEN shall say, given the resume set that it follows."""
+
+    inputs: tuple[InputCursor, ...]
+    dropped: int = 0
+    dropped_exact: bool = True
+
+
+OpeningOf = Callable[[ResumeSet], Opening]
+
+
+@dataclass(slots=True)
+class HeldLog:
+    """A consumer log in the hands of one view.
+
+    Safe to call from several threads: a view may be released by the one that follows it.
+
+    Every method that writes raises FencedError for good once another view holds the log, and
+    OutcomeUnknownError while the storage does not say what became of a record: call `settle`, or
+    the same method with the same arguments, until it does. Another record instead raises
+    ConflictError, once, when the unknown one turns out to stand.
+    """
+
+    log: SlotLog
+    state: ResumeSet
+    """As of the last record that is known to stand."""
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _unsettled: ConsumerRecord | None = field(default=None, init=False)
+    _fenced: str = field(default="", init=False)
+
+    @property
+    def slot(self) -> int:
+        """The slot of the last own record."""
+        return self.state.next_slot - 1
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another view is known to hold the log."""
+        return bool(self._fenced)
+
+    def write(self, record: ConsumerRecord) -> None:
+        """Win the next slot for `record`, which must carry the id of this view's OPEN."""
+        with self._lock:
+            self.check()
+            if self._unsettled is not None:
+                same = record == self._unsettled
+                self.settle()
+                if same:
+                    return
+                raise ConflictError(
+                    f"a record of unknown outcome had to be settled first and now stands: "
+                    f"{self.log.key(self.slot)!r}; look at the position, then go on"
+                )
+            self._unsettled = record
+            self.settle()
+
+    def settle(self) -> None:
+        """Find out what became of a record of unknown outcome; nothing to do if there is none."""
+        with self._lock:
+            self.check()
+            record = self._unsettled
+            if record is None:
+                return
+            slot = self.state.next_slot
+            try:
+                answer = self.log.append(slot, CONSUMER_RECORDS.encode(record))
+            except UnavailableError:
+                self._unsettled = None  # every sending was refused: it does not stand
+                raise
+            self._unsettled = None
+            if isinstance(answer, Lost):
+                self.fence(self._winner(slot, answer.existing))
+                self.check()
+            self.state = fold(self.state, record, name=self.log.key(slot))
+
+    def whole(self) -> Whole | None:
+        """Return what makes the next ACK a full record, None if it need not be one."""
+        return self.whole_now() if self.state.next_slot % FULL_EVERY == 0 else None
+
+    def whole_now(self) -> Whole:
+        """Return what makes a record a full one."""
+        found = self.state
+        return Whole(found.generation, found.resume, found.dropped, found.dropped_exact)
+
+    def fence(self, by: str) -> None:
+        """Remember that another view holds the log."""
+        self._fenced = self._fenced or by
+
+    def look(self) -> None:
+        """Ask the storage whether another view holds the log.
+
+        Raises:
+            FencedError: it does.
+        """
+        with self._lock:
+            self.check()
+            if self._unsettled is None:
+                data = self.log.read(self.state.next_slot)
+                if data is not None:
+                    self.fence(self._winner(self.state.next_slot, data))
+            self.check()
+
+    def check(self) -> None:
+        """Raise FencedError if another view is known to hold the log."""
+        if self._fenced:
+            raise FencedError(
+                f"this view is no longer the consumer's: view={self.state.owner} "
+                f"epoch={self.state.epoch} log={self.log.prefix!r}: {self._fenced}; stop"
+            )
+
+    def _winner(self, slot: int, data: bytes) -> str:
+        record = decode(self.log, slot, data)
+        if isinstance(record, Open):
+            return f"view {record.record_id} opened epoch {record.epoch}"
+        return f"{record.KIND} of {record.record_id} stands in slot {slot}"
+
+
+def hold(
+    log: SlotLog,
+    *,
+    record_id: str,
+    generation: int,
+    consumer: str,
+    task: str,
+    resume: ResumeMode,
+    opening: OpeningOf,
+) -> HeldLog | ResumeSet:
+    """Win OPEN: from here on every older view of this consumer task is fenced.
+
+    A record that came first is kept and read; only then the next slot is tried. There is no third
+    outcome.
+
+    Args:
+        record_id: random id of this call.
+        generation: the launcher's, never lower than that of a launcher before.
+        opening: what OPEN shall say of the inputs, given what it follows; may raise to refuse.
+
+    Returns:
+        The held log; or what it adds up to, and nothing was written, if the consumer has finished.
+
+    Raises:
+        FencedError: a launcher of a higher generation opened the log, or it is closed.
+        ConflictError: too many rivals were faster.
+        OutcomeUnknownError: OPEN may stand now or later. Opening again is safe.
+    """
+    found = read_resume_set(log)
+    for _ in range(_OPEN_TRIES):
+        if found.generation > generation:
+            raise FencedError(
+                f"a launcher of generation {found.generation} opened this consumer, mine is "
+                f"{generation}: log={log.prefix!r}; stop"
+            )
+        if found.closed:
+            raise FencedError(f"this consumer's log is closed: {log.prefix!r}; stop")
+        if found.finished:
+            return found
+        said = opening(found)
+        record = Open(
+            record_id=record_id,
+            generation=generation,
+            epoch=found.epoch + 1,
+            consumer=consumer,
+            task=task,
+            resume=resume,
+            inputs=said.inputs,
+            outputs=found.outputs,
+            state=found.state,
+            marker_floor=found.marker_floor,
+            pending=found.pending,
+            dropped=said.dropped,
+            dropped_exact=said.dropped_exact,
+        )
+        slot = found.next_slot
+        answer = log.append(slot, CONSUMER_RECORDS.encode(record))
+        name = log.key(slot)
+        if not isinstance(answer, Lost):
+            return HeldLog(log, fold(found, record, name=name))
+        # the tail from here on is read one by one: rivals are few
+        found = fold(found, decode(log, slot, answer.existing), name=name)
+    raise ConflictError(f"{_OPEN_TRIES} rivals opened this consumer first: {log.prefix!r}")

@@ -1,0 +1,390 @@
+"""A view: the exclusive handle by which a consumer reads one partition.
+
+Strategy: a feed gives extents from the position on, a buffer queue fetches them within a budget, a
+frame source decodes and reconciles them. The view remembers what it handed out; the consumer task
+(`consumer_task`) writes down what was acknowledged. Opening is in `open_view`.
+
+It must not decide who owns the consumer's log, nor guess: damaged or missing data is an error.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.buffers import Buffer
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
+from durable_shuffle.shuffle.consumer_records import OutputRef
+from durable_shuffle.shuffle.consumer_task import KEEP, ConsumerTask
+from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.frame_source import NOTHING_YET, FrameSource, PlacedFrame
+from durable_shuffle.shuffle.position import (
+    Position,
+    ProducerPosition,
+    first_behind,
+    ordinal_of,
+    records_between,
+)
+from durable_shuffle.shuffle.resume_set import InputKey
+from durable_shuffle.shuffle.stage import StageHandle, require_not_released
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatistics:
+    """What a view did so far. Immutable."""
+
+    epoch: int
+    records_delivered: int
+    records_acknowledged: int
+    """By this view."""
+    records_dropped: int
+    """Approximate mode: delivered to views of this consumer and never acknowledged, in sum."""
+    dropped_exact: bool
+    """False if `records_dropped` is an upper bound."""
+    bytes_trimmed: int
+    """Bytes of partial records that were cut off for this view."""
+    in_flight_bytes: int
+    """Bytes fetched, or being fetched, and not done with."""
+
+
+class View:
+    """Made by `open_view`; a context manager and an iterator over record batches.
+
+    One of iteration, `records` and `buffers` may be used on one view. Not thread-safe. Rows come in
+    order within a producer; across producers in no promised order.
+
+    Not guaranteed: that a superseded view in another process learns of it before its next `ack`.
+
+    Every method but `release` raises FencedError once another view of this consumer was opened in
+    this process, or was found to be.
+
+    Args:
+        wait: called when there is nothing new; returns when it is worth looking again.
+    """
+
+    def __init__(
+        self,
+        stage: StageHandle,
+        key: InputKey,
+        task: ConsumerTask,
+        queue: BufferQueue,
+        wait: Callable[[], None],
+    ) -> None:
+        self._stage, self._key, self._task, self._queue = stage, key, task, queue
+        self._wait = wait
+        self._source = FrameSource(
+            queue,
+            owner=task.held.state.owner,
+            incarnation=stage.path.incarnation,
+            subpartition=key[1],
+            max_body_bytes=task.settings.max_frame_bytes,
+        )
+        self._start = dict(task.acked(key))
+        self._delivered: dict[int, ProducerPosition] = dict(self._start)
+        self._last: tuple[PlacedFrame, int] | None = None
+        self._marker_floor = task.held.state.marker_floor
+        self._ended: EndOfInput | None = None
+        self._way = ""
+
+    @property
+    def id(self) -> str:
+        """Random id of this view: that of its OPEN record."""
+        return self._task.held.state.owner
+
+    @property
+    def epoch(self) -> int:
+        """Number of this view among the consumer's, from 1."""
+        return self._task.held.state.epoch
+
+    @property
+    def task(self) -> ConsumerTask:
+        """What holds the consumer's log."""
+        return self._task
+
+    @property
+    def queue(self) -> BufferQueue:
+        """Where its buffers come from."""
+        return self._queue
+
+    @property
+    def way(self) -> str:
+        """How it is read: "batches", "records", "buffers", or "" so far."""
+        return self._way
+
+    @property
+    def position(self) -> Position:
+        """Behind the last record that was handed out."""
+        return Position(*self._key, dict(self._delivered))
+
+    @property
+    def acknowledged(self) -> Position:
+        """Behind the last record that was acknowledged, by this view or an earlier one."""
+        return Position(*self._key, dict(self._task.acked(self._key)))
+
+    @property
+    def state(self) -> bytes | None:
+        """The consumer's state as of the last acknowledgement, None if it never gave any."""
+        return self._task.state
+
+    @property
+    def outputs(self) -> tuple[OutputRef, ...]:
+        """Everything the consumer published so far, oldest first."""
+        return self._task.held.state.outputs
+
+    @property
+    def finished(self) -> bool:
+        """Whether the consumer has finished, in this view or an earlier one."""
+        return self._task.held.state.finished
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the end of the input was met."""
+        return self._ended is not None or self.finished
+
+    def position_after(self, rows: int) -> Position:
+        """Return the position behind the first `rows` rows of the batch handed out last.
+
+        Raises:
+            InvalidInputError: no batch was handed out, or it has fewer rows.
+        """
+        if self._last is None or not 0 <= rows <= self._last[0].frame.rows - self._last[1]:
+            raise InvalidInputError(f"the batch handed out last does not have rows={rows}")
+        placed, skipped = self._last
+        producers = dict(self._delivered)
+        producers[placed.extent.producer] = placed.after(skipped + rows)
+        return Position(*self._key, producers)
+
+    def statistics(self) -> ViewStatistics:
+        """Return what this view did so far."""
+        found = self._task.held.state
+        return ViewStatistics(
+            epoch=found.epoch,
+            records_delivered=records_between(self._start, self._delivered),
+            records_acknowledged=records_between(self._start, self._task.acked(self._key)),
+            records_dropped=found.dropped,
+            dropped_exact=found.dropped_exact,
+            bytes_trimmed=self._queue.trimmed_bytes,
+            in_flight_bytes=self._queue.in_flight_bytes,
+        )
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches until the end; markers are passed silently.
+
+        Raises:
+            CorruptDataError: a frame fails its check, or rows do not add up.
+            NotFoundError: data is missing; says so if it was released.
+        """
+        if not self._read_as("batches"):
+            return
+        while (found := self._next_records()) is not None:
+            placed, skipped = found
+            batch = self._decode(placed, skipped)
+            self._delivered[placed.extent.producer] = placed.after(placed.frame.rows)
+            yield batch
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield single rows as dictionaries; `position` is exact after each."""
+        if not self._read_as("records"):
+            return
+        while (found := self._next_records()) is not None:
+            placed, skipped = found
+            for n, row in enumerate(self._decode(placed, skipped).to_pylist(), skipped + 1):
+                self._task.check()
+                self._delivered[placed.extent.producer] = placed.after(n)
+                yield row
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Yield the stored bytes as they are fetched, for who passes frames on undecoded.
+
+        A buffer may end inside a record. `position` then is behind that record, although only a
+        part of it was handed out: an approximate successor begins with the record after it.
+        """
+        if not self._read_as("buffers"):
+            return
+        while True:
+            with self._explained():
+                piece = self._queue.poll(self.id)
+            if piece is None:
+                self._wait()
+            elif isinstance(piece, Piece):
+                extent, buffer = piece.extent, piece.buffer
+                self._reserve(extent, buffer.end_ordinal)
+                if buffer.end_ordinal > ordinal_of(self._delivered, extent.producer):
+                    self._delivered[extent.producer] = ProducerPosition(
+                        buffer.end_ordinal, extent.segment, extent.slot
+                    )
+                yield buffer
+            else:
+                self._ended = piece
+                return
+
+    def ack(
+        self,
+        position: Position | None = None,
+        *,
+        outputs: Sequence[OutputRef] = (),
+        state: object = KEEP,
+        effect: bytes | None = None,
+    ) -> None:
+        """Commit in one record: the position, what was published, the state; then the effect.
+
+        Args:
+            position: records before it are done; default all that were handed out.
+            outputs: objects written before, see `outputs.write_output`.
+            state: bytes that the next view finds in `state`; default unchanged.
+            effect: payload of an effect outside the storage, see `open_view(on_effect=)`.
+
+        Raises:
+            FencedError: another view is the consumer's now. Nothing of this call counts.
+            InvalidInputError: a position never handed out, backwards, or of another partition; or
+                the view was released. Nothing was written.
+            OutcomeUnknownError: it may count now or later: call again with the same arguments.
+        """
+        moved = {self._key: self._checked(position)}
+        self._task.ack(
+            moved,
+            outputs=outputs,
+            state=state,
+            marker_floor=self._marker_floor,
+            effect=effect,
+        )
+
+    def finish(
+        self,
+        *,
+        outputs: Sequence[OutputRef] = (),
+        state: object = KEEP,
+        effect: bytes | None = None,
+    ) -> None:
+        """Acknowledge everything and end this consumer for good; the view is released.
+
+        Raises:
+            InvalidInputError: not every record was handed out.
+        """
+        if self._ended is None:
+            raise InvalidInputError(
+                "a consumer finishes at the end of its input, which this view has not reached: "
+                f"stage={self._key[0]!r} subpartition={self._key[1]}"
+            )
+        moved = {self._key: self.position}
+        self._task.finish(moved, outputs=outputs, state=state, effect=effect)
+        self._queue.close(keep=False)
+
+    def release(self) -> None:
+        """Give the partition back: what was not acknowledged comes again to the next view.
+
+        Idempotent; of a superseded view it has no effect on the one that came after.
+        """
+        if not self._task.held.fenced:
+            # raw buffers that were fetched may go to the next view of this process
+            self._queue.close(keep=self._way == "buffers")
+        self._task.release({self._key: dict(self._delivered)})
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release; never an acknowledgement."""
+        if error is None:
+            self.release()
+            return
+        with suppress(DurableShuffleError):  # must not hide why we stop
+            self.release()
+
+    def _read_as(self, way: str) -> bool:
+        """Get ready to hand out records; return False if the consumer has finished."""
+        if self.finished:
+            self._task.perform_effects()
+            return False
+        self._task.check()
+        self._task.perform_effects()
+        if self._way not in ("", way):
+            raise InvalidInputError(f"this view is read as {self._way}, not as {way}")
+        self._way = way
+        return True
+
+    def _checked(self, position: Position | None) -> Position:
+        if position is None:
+            return self.position
+        beyond = first_behind(position.producers, self._delivered)
+        if beyond is not None and (position.stage, position.subpartition) == self._key:
+            raise InvalidInputError(
+                f"records that were never handed out cannot be acknowledged: producer={beyond} "
+                f"handed out={ordinal_of(self._delivered, beyond)} "
+                f"found={position.producers[beyond].next_ordinal}"
+            )
+        return position
+
+    def _next_records(self) -> tuple[PlacedFrame, int] | None:
+        """Return the next frame with records to hand out and how many of them to skip."""
+        self._last = None
+        while True:
+            self._task.check()
+            with self._explained():
+                found = self._source.next()
+            if found is NOTHING_YET:
+                self._wait()
+            elif isinstance(found, EndOfInput):
+                self._ended = found
+                return None
+            elif found.frame.kind is FrameKind.MARKER:
+                continue
+            else:
+                at = ordinal_of(self._delivered, found.extent.producer)
+                skipped = max(0, at - found.first_ordinal)
+                if skipped < found.frame.rows:  # else no hint led behind this frame
+                    self._reserve(found.extent, found.first_ordinal + found.frame.rows)
+                    self._last = found, skipped
+                    return self._last
+
+    def _decode(self, placed: PlacedFrame, skipped: int) -> pa.RecordBatch:
+        frame = placed.frame
+        if frame.kind is not FrameKind.ARROW:
+            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
+        batch = decode_batch(frame.body, self._stage.schema)
+        if batch.num_rows != frame.rows:
+            raise CorruptDataError(
+                f"a frame states {frame.rows} rows and holds {batch.num_rows}: "
+                f"segment={placed.extent.key!r} offset={placed.offset}"
+            )
+        self._task.check()
+        return batch.slice(skipped) if skipped else batch
+
+    def _reserve(self, extent: Extent, upto: int) -> None:
+        """In approximate mode, write down that records below `upto` may be delivered."""
+        task = self._task
+        if task.held.state.resume == "exact":
+            return
+        reached = task.held.state.inputs[self._key].reached
+        if upto <= ordinal_of(reached, extent.producer):
+            return
+        end = extent.first_ordinal + extent.rows
+        goal = max(upto, min(end, upto + task.settings.reserve_records))
+        task.reserve(self._key, {**reached, extent.producer: ProducerPosition(goal)})
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Before anything is called missing or damaged, look whether this view may say so."""
+        try:
+            yield
+        except (NotFoundError, CorruptDataError):
+            self._task.held.look()
+            require_not_released(self._stage)
+            raise

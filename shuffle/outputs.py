@@ -1,0 +1,75 @@
+"""A consumer's outputs: objects of Arrow frames that count once an acknowledgement names them.
+
+Strategy: an output is written whole under a random name before the record that publishes it. Its
+frames are seeded with that name, so one that was put in another place fails. Objects that no
+record names are garbage, which gc finds.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_batch, encode_slices, storable_batch
+from durable_shuffle.serialization.checksum import Bytes, frame_seed
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import FrameKind, frame_parts
+from durable_shuffle.shuffle.consumer_records import OutputRef
+from durable_shuffle.shuffle.consumer_task import ConsumerTask
+from durable_shuffle.shuffle.storage import Storage
+
+
+def write_output(
+    task: ConsumerTask, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> OutputRef:
+    """Write one output of a consumer task; hand the result to `ack(outputs=...)`.
+
+    Args:
+        schema: of all outputs of this consumer; not stored, the reader must know it.
+        batches: held in memory until the object is written.
+    """
+    name = task.ids.new_id()
+    parts: list[Bytes] = []
+    digest = hashlib.sha256()
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        stored = storable_batch(batch, schema)
+        (body,) = encode_slices(stored, [(0, stored.num_rows)], task.settings.compression)
+        seed = frame_seed(name, 0, 0, rows)
+        for part in frame_parts(FrameKind.ARROW, stored.num_rows, body, seed):
+            parts.append(part)
+            digest.update(part)
+        rows += stored.num_rows
+    key = task.path.output_key(name)
+    task.storage.put(key, parts)
+    length = sum(memoryview(part).nbytes for part in parts)
+    return OutputRef(key, length, rows, digest.digest())
+
+
+def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one output.
+
+    Raises:
+        CorruptDataError: it is not what was published; names the object.
+        NotFoundError: it is gone.
+    """
+    name = output.key.rsplit("/", 1)[-1]
+    data = storage.read_range(output.key, 0, output.length)
+    decoder = FrameDecoder(lambda ordinal: frame_seed(name, 0, 0, ordinal))
+    decoder.feed(data)
+    rows = 0
+    try:
+        while (frame := decoder.next_frame()) is not NEED_DATA:
+            rows += frame.rows
+            yield decode_batch(frame.body, schema)
+        decoder.end()
+    except CorruptDataError as e:
+        raise CorruptDataError(f"{e}: output={output.key!r}") from e
+    if rows != output.rows:
+        raise CorruptDataError(
+            f"rows read are not rows published: expected={output.rows} found={rows} "
+            f"output={output.key!r}"
+        )

@@ -34,11 +34,13 @@ class Settings:
     """Readers join neighbouring small frames up to about this many rows before handing them on:
     per-batch cost between Python and the JVM is about a millisecond."""
 
-    view_memory_bytes: int = 64 * _MIB
-    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored."""
+    view_memory_bytes: int = 128 * _MIB
+    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored. Local
+    files are mapped: there it bounds what may be in memory, not what is."""
 
-    view_buffer_bytes: int = 8 * _MIB
-    """A view fetches pieces of at most this many bytes; at most half of `view_memory_bytes`."""
+    view_buffer_bytes: int = 64 * _MIB
+    """A view fetches pieces of at most this many bytes; at most half of `view_memory_bytes`. A
+    frame that lies in two pieces is copied, so by default a piece holds a whole segment."""
 
     view_prefetch: bool = True
     """Whether a view fetches the next pieces, in a thread of its own, while one is read."""

@@ -15,21 +15,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.buffers import Buffer
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
-    IncompatibleError,
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import KEEP, ConsumerTask
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
-from durable_shuffle.shuffle.frame_source import NOTHING_YET, FrameSource, PlacedFrame
+from durable_shuffle.shuffle.frame_source import (
+    NOTHING_YET,
+    FrameSource,
+    PlacedFrame,
+)
 from durable_shuffle.shuffle.position import (
     Position,
     ProducerPosition,
@@ -37,6 +39,7 @@ from durable_shuffle.shuffle.position import (
     ordinal_of,
     records_between,
 )
+from durable_shuffle.shuffle.read_ahead import ReadAhead
 from durable_shuffle.shuffle.resume_set import InputKey
 from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 
@@ -84,12 +87,17 @@ class View:
     ) -> None:
         self._stage, self._key, self._task, self._queue = stage, key, task, queue
         self._wait = wait
-        self._source = FrameSource(
+        frames = FrameSource(
             queue,
             owner=task.held.state.owner,
             incarnation=stage.path.incarnation,
             subpartition=key[1],
             max_body_bytes=task.settings.max_frame_bytes,
+        )
+        self._source = ReadAhead(
+            BatchSource(frames, stage.schema, self._wanted).next,
+            lambda found: isinstance(found, PlacedBatch),
+            threads=task.settings.view_prefetch,
         )
         self._start = dict(task.acked(key))
         self._delivered: dict[int, ProducerPosition] = dict(self._start)
@@ -189,8 +197,7 @@ class View:
         if not self._read_as("batches"):
             return
         while (found := self._next_records()) is not None:
-            placed, skipped = found
-            batch = self._decode(placed, skipped)
+            placed, batch = found
             self._delivered[placed.extent.producer] = placed.after(placed.frame.rows)
             yield batch
 
@@ -199,8 +206,9 @@ class View:
         if not self._read_as("records"):
             return
         while (found := self._next_records()) is not None:
-            placed, skipped = found
-            for n, row in enumerate(self._decode(placed, skipped).to_pylist(), skipped + 1):
+            placed, batch = found
+            first = placed.frame.rows - batch.num_rows + 1
+            for n, row in enumerate(batch.to_pylist(), first):
                 self._task.check()
                 self._delivered[placed.extent.producer] = placed.after(n)
                 yield row
@@ -280,6 +288,7 @@ class View:
             )
         moved = {self._key: self.position}
         self._task.finish(moved, outputs=outputs, state=state, effect=effect)
+        self._source.stop()
         self._queue.close(keep=False)
 
     def release(self) -> None:
@@ -287,6 +296,7 @@ class View:
 
         Idempotent; of a superseded view it has no effect on the one that came after.
         """
+        self._source.stop()
         if not self._task.held.fenced:
             # raw buffers that were fetched may go to the next view of this process
             self._queue.close(keep=self._way == "buffers")
@@ -332,8 +342,8 @@ class View:
             )
         return position
 
-    def _next_records(self) -> tuple[PlacedFrame, int] | None:
-        """Return the next frame with records to hand out and how many of them to skip."""
+    def _next_records(self) -> tuple[PlacedFrame, pa.RecordBatch] | None:
+        """Return the next frame with records to hand out, and these."""
         self._last = None
         while True:
             self._task.check()
@@ -341,31 +351,23 @@ class View:
                 found = self._source.next()
             if found is NOTHING_YET:
                 self._wait()
-            elif isinstance(found, EndOfInput):
+                continue
+            if isinstance(found, EndOfInput):
                 self._ended = found
                 return None
-            elif found.frame.kind is FrameKind.MARKER:
-                continue
-            else:
-                at = ordinal_of(self._delivered, found.extent.producer)
-                skipped = max(0, at - found.first_ordinal)
-                if skipped < found.frame.rows:  # else no hint led behind this frame
-                    self._reserve(found.extent, found.first_ordinal + found.frame.rows)
-                    self._last = found, skipped
-                    return self._last
+            placed, batch = found.placed, found.batch
+            at = ordinal_of(self._delivered, placed.extent.producer)
+            skipped = max(0, at - placed.first_ordinal)
+            if batch is None or skipped >= placed.frame.rows:
+                continue  # a marker, or no hint led behind this frame
+            self._reserve(placed.extent, placed.first_ordinal + placed.frame.rows)
+            self._task.check()
+            self._last = placed, skipped
+            return placed, batch.slice(skipped)
 
-    def _decode(self, placed: PlacedFrame, skipped: int) -> pa.RecordBatch:
-        frame = placed.frame
-        if frame.kind is not FrameKind.ARROW:
-            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
-        batch = decode_batch(frame.body, self._stage.schema)
-        if batch.num_rows != frame.rows:
-            raise CorruptDataError(
-                f"a frame states {frame.rows} rows and holds {batch.num_rows}: "
-                f"segment={placed.extent.key!r} offset={placed.offset}"
-            )
-        self._task.check()
-        return batch.slice(skipped) if skipped else batch
+    def _wanted(self, placed: PlacedFrame) -> bool:
+        last = placed.first_ordinal + placed.frame.rows
+        return last > ordinal_of(self._start, placed.extent.producer)
 
     def _reserve(self, extent: Extent, upto: int) -> None:
         """In approximate mode, write down that records below `upto` may be delivered."""

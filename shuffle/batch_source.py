@@ -1,0 +1,57 @@
+"""From checked frames to record batches: the last step before a view hands records out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.frame_source import FrameSource, NothingYet, PlacedFrame
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBatch:
+    """A frame and the records in it."""
+
+    placed: PlacedFrame
+    batch: pa.RecordBatch | None
+    """None for a marker, and for a frame of which nothing is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """Decodes frames of Arrow records. Not thread-safe.
+
+    Args:
+        wanted: says of a frame whether any of its records will be handed out.
+    """
+
+    frames: FrameSource
+    schema: pa.Schema
+    wanted: Callable[[PlacedFrame], bool]
+
+    def next(self) -> PlacedBatch | EndOfInput | NothingYet:
+        """Return the next frame, decoded.
+
+        Raises:
+            CorruptDataError: the frame is damaged or holds other rows than it states.
+            IncompatibleError: it holds no Arrow records.
+        """
+        placed = self.frames.next()
+        if not isinstance(placed, PlacedFrame):
+            return placed
+        frame = placed.frame
+        if frame.kind is FrameKind.MARKER or not self.wanted(placed):
+            return PlacedBatch(placed, None)
+        if frame.kind is not FrameKind.ARROW:
+            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
+        batch = decode_batch(frame.body, self.schema)
+        if batch.num_rows != frame.rows:
+            raise CorruptDataError(
+                f"a frame states {frame.rows} rows and holds {batch.num_rows}: "
+                f"segment={placed.extent.key!r} offset={placed.offset}"
+            )
+        return PlacedBatch(placed, batch)

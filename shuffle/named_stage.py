@@ -1,0 +1,34 @@
+"""From a URL and names to a stage, for readers that do not run Spark."""
+
+from collections.abc import Mapping
+
+from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.layout import check_name
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+
+
+def named_stage(
+    url: str, job: str, name: str, *, storage_options: Mapping[str, object] | None = None
+) -> StageHandle:
+    """Return the newest stored stage of a job with this label. Claims nothing.
+
+    Args:
+        url: where the job's `DurableShuffle` keeps its data.
+        name: the `name=` of the stage, "repartition" or "durable" where none was given.
+
+    Raises:
+        NotFoundError: there is no such stage; names those that there are.
+        InvalidInputError: a bad name or URL.
+    """
+    check_name("job", job)
+    storage = open_storage(url, storage_options)
+    order = read_job(storage, job).order
+    for path in reversed(order):
+        if path.name == name:
+            return open_stage(storage, path)
+    names = ", ".join(sorted({path.name for path in order})) or "none"
+    raise NotFoundError(
+        f"job {job!r} on {storage.description} has no stage named {name!r}; stored: {names}"
+    )

@@ -1,8 +1,8 @@
 """Durable, resumable shuffle for PySpark.
 
-`from durable_shuffle import DurableShuffle` is all most users need; `named_stage` and `open_view` read
-a stored stage without Spark. The names are resolved at first use, so that importing this package
-never imports pyspark.
+`from durable_shuffle import DurableShuffle` is all most users need; `named_stage` and `open_view`
+read a stored stage without Spark. The names are resolved at first use, so that importing this
+package never imports pyspark.
 """
 
 import importlib

@@ -39,6 +39,9 @@ class Buffer:
     """Ordinal of the first record that starts here; if none does, of the next one that starts."""
     end_ordinal: int
     """Ordinal of the first record that starts at or after the end of this buffer."""
+    whole_ordinal: int
+    """Ordinal of the first record that does not end in this buffer or before: smaller than
+    `end_ordinal` if the buffer is cut."""
     cut: bool = False
     """Whether the last record here goes on in the next buffer."""
     marker: bool = False
@@ -64,7 +67,8 @@ def trim(buffer: Buffer, read_bytes: int = 0) -> Trimmed:
     if buffer.marker:
         return Trimmed(buffer.data[read_bytes:], done=False)
     if read_bytes and read_bytes >= buffer.carry_bytes:
-        return Trimmed(buffer.data[read_bytes:], done=True)
+        done = buffer.carry_ends or read_bytes > buffer.carry_bytes
+        return Trimmed(buffer.data[read_bytes:], done=done)
     return Trimmed(buffer.data[buffer.carry_bytes :], done=buffer.carry_ends)
 
 
@@ -78,12 +82,22 @@ class BufferCutter:
     Args:
         first_ordinal: ordinal of the extent's first record.
         max_body_bytes: longest frame body to accept, padding excluded.
+        start_ordinal: frames with only records below this are left out.
     """
 
-    def __init__(self, first_ordinal: int, max_body_bytes: int = MAX_FRAME_BODY_BYTES) -> None:
+    def __init__(
+        self,
+        first_ordinal: int,
+        max_body_bytes: int = MAX_FRAME_BODY_BYTES,
+        *,
+        start_ordinal: int = 0,
+    ) -> None:
         self._ordinal = first_ordinal
         """Of the record in progress, or of the next one."""
         self._max_body_bytes = max_body_bytes
+        self._start_ordinal = start_ordinal
+        self._skipping = first_ordinal < start_ordinal
+        """Whether all records so far lie before `start_ordinal`."""
         self._position = 0
         self._held = b""
         self._in_record = False
@@ -116,51 +130,36 @@ class BufferCutter:
                 place = self._position + at - len(self._held)
                 head = view[at : at + FRAME_HEADER_BYTES]
                 header = decode_frame_header(head, place, self._max_body_bytes)
-                if header.kind is FrameKind.MARKER and not self._in_record:
+                if header.kind is FrameKind.MARKER:  # also between the frames of one record
                     end = at + frame_size(header.body_length)
                     if end > size:
                         break
-                    if at > start:
-                        yield Buffer(
-                            view[start:at],
-                            carry,
-                            carry_ends=True,
-                            first_ordinal=first,
-                            end_ordinal=self._ordinal,
-                        )
-                    yield Buffer(
-                        view[at:end],
-                        0,
-                        carry_ends=True,
-                        first_ordinal=self._ordinal,
-                        end_ordinal=self._ordinal,
-                        marker=True,
-                    )
+                    self._skipping = self._skipping and self._ordinal < self._start_ordinal
+                    if at > start and not self._skipping:
+                        yield self._buffer(view[start:at], carry, first, carrying=carrying)
+                    if not self._skipping:
+                        yield self._buffer(view[at:end], 0, self._next_start(), marker=True)
                     start = at = end
-                    carry, first = 0, self._ordinal
+                    carrying, carry, first = self._in_record, 0, self._next_start()
                     continue
-                at += FRAME_HEADER_BYTES
                 self._in_record = True
                 self._continues = bool(header.flags & FLAG_CONTINUES)
                 self._body_left = padded_length(header.body_length)
                 self._rows = header.rows
+                if self._skipping and self._next_start() > self._start_ordinal:
+                    self._skipping, start, first = False, at, self._ordinal
+                at += FRAME_HEADER_BYTES
             if self._in_record and not self._body_left and not self._continues:
                 self._ordinal += self._rows
                 self._in_record = False
-                if carrying:
+                if self._skipping:
+                    start, carrying, first = at, False, self._ordinal
+                elif carrying:
                     carrying, carry, first = False, at - start, self._ordinal
         self._position += size - len(self._held)
         self._held = bytes(view[at:])
-        if at > start:
-            carry = at - start if carrying else carry
-            yield Buffer(
-                view[start:at],
-                carry,
-                carry_ends=not carrying,
-                first_ordinal=first,
-                end_ordinal=self._next_start(),
-                cut=self._in_record,
-            )
+        if at > start and not self._skipping:
+            yield self._buffer(view[start:at], carry, first, carrying=carrying)
 
     def end(self) -> None:
         """Say that the extent has no more bytes.
@@ -172,6 +171,26 @@ class BufferCutter:
             received = len(self._held)
             msg = f"the extent ends inside a frame, at byte {self._position}"
             raise TruncatedFrameError(msg, received, received + max(1, self._body_left))
+
+    def _buffer(
+        self,
+        data: memoryview,
+        carry: int,
+        first: int,
+        *,
+        carrying: bool = False,
+        marker: bool = False,
+    ) -> Buffer:
+        return Buffer(
+            data,
+            data.nbytes if carrying else carry,
+            carry_ends=not carrying,
+            first_ordinal=first,
+            end_ordinal=self._next_start(),
+            whole_ordinal=self._ordinal,
+            cut=self._in_record and not marker,
+            marker=marker,
+        )
 
     def _next_start(self) -> int:
         """Ordinal of the first record that starts from here on."""

@@ -14,8 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from durable_shuffle.serialization.buffers import Buffer, BufferCutter, trim
-from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    FencedError,
+    UnavailableError,
+)
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent, ExtentFeed
+from durable_shuffle.shuffle.position import Positions, ordinal_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.storage import ByteRange, Storage
 
@@ -57,10 +62,14 @@ class BufferQueue:
     Args:
         feed: the extents to read, from the start position on.
         settings: view_memory_bytes, view_buffer_bytes, view_prefetch, max_frame_bytes.
+        start: frames with only records before it are left out, where an extent comes with such.
     """
 
-    def __init__(self, storage: Storage, feed: ExtentFeed, settings: Settings) -> None:
+    def __init__(
+        self, storage: Storage, feed: ExtentFeed, settings: Settings, start: Positions
+    ) -> None:
         self._storage, self._feed, self._settings = storage, feed, settings
+        self._start = start
         self._lock = threading.Lock()
         self._owner = ""
         self._sequence = 0
@@ -79,9 +88,20 @@ class BufferQueue:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes fetched, or being fetched, and not done with; at most `view_memory_bytes`."""
+        """Bytes fetched, or being fetched, and not done with: at most `view_memory_bytes`, and the
+        beginning of one frame header or marker that was held back."""
         pending = sum(f.where.length for f in self._pending[0]) if self._pending else 0
         return self._handed_bytes + pending + sum(c.buffer.data.nbytes for c in self._ready)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it broke off: nothing more comes, whoever asks."""
+        return self._failure is not None
+
+    def fail(self, error: DurableShuffleError) -> None:
+        """Give nothing more: what was polled last could not be used."""
+        with self._lock:
+            self._failure = error
 
     def attach(self, owner: str) -> None:
         """Make `owner` the one view that is served: the one before gets FencedError from now on."""
@@ -131,9 +151,10 @@ class BufferQueue:
             raise self._failure
         try:
             return self._fill()
-        except DurableShuffleError as error:
-            # what was planned is gone from the feed: going on would leave a gap
-            self._failure = error
+        except BaseException as error:
+            # what was planned is gone from the feed: going on would leave a gap, also after Ctrl-C
+            broken = UnavailableError("reading was interrupted; open the view again")
+            self._failure = error if isinstance(error, DurableShuffleError) else broken
             raise
 
     def _fill(self) -> _Cut | EndOfInput | None:
@@ -193,7 +214,11 @@ class BufferQueue:
     def _cut(self, fetch: _Fetch, data: memoryview) -> None:
         extent = fetch.extent
         if self._cutter is None:
-            self._cutter = BufferCutter(extent.first_ordinal, self._settings.max_frame_bytes)
+            self._cutter = BufferCutter(
+                extent.first_ordinal,
+                self._settings.max_frame_bytes,
+                start_ordinal=ordinal_of(self._start, extent.producer),
+            )
         buffers = list(self._cutter.cut(data))
         end = fetch.where.start + fetch.where.length - self._cutter.held_bytes
         offset = end - sum(buffer.data.nbytes for buffer in buffers)

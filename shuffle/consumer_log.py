@@ -14,6 +14,7 @@ from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
     FencedError,
+    OutcomeUnknownError,
     UnavailableError,
 )
 from durable_shuffle.shuffle.consumer_records import (
@@ -30,11 +31,12 @@ from durable_shuffle.shuffle.consumer_records import (
     Whole,
 )
 from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.resume_set import ResumeSet, fold, fold_all, is_full
+from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, fold, fold_all, is_full
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog
 
 FULL_EVERY = 64
-"""Every so many slots an ACK is a full record: opening reads at most as many records."""
+"""A full record is at most so many slots behind the one before: opening reads at most as many
+records, one more if the last is RELEASED, one more if CLOSED."""
 
 _OPEN_TRIES = 100
 """Rivals that open at the same time each win one slot; more rivals than this are a mistake."""
@@ -106,6 +108,8 @@ class HeldLog:
     """As of the last record that is known to stand."""
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _unsettled: ConsumerRecord | None = field(default=None, init=False)
+    _may_stand: bool = field(default=False, init=False)
+    """Whether an earlier sending of the unsettled record may still land."""
     _fenced: str = field(default="", init=False)
 
     @property
@@ -144,10 +148,17 @@ class HeldLog:
             slot = self.state.next_slot
             try:
                 answer = self.log.append(slot, CONSUMER_RECORDS.encode(record))
-            except UnavailableError:
+            except UnavailableError as error:
+                if self._may_stand:
+                    raise OutcomeUnknownError(
+                        f"{error}; an earlier sending of this record may still land: settle again"
+                    ) from error
                 self._unsettled = None  # every sending was refused: it does not stand
                 raise
-            self._unsettled = None
+            except OutcomeUnknownError:
+                self._may_stand = True
+                raise
+            self._unsettled, self._may_stand = None, False
             if isinstance(answer, Lost):
                 self.fence(self._winner(slot, answer.existing))
                 self.check()
@@ -155,12 +166,22 @@ class HeldLog:
 
     def whole(self) -> Whole | None:
         """Return what makes the next ACK a full record, None if it need not be one."""
-        return self.whole_now() if self.state.next_slot % FULL_EVERY == 0 else None
+        due = self.state.next_slot - self.state.full_slot >= FULL_EVERY
+        return self.whole_now() if due else None
 
     def whole_now(self) -> Whole:
         """Return what makes a record a full one."""
         found = self.state
-        return Whole(found.generation, found.resume, found.dropped, found.dropped_exact)
+        reached = tuple(
+            cursor(key, known.stage_slot, known.reached) for key, known in found.inputs.items()
+        )
+        return Whole(
+            found.generation,
+            found.resume,
+            found.dropped,
+            found.dropped_exact,
+            reached if found.resume == "approximate" else (),
+        )
 
     def fence(self, by: str) -> None:
         """Remember that another view holds the log."""

@@ -92,6 +92,8 @@ class Whole:
     resume: ResumeMode
     dropped: int
     dropped_exact: bool
+    reached: tuple[InputCursor, ...]
+    """Approximate mode: up to where records may have been delivered; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ It must not read data: views do that.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
+    FencedError,
     InvalidInputError,
 )
 from durable_shuffle.shuffle.clock import IdSource
@@ -60,6 +61,9 @@ class ConsumerTask:
     on_effect: EffectHandler | None = None
     _performed: set[str] = field(default_factory=set, init=False)
     _ended: str = field(default="", init=False)
+    _written: tuple[bytes, StateRef] | None = field(default=None, init=False)
+    """A state object that no record is known to name yet: used again if the same call is tried
+    again, so that it is the same record."""
 
     @property
     def ended(self) -> str:
@@ -142,7 +146,7 @@ class ConsumerTask:
                 pending=self._pending(effect),
             )
         )
-        self._drop_state(previous)
+        self._settled(previous)
         self.perform_effects()
 
     def finish(
@@ -155,7 +159,10 @@ class ConsumerTask:
     ) -> None:
         """As `ack`, and the consumer has finished: nobody opens it again."""
         self.check()
+        previous = self.held.state.state
         moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
         self._check_outputs(outputs)
         self.held.write(
             Finished(
@@ -169,16 +176,33 @@ class ConsumerTask:
                 pending=self._pending(effect),
             )
         )
-        self.perform_effects()
         self._ended = "finished"
+        self._settled(previous)
+        self.perform_effects()
 
     def reserve(self, key: InputKey, upto: Positions) -> None:
         """Write that records up to `upto` may be delivered, before they are."""
         self.check()
-        known = self.held.state.inputs[key]
-        moved = changed(known.reached, upto)
-        inputs = (cursor(key, known.stage_slot, moved),)
-        self.held.write(Reserve(self.held.state.owner, self.held.state.epoch, inputs))
+        found = self.held.state
+        known = found.inputs[key]
+        whole = self.held.whole()
+        if whole is None:
+            inputs = (cursor(key, known.stage_slot, changed(known.reached, upto)),)
+            self.held.write(Reserve(found.owner, found.epoch, inputs))
+            return
+        others = tuple(c for c in whole.reached if (c.stage, c.subpartition) != key)
+        self.held.write(  # it is time for a full record, and RESERVE is none
+            Ack(
+                record_id=found.owner,
+                epoch=found.epoch,
+                whole=replace(whole, reached=(*others, cursor(key, known.stage_slot, upto))),
+                inputs=self._cursors({}, full=True),
+                outputs=found.outputs,
+                state=found.state,
+                marker_floor=found.marker_floor,
+                pending=self._pending(None),
+            )
+        )
 
     def release(self, delivered: Mapping[InputKey, Positions]) -> None:
         """End the view by itself, idempotent; of a fenced view it changes nothing.
@@ -188,11 +212,13 @@ class ConsumerTask:
         if self._ended or self.held.fenced:
             return
         if self.held.state.resume == "approximate":
-            inputs = tuple(
-                cursor(key, known.stage_slot, changed(known.acked, delivered.get(key, {})))
-                for key, known in self.held.state.inputs.items()
-            )
-            self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
+            with suppress(FencedError):
+                self.held.settle()  # a record of unknown outcome comes first
+                inputs = tuple(
+                    cursor(key, known.stage_slot, changed(known.acked, delivered.get(key, {})))
+                    for key, known in self.held.state.inputs.items()
+                )
+                self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
         self._ended = "released"
 
     def _checked(self, key: InputKey, position: Position) -> Positions:
@@ -245,12 +271,16 @@ class ConsumerTask:
             raise InvalidInputError(f"a state is bytes, found {type(state).__name__}")
         if len(state) <= self.settings.inline_state_bytes:
             return state
-        key = self.path.state_key(self.ids.new_id())
-        self.storage.put(key, [state])
-        return StateRef(key, len(state), hashlib.sha256(state).digest())
+        if self._written is None or self._written[0] != state:
+            key = self.path.state_key(self.ids.new_id())
+            found = StateRef(key, len(state), hashlib.sha256(state).digest())
+            self.storage.put(key, [state])
+            self._written = state, found
+        return self._written[1]
 
-    def _drop_state(self, previous: State) -> None:
+    def _settled(self, previous: State) -> None:
         """Give a state object back that the newest record does not name any more."""
+        self._written = None
         if isinstance(previous, StateRef) and previous != self.held.state.state:
             with suppress(DurableShuffleError):  # it costs space, not correctness; gc finds it
                 self.storage.delete([previous.key])

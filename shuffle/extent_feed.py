@@ -37,6 +37,9 @@ class EndOfInput:
 
     modes: tuple[EndMode, ...]
     """How each producer ended, by number."""
+    records: int | None = None
+    """Committed records of the partition, from ordinal 0 on, over all producers; None if the feed
+    does not know."""
 
 
 class ExtentFeed(Protocol):

@@ -5,23 +5,24 @@ task that made them. There is no lock: every view adds itself before it looks at
 any two at least one sees the other, and the older one stops.
 """
 
+import os
 import weakref
 from collections.abc import Iterator
 
 from durable_shuffle.shuffle.view import View
 
-_Key = tuple[str, str]
+_Key = tuple[int, str, str]
 _LIVE: dict[int, tuple[_Key, "weakref.ref[View]"]] = {}
 
 
 def _key(view: View) -> _Key:
-    return view.task.storage.description, view.task.path.log_prefix
+    return os.getpid(), view.task.storage.description, view.task.path.log_prefix
 
 
 def live_views(description: str, log_prefix: str) -> Iterator[View]:
     """Yield this process's views of one consumer task that are not fenced."""
-    for key, reference in list(_LIVE.values()):
-        if key != (description, log_prefix):
+    for key, reference in tuple(_LIVE.values()):
+        if key != (os.getpid(), description, log_prefix):  # a fork inherits views, not their rights
             continue
         view = reference()
         if view is not None and not view.task.held.fenced:
@@ -35,7 +36,7 @@ def add_view(view: View) -> None:
     """
     number = id(view)
     _LIVE[number] = _key(view), weakref.ref(view, lambda _: _LIVE.pop(number, None))
-    views = list(live_views(*_key(view)))
+    views = list(live_views(*_key(view)[1:]))
     newest = max((v.epoch for v in views), default=view.epoch)
     for other in views:
         if other.epoch < newest:

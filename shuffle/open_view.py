@@ -121,7 +121,7 @@ def open_view(
     queue = None if left is None or finished else _taken_over(left, resume, positions)
     if queue is None:
         feed = ready.feed(positions)
-        queue = BufferQueue(stage.storage, feed, settings)
+        queue = BufferQueue(stage.storage, feed, settings, positions)
     queue.attach(held.state.owner)
     view = View(stage, key, holder, queue, wait=_never_waits)
     if not finished:
@@ -188,7 +188,8 @@ def _opening(ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode)
 def _taken_over(left: View, resume: ResumeMode, start: Positions) -> BufferQueue | None:
     """Return the queue of the view before, if going on with it is the same as seeking."""
     same = {p: at.next_ordinal for p, at in start.items()} == left.position.ordinals
-    return left.queue if resume == "approximate" and left.way == "buffers" and same else None
+    usable = resume == "approximate" and left.way == "buffers" and not left.queue.failed
+    return left.queue if usable and same else None
 
 
 def _never_waits() -> None:

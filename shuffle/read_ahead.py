@@ -28,13 +28,15 @@ class ReadAhead(Generic[T]):
         self._next: Future[T] | None = None
 
     def next(self) -> T:
-        """Return the next item, or raise what `produce` raised."""
+        """Return the next item, or raise what `produce` raised, again and again.
+
+        An item is not lost by an interrupt while it is waited for.
+        """
         if not self._threads:
             return self._produce()
-        future, self._next = self._next or self._submit(), None
-        item = future.result()
-        if self._more(item):
-            self._next = self._submit()
+        self._next = self._next or self._submit()
+        item = self._next.result()
+        self._next = self._submit() if self._more(item) else None
         return item
 
     def stop(self) -> None:

@@ -23,6 +23,8 @@ from durable_shuffle.shuffle.consumer_records import (
 )
 from durable_shuffle.shuffle.position import (
     Positions,
+    first_behind,
+    ordinal_of,
     pack_positions,
     records_between,
     unpack_positions,
@@ -64,6 +66,8 @@ class ResumeSet:
     """The newest view ended by itself."""
     finished: bool = False
     closed: bool = False
+    full_slot: int = 0
+    """Slot of the newest full record."""
 
 
 def is_full(record: ConsumerRecord) -> bool:
@@ -83,23 +87,14 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
         CorruptDataError: the record cannot stand there.
     """
     slot = before.next_slot + 1
+    if before.closed:
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind CLOSED; run verify")
     if isinstance(record, Closed):
         return replace(before, next_slot=slot, closed=True)
+    if before.finished:
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind FINISHED; run verify")
     if isinstance(record, Open):
-        return ResumeSet(
-            next_slot=slot,
-            epoch=record.epoch,
-            generation=record.generation,
-            owner=record.record_id,
-            resume=record.resume,
-            inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
-            outputs=record.outputs,
-            state=record.state,
-            marker_floor=record.marker_floor,
-            pending=record.pending,
-            dropped=record.dropped,
-            dropped_exact=record.dropped_exact,
-        )
+        return _opened(before, record, name)
     whole = record.whole if isinstance(record, Ack | Finished) else None
     if whole is not None and not before.owner and before.next_slot:
         before = replace(  # the walk begins here; the records before were not read
@@ -117,18 +112,12 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
             f"{name}: {record.KIND} of view {record.record_id} epoch {record.epoch} stands behind "
             f"the OPEN of view {before.owner!r} epoch {before.epoch}; run verify"
         )
-    if before.finished:
-        raise CorruptDataError(f"{name}: {record.KIND} stands behind FINISHED; run verify")
     if isinstance(record, Reserve | Released):
         inputs = _reached(before.inputs, record, name)
         return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))
-    inputs = dict(before.inputs)
-    for key, moved in _by_key(record.inputs):
-        if key not in inputs:
-            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
-        known = inputs[key]
-        acked = _state(moved, {} if whole else known.acked, name).acked
-        inputs[key] = InputState(moved.stage_slot, acked, _later(known.reached, acked))
+    inputs = _acknowledged(before.inputs, record, name)
+    if whole is not None:
+        inputs = _reached(inputs, Reserve(record.record_id, record.epoch, whole.reached), name)
     return replace(
         before,
         next_slot=slot,
@@ -139,7 +128,55 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
         pending=record.pending,
         released=False,
         finished=isinstance(record, Finished),
+        full_slot=before.next_slot if whole else before.full_slot,
     )
+
+
+def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
+    first = not before.owner  # of the log, or of what was read of it
+    if not first and (
+        record.epoch != before.epoch + 1
+        or record.generation < before.generation
+        or record.record_id == before.owner
+    ):
+        raise CorruptDataError(
+            f"{name}: OPEN of epoch {record.epoch} generation {record.generation} stands behind "
+            f"epoch {before.epoch} generation {before.generation}; run verify"
+        )
+    return ResumeSet(
+        next_slot=before.next_slot + 1,
+        epoch=record.epoch,
+        generation=record.generation,
+        owner=record.record_id,
+        resume=record.resume,
+        inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
+        outputs=record.outputs,
+        state=record.state,
+        marker_floor=record.marker_floor,
+        pending=record.pending,
+        dropped=record.dropped,
+        dropped_exact=record.dropped_exact,
+        full_slot=before.next_slot,
+    )
+
+
+def _acknowledged(
+    inputs: Mapping[InputKey, InputState], record: Ack | Finished, name: str
+) -> dict[InputKey, InputState]:
+    moved = dict(inputs)
+    for key, found in _by_key(record.inputs):
+        if key not in inputs:
+            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
+        known = inputs[key]
+        acked = _state(found, {} if record.whole else known.acked, name).acked
+        behind = first_behind(known.acked, acked)
+        if behind is not None:
+            raise CorruptDataError(
+                f"{name}: {record.KIND} goes back: producer={behind} from "
+                f"{known.acked[behind].next_ordinal} to {ordinal_of(acked, behind)}; run verify"
+            )
+        moved[key] = InputState(found.stage_slot, acked, _later(known.reached, acked))
+    return moved
 
 
 def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) -> ResumeSet:
@@ -201,8 +238,9 @@ def _reached(
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
         # RELEASED may lie behind what was reserved: it says what was delivered, exactly
         known = inputs[key]
-        base = known.acked if isinstance(record, Released) else known.reached
-        reached = {**base, **unpack_positions(found.positions, name=name)}
+        said = unpack_positions(found.positions, name=name)
+        released = isinstance(record, Released)
+        reached = {**known.acked, **said} if released else _later(known.reached, said)
         moved[key] = replace(known, reached=reached)
     return moved
 

@@ -56,7 +56,7 @@ class SealedFeed:
         found = next(self._extents, None)
         if found is None:
             finite: EndMode = "FINITE"
-            return EndOfInput((finite,) * self._producers)
+            return EndOfInput((finite,) * self._producers, self.records)
         return found
 
     def _iterate(self, entries: np.ndarray, positions: Positions) -> Iterator[Extent]:

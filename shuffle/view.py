@@ -26,6 +26,7 @@ from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import KEEP, ConsumerTask
+from durable_shuffle.shuffle.delivered import Delivered
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
 from durable_shuffle.shuffle.frame_source import (
     NOTHING_YET,
@@ -35,7 +36,6 @@ from durable_shuffle.shuffle.frame_source import (
 from durable_shuffle.shuffle.position import (
     Position,
     ProducerPosition,
-    first_behind,
     ordinal_of,
     records_between,
 )
@@ -100,8 +100,8 @@ class View:
             threads=task.settings.view_prefetch,
         )
         self._start = dict(task.acked(key))
-        self._delivered: dict[int, ProducerPosition] = dict(self._start)
-        self._last: tuple[PlacedFrame, int] | None = None
+        self._delivered = Delivered(key, dict(self._start))
+        self._last: tuple[PlacedBatch, int] | None = None
         self._marker_floor = task.held.state.marker_floor
         self._ended: EndOfInput | None = None
         self._way = ""
@@ -134,7 +134,7 @@ class View:
     @property
     def position(self) -> Position:
         """Behind the last record that was handed out."""
-        return Position(*self._key, dict(self._delivered))
+        return self._delivered.position
 
     @property
     def acknowledged(self) -> Position:
@@ -167,10 +167,10 @@ class View:
         Raises:
             InvalidInputError: no batch was handed out, or it has fewer rows.
         """
-        if self._last is None or not 0 <= rows <= self._last[0].frame.rows - self._last[1]:
+        if self._last is None or not 0 <= rows <= self._last[0].placed.frame.rows - self._last[1]:
             raise InvalidInputError(f"the batch handed out last does not have rows={rows}")
-        placed, skipped = self._last
-        producers = dict(self._delivered)
+        placed, skipped = self._last[0].placed, self._last[1]
+        producers = dict(self._delivered.producers)
         producers[placed.extent.producer] = placed.after(skipped + rows)
         return Position(*self._key, producers)
 
@@ -179,7 +179,7 @@ class View:
         found = self._task.held.state
         return ViewStatistics(
             epoch=found.epoch,
-            records_delivered=records_between(self._start, self._delivered),
+            records_delivered=records_between(self._start, self._delivered.producers),
             records_acknowledged=records_between(self._start, self._task.acked(self._key)),
             records_dropped=found.dropped,
             dropped_exact=found.dropped_exact,
@@ -198,7 +198,7 @@ class View:
             return
         while (found := self._next_records()) is not None:
             placed, batch = found
-            self._delivered[placed.extent.producer] = placed.after(placed.frame.rows)
+            self._delivered.rows(placed.extent.producer, placed.after(placed.frame.rows))
             yield batch
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -210,31 +210,39 @@ class View:
             first = placed.frame.rows - batch.num_rows + 1
             for n, row in enumerate(batch.to_pylist(), first):
                 self._task.check()
-                self._delivered[placed.extent.producer] = placed.after(n)
+                self._delivered.rows(placed.extent.producer, placed.after(n))
                 yield row
 
     def buffers(self) -> Iterator[Buffer]:
         """Yield the stored bytes as they are fetched, for who passes frames on undecoded.
 
         A buffer may end inside a record. `position` then is behind that record, although only a
-        part of it was handed out: an approximate successor begins with the record after it.
+        part of it was handed out: an approximate successor begins with the record after it. An
+        acknowledgement never covers it before its rest was handed out.
+
+        Raises:
+            InvalidInputError: the position lies inside a frame, where `records` acknowledged it.
         """
         if not self._read_as("buffers"):
             return
         while True:
+            self._task.check()
             with self._explained():
                 piece = self._queue.poll(self.id)
             if piece is None:
                 self._wait()
             elif isinstance(piece, Piece):
                 extent, buffer = piece.extent, piece.buffer
+                try:
+                    self._delivered.check_begins(extent, buffer)
+                except DurableShuffleError as error:
+                    self._queue.fail(error)
+                    raise
                 self._reserve(extent, buffer.end_ordinal)
-                if buffer.end_ordinal > ordinal_of(self._delivered, extent.producer):
-                    self._delivered[extent.producer] = ProducerPosition(
-                        buffer.end_ordinal, extent.segment, extent.slot
-                    )
+                self._delivered.buffer(extent, buffer)
                 yield buffer
             else:
+                self._delivered.check_complete(piece)
                 self._ended = piece
                 return
 
@@ -249,7 +257,7 @@ class View:
         """Commit in one record: the position, what was published, the state; then the effect.
 
         Args:
-            position: records before it are done; default all that were handed out.
+            position: records before it are done; default all that were handed out whole.
             outputs: objects written before, see `outputs.write_output`.
             state: bytes that the next view finds in `state`; default unchanged.
             effect: payload of an effect outside the storage, see `open_view(on_effect=)`.
@@ -260,7 +268,7 @@ class View:
                 the view was released. Nothing was written.
             OutcomeUnknownError: it may count now or later: call again with the same arguments.
         """
-        moved = {self._key: self._checked(position)}
+        moved = {self._key: self._delivered.checked(position)}
         self._task.ack(
             moved,
             outputs=outputs,
@@ -300,7 +308,7 @@ class View:
         if not self._task.held.fenced:
             # raw buffers that were fetched may go to the next view of this process
             self._queue.close(keep=self._way == "buffers")
-        self._task.release({self._key: dict(self._delivered)})
+        self._task.release({self._key: self._delivered.producers})
 
     def __enter__(self) -> "View":
         return self
@@ -330,20 +338,12 @@ class View:
         self._way = way
         return True
 
-    def _checked(self, position: Position | None) -> Position:
-        if position is None:
-            return self.position
-        beyond = first_behind(position.producers, self._delivered)
-        if beyond is not None and (position.stage, position.subpartition) == self._key:
-            raise InvalidInputError(
-                f"records that were never handed out cannot be acknowledged: producer={beyond} "
-                f"handed out={ordinal_of(self._delivered, beyond)} "
-                f"found={position.producers[beyond].next_ordinal}"
-            )
-        return position
-
     def _next_records(self) -> tuple[PlacedFrame, pa.RecordBatch] | None:
         """Return the next frame with records to hand out, and these."""
+        if self._last is not None:  # a loop over records may have been left in the middle of it
+            self._task.check()
+            if (rest := self._rest(self._last[0])) is not None:
+                return rest
         self._last = None
         while True:
             self._task.check()
@@ -353,17 +353,24 @@ class View:
                 self._wait()
                 continue
             if isinstance(found, EndOfInput):
+                self._delivered.check_complete(found)
                 self._ended = found
                 return None
-            placed, batch = found.placed, found.batch
-            at = ordinal_of(self._delivered, placed.extent.producer)
-            skipped = max(0, at - placed.first_ordinal)
-            if batch is None or skipped >= placed.frame.rows:
+            if found.batch is None:
                 continue  # a marker, or no hint led behind this frame
-            self._reserve(placed.extent, placed.first_ordinal + placed.frame.rows)
-            self._task.check()
-            self._last = placed, skipped
-            return placed, batch.slice(skipped)
+            if (rest := self._rest(found)) is not None:
+                return rest
+
+    def _rest(self, found: PlacedBatch) -> tuple[PlacedFrame, pa.RecordBatch] | None:
+        """Return what of a batch was not handed out yet."""
+        placed, batch = found.placed, found.batch
+        skipped = self._delivered.skipped(placed.extent, placed.first_ordinal)
+        if batch is None or skipped >= placed.frame.rows:
+            return None
+        self._reserve(placed.extent, placed.first_ordinal + placed.frame.rows)
+        self._task.check()
+        self._last = found, skipped
+        return placed, batch.slice(skipped)
 
     def _wanted(self, placed: PlacedFrame) -> bool:
         last = placed.first_ordinal + placed.frame.rows

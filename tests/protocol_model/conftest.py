@@ -12,11 +12,15 @@ from durable_shuffle.shuffle.testing.protocol.batch_model import (
 )
 from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
 from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explore
+from durable_shuffle.shuffle.testing.protocol.log_model import LogModel, ended
+from durable_shuffle.shuffle.testing.protocol.log_model import out_of_attempts as none_left
 from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
 from durable_shuffle.shuffle.testing.protocol.purge_model import PurgeModel
 from durable_shuffle.shuffle.testing.protocol.release_model import ReleaseModel
 
-AnyModel: TypeAlias = BatchModel | ConsumerModel | ProducerModel | PurgeModel | ReleaseModel
+AnyModel: TypeAlias = (
+    BatchModel | ConsumerModel | LogModel | ProducerModel | PurgeModel | ReleaseModel
+)
 Explore: TypeAlias = Callable[..., Exploration]
 
 MAX_STATES = 3_000_000
@@ -40,6 +44,15 @@ def _visit(model: AnyModel, only: frozenset[str] | None) -> Exploration:
             max_states=MAX_STATES,
             only=only,
             wanted=lambda state: any(a.phase == "done" for a in state.attempts),
+        )
+    if isinstance(model, LogModel):
+        return explore(
+            model,
+            max_states=MAX_STATES,
+            only=only,
+            wanted=ended,
+            can_always_finish=ended,
+            excuse=none_left,
         )
     if isinstance(model, ProducerModel):
         return explore(

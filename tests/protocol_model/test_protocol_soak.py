@@ -16,6 +16,8 @@ from durable_shuffle.shuffle.testing.protocol.batch_values import BatchSetup, Ba
 from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
 from durable_shuffle.shuffle.testing.protocol.consumer_values import ConsumerSetup, Release
 from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explore
+from durable_shuffle.shuffle.testing.protocol.log_model import LogModel
+from durable_shuffle.shuffle.testing.protocol.log_values import LogSetup
 from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
 from durable_shuffle.shuffle.testing.protocol.producer_values import ProducerSetup, Repair
 from durable_shuffle.shuffle.testing.protocol.release_model import ReleaseModel, ReleaseSetup
@@ -56,6 +58,7 @@ FULL: dict[str, tuple[Any, int]] = {
         ConsumerModel(ConsumerSetup(attempts=3, release=Release.BY_VIEW)),
         107_283,
     ),
+    "three attempts of a log producer": (LogModel(LogSetup(attempts=3)), 408_871),
     "batch, no crash": (BatchModel(NO_CRASH), 172_009),
     "batch, all faults once": (BatchModel(BatchSetup()), 1_355_987),
     "batch, all faults once, equal data": (BatchModel(BatchSetup(contents=(0, 0))), 1_355_987),

@@ -11,5 +11,6 @@ explored; they prove nothing about the code that implements the rules.
     consumer_model.py  OPEN and ACK of one consumer task, its successors and its zombies
     release_model.py   deleting input data that registered consumers have read
     purge_model.py     deleting a whole log while an old request is still in flight
+    log_*.py           one log producer: OPEN, APPEND, END, its successors and a follower
     batch_*.py         one batch producer with ABORT, SEAL, REPLACE and repair
 """

@@ -235,6 +235,7 @@ class StageRunner:
             columns=tuple(checked.df.columns),
             producers=planned.producers,
             partitions=partitions,
+            writing="batch",
             partitioner=partitioner,
             keys=checked.key_positions,
             components=identity.components,

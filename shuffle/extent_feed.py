@@ -5,11 +5,10 @@ while they write (`log_feed`). A view knows neither: it asks its feed for the ne
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from durable_shuffle.serialization.markers import EndMode as EndMode
 from durable_shuffle.shuffle.position import ProducerPosition
-
-EndMode = Literal["FINITE", "DRAIN", "SUSPEND"]
 
 
 @dataclass(frozen=True, slots=True)

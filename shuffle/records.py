@@ -5,7 +5,7 @@ that the author's own earlier try won. Large tables travel as packed numpy bytes
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,19 @@ EXTENT = np.dtype(
 )
 """Where frames of one subpartition stand: bytes [offset, offset + length) of a segment. A
 subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
+
+
+def unpack_extents(data: bytes, name: str) -> npt.NDArray[np.void]:
+    """Return packed EXTENT entries as a structured array.
+
+    Raises:
+        CorruptDataError: not a whole number of entries; names `name`.
+    """
+    if len(data) % EXTENT.itemsize:
+        raise CorruptDataError(
+            f"expected a multiple of {EXTENT.itemsize} bytes, found {len(data)}: {name}"
+        )
+    return np.frombuffer(data, dtype=EXTENT)
 
 
 # -- job log
@@ -92,6 +105,9 @@ class Describe:
     """M, the number of producers."""
     partitions: int
     """R, the number of subpartitions of each producer."""
+    writing: Literal["batch", "log"]
+    """"batch": each producer commits once, readers wait for the seal; "log": each appends and may be
+    followed while it does."""
     partitioner: str
     """"hash", "round_robin" or "passthrough" (producer p writes subpartition p alone)."""
     keys: tuple[int, ...]
@@ -168,12 +184,8 @@ class Commit:
 
     def extent_array(self) -> npt.NDArray[np.void]:
         """Return the extents as a structured array, after checking the length."""
-        if len(self.extents) % EXTENT.itemsize:
-            raise CorruptDataError(
-                f"extents of a COMMIT have {len(self.extents)} bytes, expected a multiple of "
-                f"{EXTENT.itemsize}: producer={self.producer} attempt={self.record_id}"
-            )
-        return np.frombuffer(self.extents, dtype=EXTENT)
+        owner = f"producer={self.producer} attempt={self.record_id}"
+        return unpack_extents(self.extents, f"extents of a COMMIT: {owner}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Arrow data encodes to.
 
 import hashlib
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
+from durable_shuffle.serialization.markers import Marker, marker_frame
 from durable_shuffle.shuffle.partitioner import counting_sort
 from durable_shuffle.shuffle.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.storage import Bytes
@@ -29,7 +31,8 @@ class Segment:
     info: SegmentInfo
     parts: tuple[Bytes, ...]
     extents: npt.NDArray[np.void]
-    """EXTENT entries of the subpartitions that have rows here, ordered by subpartition."""
+    """EXTENT entries of the subpartitions that have rows or markers here, ordered by subpartition;
+    markers have an entry of their own, with rows 0, behind that of the rows."""
 
 
 def build_segment(
@@ -43,12 +46,15 @@ def build_segment(
     next_ordinals: npt.NDArray[np.uint64],
     compression: str,
     frame_bytes: int,
+    markers: Sequence[Marker] = (),
+    marked: Iterable[int] = (),
 ) -> Segment:
     """Sort `batch` by partition id and encode it; advances `next_ordinals` in place.
 
     Args:
         ids: one partition id per row, in [0, partitions).
         next_ordinals: per subpartition, the ordinal of its next record.
+        markers: stand behind all rows, in this order, in each subpartition of `marked`.
     """
     order, counts = counting_sort(ids, partitions)
     present = np.flatnonzero(counts)
@@ -56,36 +62,50 @@ def build_segment(
         batch = batch.take(pa.array(order))
     rows_per_frame = max(1, int(frame_bytes * batch.num_rows / max(1, batch.nbytes)))
     bounds: list[tuple[int, int]] = []
-    frames_of: list[int] = []
+    frames_of: dict[int, int] = {}
     start = 0
-    for found in present:
-        end = start + int(counts[found])
+    for k in present.tolist():
+        end = start + int(counts[k])
         first = len(bounds)
         bounds.extend(
             (at, min(rows_per_frame, end - at)) for at in range(start, end, rows_per_frame)
         )
-        frames_of.append(len(bounds) - first)
+        frames_of[k] = len(bounds) - first
         start = end
     bodies = zip(iter_slices(batch, bounds, compression), bounds, strict=True)
 
     parts: list[Bytes] = []
-    extents = np.zeros(len(present), dtype=EXTENT)
+    extents: list[tuple[int, int, int, int, int, int]] = []
     digest = hashlib.sha256()
     offset = 0
+
+    def put(frame: tuple[Bytes, ...], size: int) -> None:
+        nonlocal offset
+        for part in frame:
+            parts.append(part)
+            digest.update(part)
+        offset += size
+
     ordinal: int
-    for n, k in enumerate(present.tolist()):
+    for k in sorted({*frames_of, *marked}) if markers else frames_of:
         begin = offset
         ordinal = first_ordinal = int(next_ordinals[k])
-        for body, (_, rows) in itertools.islice(bodies, frames_of[n]):
+        for body, (_, rows) in itertools.islice(bodies, frames_of.get(k, 0)):
             seed = frame_seed(stage_id, producer, k, ordinal)
-            for part in frame_parts(FrameKind.ARROW, rows, body, seed):
-                parts.append(part)
-                digest.update(part)
-            offset += frame_size(len(body))
+            put(frame_parts(FrameKind.ARROW, rows, body, seed), frame_size(len(body)))
             ordinal += rows
-        extents[n] = (k, number, begin, offset - begin, first_ordinal, ordinal - first_ordinal)
+        if offset > begin:
+            length = offset - begin
+            extents.append((k, number, begin, length, first_ordinal, ordinal - first_ordinal))
         next_ordinals[k] = ordinal
-    return Segment(SegmentInfo(number, offset, digest.digest()), tuple(parts), extents)
+        if markers:
+            begin = offset
+            for marker in markers:
+                frame = marker_frame(marker, frame_seed(stage_id, producer, k, ordinal))
+                put(frame, sum(memoryview(part).nbytes for part in frame))
+            extents.append((k, number, begin, offset - begin, ordinal, 0))
+    info = SegmentInfo(number, offset, digest.digest())
+    return Segment(info, tuple(parts), np.array(extents, dtype=EXTENT))
 
 
 def complete_extents(

@@ -8,7 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -69,6 +69,7 @@ def new_stage(
     *,
     partitions: int,
     producers: int = 1,
+    writing: Literal["batch", "log"] = "batch",
     partitioner: str = "hash",
     compression: str = "lz4",
     job: str = "job",
@@ -87,6 +88,7 @@ def new_stage(
         columns=tuple(schema.names),
         producers=producers,
         partitions=partitions,
+        writing=writing,
         partitioner=partitioner,
         keys=(0,),
         components={},

@@ -72,6 +72,7 @@ def stored_stage(
         columns=tuple(SCHEMA.names),
         producers=len(rows),
         partitions=partitions,
+        writing="batch",
         partitioner="hash",
         keys=(0,),
         components={"plan": "0" * 32},

@@ -1,5 +1,7 @@
 """What must never be true of a log producer's log, its segments and its attempts' beliefs."""
 
+from itertools import pairwise
+
 from durable_shuffle.shuffle.testing.protocol.log_values import (
     AFTER_END,
     FALSE_LOSER,
@@ -61,4 +63,4 @@ def log_damage(state: LogState) -> list[str]:
 def _newest_fenced(state: LogState) -> bool:
     """Whether an OPEN stands above one of a later launch."""
     opens = [r.author for r in state.log if r.kind == "OPEN" and r.author is not None]
-    return any(later < earlier for earlier, later in zip(opens, opens[1:], strict=False))
+    return any(later < earlier for earlier, later in pairwise(opens))

@@ -23,10 +23,11 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.partitioner import round_robin_ids
-from durable_shuffle.shuffle.producer import IdBatch, ProducerResult, run_producer
+from durable_shuffle.shuffle.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.producer_log import Committed
 from durable_shuffle.shuffle.records import PRODUCER_RECORDS, Commit, Seal
 from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
 

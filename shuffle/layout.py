@@ -23,6 +23,7 @@ MAX_NAME_CHARS = 100
 """Long enough to speak, short enough for every backend (S3 keys end at 1,024 bytes)."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_ID = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
 _SLOT = re.compile(r"\d{10,}")
@@ -45,6 +46,11 @@ def check_name(what: str, name: str) -> str:
             f"a letter, digit or '_', found={name!r}"
         )
     return name
+
+
+def is_id(text: str) -> bool:
+    """Return whether `text` is an id as `IdSource` makes them."""
+    return _ID.fullmatch(text) is not None
 
 
 def job_log_prefix(job: str) -> str:

@@ -106,8 +106,8 @@ class Describe:
     partitions: int
     """R, the number of subpartitions of each producer."""
     writing: Literal["batch", "log"]
-    """"batch": each producer commits once, readers wait for the seal; "log": each appends and may be
-    followed while it does."""
+    """"batch": each producer commits once, readers wait for the seal; "log": each appends, and may
+    be followed while it does."""
     partitioner: str
     """"hash", "round_robin" or "passthrough" (producer p writes subpartition p alone)."""
     keys: tuple[int, ...]

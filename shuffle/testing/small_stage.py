@@ -16,10 +16,11 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer import IdBatch, ProducerResult, run_producer
+from durable_shuffle.shuffle.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
 from durable_shuffle.shuffle.records import Describe, Seal
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, describe_stage, seal_stage
 from durable_shuffle.shuffle.storage import Storage

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_stage import SeededIds

@@ -18,7 +18,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Created, Exists, Storage

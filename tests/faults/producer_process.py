@@ -15,7 +15,8 @@ import pyarrow as pa
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer import IdBatch, run_producer
+from durable_shuffle.shuffle.producer import run_producer
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Created, Exists

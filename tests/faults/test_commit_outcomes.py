@@ -14,9 +14,9 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.producer_log import abort_attempt, commit_attempt
 from durable_shuffle.shuffle.records import Commit, StageUse
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage

@@ -13,8 +13,8 @@ from durable_shuffle.serialization.errors import FencedError, NotFoundError, Not
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.job_log import JobLog, read_job
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.small_stage import (

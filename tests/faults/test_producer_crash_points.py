@@ -13,8 +13,8 @@ import pytest
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.producer_log import abort_attempt
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.small_stage import (

@@ -7,7 +7,7 @@ import pytest
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.cleanup import Freed, delete_orphans, release_stage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,

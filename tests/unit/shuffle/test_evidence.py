@@ -9,7 +9,7 @@ import pytest
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.evidence import Reruns, count_reruns
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,

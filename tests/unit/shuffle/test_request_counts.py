@@ -6,7 +6,7 @@ import pytest
 
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import require_seal
 from durable_shuffle.shuffle.storage import ByteRange

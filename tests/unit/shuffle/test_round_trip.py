@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,

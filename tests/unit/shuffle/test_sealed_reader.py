@@ -18,9 +18,9 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_stage import (

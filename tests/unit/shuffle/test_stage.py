@@ -16,8 +16,8 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import IdBatch
 from durable_shuffle.shuffle.records import STAGE_RECORDS, Release
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.stage import (
     StageHandle,
     describe_stage,

@@ -1,0 +1,94 @@
+"""The records of a log producer's log, as values. docs/format.md lists the fields.
+
+Every record is the whole state that a successor goes on from, so that only the last one is read to
+go on. `record_id` is the random id of the OPEN by which an attempt writes; all its records carry
+it, and that is what ownership means. The id also names the attempt's segments.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.markers import EndMode
+from durable_shuffle.shuffle.records import Closed, SegmentInfo, unpack_extents
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a producer is, after the record that holds this."""
+
+    source_position: bytes
+    """The caller's; b"" before the first APPEND."""
+    batch_id: str
+    """The newest one that was given; "" if none was."""
+    next_ordinals: bytes
+    """Packed little-endian u8 per subpartition that this producer writes, ascending: how many
+    records it has appended there. So a subpartition without records is stated, not left out."""
+
+    def ordinals(self, expected: int, name: str) -> npt.NDArray[np.uint64]:
+        """Return `next_ordinals` as a new array.
+
+        Raises:
+            CorruptDataError: not `expected` numbers; names `name`.
+        """
+        if len(self.next_ordinals) != expected * 8:
+            raise CorruptDataError(
+                f"{name}: ordinals take {len(self.next_ordinals)} bytes, expected {expected * 8}"
+            )
+        return np.frombuffer(self.next_ordinals, dtype="<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOpen:
+    """An attempt begins; every older one is fenced."""
+
+    KIND: ClassVar[str] = "OPEN"
+    record_id: str
+    epoch: int
+    generation: int
+    """The launcher's; who meets a higher one stops."""
+    producer: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Records and markers of an attempt count from here on, and with them a source position."""
+
+    KIND: ClassVar[str] = "APPEND"
+    record_id: str
+    epoch: int
+    generation: int
+    rows: int
+    memory_bytes: int
+    """Uncompressed Arrow bytes of the rows."""
+    segments: tuple[SegmentInfo, ...]
+    """One, or more if the rows took more than a writer's memory; none without rows and markers."""
+    extents: bytes
+    """Packed EXTENT entries, ordered by (subpartition, first ordinal). Markers have an entry of
+    their own with rows 0, behind the records before them."""
+    progress: Progress
+
+    def extent_array(self, name: str) -> npt.NDArray[np.void]:
+        """Return the extents as a structured array, after checking the length."""
+        return unpack_extents(self.extents, name)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more records. After SUSPEND a successor may open, and its records supersede this."""
+
+    KIND: ClassVar[str] = "END"
+    record_id: str
+    epoch: int
+    generation: int
+    mode: EndMode
+    progress: Progress
+
+
+LogProducerRecord = ProducerOpen | Append | End | Closed
+LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, End, Closed))

@@ -34,7 +34,7 @@ class EndOfData:
 
 Marker = Checkpoint | EndOfData
 
-_MARKERS = RecordCodec((Checkpoint, EndOfData))
+_MARKERS: RecordCodec[Marker] = RecordCodec((Checkpoint, EndOfData))
 
 
 def marker_frame(marker: Marker, seed: int) -> tuple[Bytes, ...]:
@@ -56,5 +56,4 @@ def decode_marker(body: Bytes, *, name: str) -> Marker:
         CorruptDataError: the bytes are not a control record.
         IncompatibleError: an intact record of another version or kind; names `name`.
     """
-    marker: Marker = _MARKERS.decode(body, name)
-    return marker
+    return _MARKERS.decode(body, name)

@@ -6,11 +6,16 @@ producer's log; a stage's only after RELEASE is won. Deleting is idempotent and 
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.shuffle import log_producer_log
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.layout import parse_segment_key
+from durable_shuffle.shuffle.log_producer_log import settled_segments
+from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
+from durable_shuffle.shuffle.records import PRODUCER_RECORDS, STAGE_RECORDS, Closed, Release
 from durable_shuffle.shuffle.slot_log import Won
 from durable_shuffle.shuffle.stage import StageHandle, decode, read_state
 
@@ -24,15 +29,18 @@ class Freed:
 
 
 def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
-    """Abort every attempt that left segments without a COMMIT, then delete those segments.
+    """Delete segments that no record names, where none ever will.
 
-    An attempt that is still running is aborted too and stops at its commit: call this when no
-    producer of the stage should be running.
+    Of batch producers every attempt without a COMMIT is aborted first; one that is still running
+    stops at its commit: call this when none should be running. Of log producers nobody is stopped:
+    what the newest attempt wrote stays until it ends or another one opens.
     """
     found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.segments_prefix):
         producer, attempt, _ = parse_segment_key(info.key)
         found[producer, attempt].append((info.key, info.size_bytes))
+    if stage.describe.writing == "log":
+        return _delete_unnamed(stage, found)
     objects = data_bytes = 0
     for (producer, attempt), segments in sorted(found.items()):
         if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
@@ -40,6 +48,25 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
             objects += len(segments)
             data_bytes += sum(size for _, size in segments)
     return Freed(objects, data_bytes)
+
+
+def _delete_unnamed(
+    stage: StageHandle, found: dict[tuple[int, str], list[tuple[str, int]]]
+) -> Freed:
+    """Delete what attempts of log producers left that a successor, an END or CLOSED has stopped."""
+    doomed: list[tuple[str, int]] = []
+    for producer in sorted({producer for producer, _ in found}):
+        log = stage.producer_log(producer)
+        records = (log_producer_log.decode(log, slot, data) for slot, data in log.read_from())
+        named, stopped = settled_segments(records)
+        for attempt in stopped:
+            doomed.extend(
+                (key, size)
+                for key, size in found.get((producer, attempt), ())
+                if (attempt, parse_segment_key(key)[2]) not in named
+            )
+    stage.storage.delete([key for key, _ in doomed])
+    return Freed(len(doomed), sum(size for _, size in doomed))
 
 
 def release_stage(
@@ -63,8 +90,10 @@ def release_stage(
             decode(log, slot, answer.existing), Release
         )
         slot += 1
+    in_log = stage.describe.writing == "log"
+    codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
     for producer in range(producers):
-        close_log(stage.producer_log(producer), ids.new_id(), cause)
+        close_log(stage.producer_log(producer), ids.new_id(), cause, codec)
     objects = data_bytes = 0
     for prefix in (stage.path.segments_prefix, stage.path.index_prefix):
         batch = list(stage.storage.list(prefix))

@@ -6,7 +6,9 @@ ABORTs; failure alone is never a reason to delete (docs/decisions/001-slot-log-p
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     AbortedError,
     CorruptDataError,
@@ -111,12 +113,19 @@ def abort_attempt(log: SlotLog, attempt: str, record_id: str, cause: str) -> boo
         slot += 1
 
 
-def close_log(log: SlotLog, record_id: str, cause: str) -> None:
-    """Put CLOSED behind the last record, unless it is there; from then on nobody can commit."""
+def close_log(
+    log: SlotLog, record_id: str, cause: str, codec: RecordCodec[Any] = PRODUCER_RECORDS
+) -> None:
+    """Put CLOSED behind the last record, unless it is there; from then on nobody can write.
+
+    Args:
+        codec: of the records of this log, a batch producer's or a log producer's.
+    """
     data = PRODUCER_RECORDS.encode(Closed(record_id, cause))
     slot = log.find_end()
     while True:  # ends: every turn passes one existing record of a finite log
-        if slot and isinstance(decode(log, slot - 1, log.read(slot - 1) or b""), Closed):
+        last = codec.decode(log.read(slot - 1) or b"", log.key(slot - 1)) if slot else None
+        if isinstance(last, Closed):
             return
         if isinstance(log.append(slot, data), Won):
             return

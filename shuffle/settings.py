@@ -52,6 +52,13 @@ class Settings:
     inline_state_bytes: int = 64 * 1024
     """A consumer's state longer than this is an object of its own, not part of its record."""
 
+    follow_first_pause_seconds: float = 0.01
+    """A follower that found nothing new of a producer asks again after this; then it doubles."""
+
+    follow_longest_pause_seconds: float = 0.5
+    """Upper bound of that pause: an idle follower sends one small read per producer in this time,
+    and sees what comes after a silence at most this much later."""
+
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
@@ -80,4 +87,10 @@ class Settings:
             raise InvalidInputError(
                 "settings.view_buffer_bytes must be at most half of view_memory_bytes, "
                 f"found={self.view_buffer_bytes} of {self.view_memory_bytes}"
+            )
+        first, longest = self.follow_first_pause_seconds, self.follow_longest_pause_seconds
+        if not all(type(v) in (int, float) for v in (first, longest)) or not 0 < first <= longest:
+            raise InvalidInputError(
+                "settings.follow_first_pause_seconds must be above 0 and at most "
+                f"follow_longest_pause_seconds, found={first!r} and {longest!r}"
             )

@@ -153,10 +153,8 @@ class LogModel:
 
     def _won(self, me: Attempt, create: Create) -> Attempt:
         kind, _, epoch, position, _ = create.record
-        phase = "done" if kind == "END" else "open"
-        return me._replace(
-            phase=phase, slot=create.slot, epoch=epoch, position=position, request=None
-        )
+        won = me._replace(slot=create.slot, epoch=epoch, position=position, request=None)
+        return won._replace(phase="done" if kind == "END" else "open")
 
     def _lost(self, me: Attempt, create: Create) -> Attempt:
         if create.record.kind == "OPEN":
@@ -207,9 +205,9 @@ class LogModel:
     def _follower_steps(self, state: LogState) -> Iterator[Step[LogState]]:
         """Hand on the next segment: the next that the log names, or one that is there."""
         position = state.delivered[-1].end if state.delivered else 0
-        named = {r.segment for r in state.log}
-        for segment in sorted(named - {None} if self.setup.follows_log else state.objects):
-            if segment is not None and segment.start == position:
+        named = {r.segment for r in state.log if r.segment is not None}
+        for segment in sorted(named if self.setup.follows_log else state.objects):
+            if segment.start == position:
                 after = state._replace(delivered=(*state.delivered, segment))
                 damage = () if segment in named else (FOLLOWER_MISLED,)
                 yield f"follower delivers {segment}", after, damage

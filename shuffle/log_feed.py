@@ -72,6 +72,8 @@ class LogFeed:
             for p in stage.producers_of(subpartition, describe.producers)
         ]
         self._turn = 0
+        self.given = 0
+        """How many extents were handed out."""
 
     @property
     def producers(self) -> int:
@@ -110,6 +112,7 @@ class LogFeed:
             at = (self._turn + step) % len(self._cursors)
             if self._cursors[at].extents:
                 self._turn = at + 1
+                self.given += 1
                 return self._cursors[at].extents.popleft()
         return None
 

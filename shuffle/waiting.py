@@ -1,6 +1,6 @@
 """Waiting for what may come, without a busy loop: how long to pause, and the loop around it.
 
-The decisions are pure; the loop asks its clock and sends nothing by itself.
+The decision is pure; what waits asks its clock and sends nothing by itself.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,10 @@ _CANCEL_SECONDS = 0.5
 class Followed(Protocol):
     """A feed whose extents appear while it is read."""
 
+    @property
+    def given(self) -> int:
+        """How many extents it has handed out."""
+
     def poll(self) -> Extent | EndOfInput | None:
         """Return the next extent, the end, or None if there is nothing new yet."""
 
@@ -31,6 +35,50 @@ def backoff_seconds(misses: int, first_seconds: float, longest_seconds: float) -
     return min(first_seconds * 2.0 ** min(misses - 1, 60), longest_seconds)
 
 
+class FeedWait:
+    """What to call each time a feed had nothing: pauses once, until asking again makes sense.
+
+    Args:
+        timeout_seconds: without a new extent; `math.inf` waits until there is one or `cancelled`.
+        cancelled: asked before each pause, and no pause is longer than half a second.
+        what: is waited for, for messages.
+    """
+
+    def __init__(
+        self,
+        feed: Followed,
+        *,
+        clock: Clock,
+        timeout_seconds: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        what: str = "the next records",
+    ) -> None:
+        self._feed, self._clock, self._cancelled = feed, clock, cancelled
+        self._timeout_seconds, self._what = timeout_seconds, what
+        self._given = -1
+        self._deadline = 0.0
+
+    def __call__(self) -> None:
+        """Pause.
+
+        Raises:
+            NotReadyError: nothing came in time. The feed is as it was: wait again, or give up.
+            AbortedError: `cancelled` said so.
+        """
+        now = self._clock.monotonic()
+        if self._given != self._feed.given:  # the first pause since something came
+            self._given, self._deadline = self._feed.given, now + self._timeout_seconds
+        if self._cancelled():
+            raise AbortedError(f"waiting for {self._what} was cancelled")
+        remaining = self._deadline - now
+        if remaining <= 0:
+            self._given = -1
+            raise NotReadyError(
+                f"nothing came within {self._timeout_seconds} s: {self._what}; wait again"
+            )
+        self._clock.sleep(min(self._feed.quiet_seconds(), remaining, _CANCEL_SECONDS))
+
+
 def wait_for(
     feed: Followed,
     *,
@@ -39,26 +87,15 @@ def wait_for(
     cancelled: Callable[[], bool] = lambda: False,
     what: str = "the next records",
 ) -> Extent | EndOfInput:
-    """Return the feed's next extent or its end, however long it takes, within the time given.
-
-    Args:
-        timeout_seconds: from now; `math.inf` waits until there is something or `cancelled`.
-        cancelled: asked before each pause and at least twice a second.
-        what: is waited for, for messages.
+    """Return the feed's next extent or its end, within the time given. Arguments as `FeedWait`.
 
     Raises:
-        NotReadyError: nothing came in time. The feed is as it was: wait again, or give up.
-        AbortedError: `cancelled` said so.
+        NotReadyError, AbortedError: as `FeedWait`.
         DurableShuffleError: whatever `feed.poll` raises.
     """
-    deadline = clock.monotonic() + timeout_seconds
-    while True:  # ends: at the deadline, or when cancelled
-        if cancelled():
-            raise AbortedError(f"waiting for {what} was cancelled")
-        found = feed.poll()
-        if found is not None:
-            return found
-        remaining = deadline - clock.monotonic()
-        if remaining <= 0:
-            raise NotReadyError(f"nothing came within {timeout_seconds} s: {what}; wait again")
-        clock.sleep(min(feed.quiet_seconds(), remaining, _CANCEL_SECONDS))
+    wait = FeedWait(
+        feed, clock=clock, timeout_seconds=timeout_seconds, cancelled=cancelled, what=what
+    )
+    while (found := feed.poll()) is None:
+        wait()
+    return found

@@ -7,7 +7,7 @@ import pytest
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.shuffle.extent_feed import EndOfInput
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
-from durable_shuffle.shuffle.waiting import backoff_seconds, wait_for
+from durable_shuffle.shuffle.waiting import FeedWait, backoff_seconds, wait_for
 
 END = EndOfInput(("FINITE",))
 
@@ -17,6 +17,7 @@ class Quiet:
 
     def __init__(self, clock: ManualClock, ready_at: float, pause: float) -> None:
         self.clock, self.ready_at, self.pause, self.polls = clock, ready_at, pause, 0
+        self.given = 0
 
     def poll(self) -> EndOfInput | None:
         self.polls += 1
@@ -71,3 +72,20 @@ def test_wait_sees_a_cancellation_within_half_a_second(clock: ManualClock) -> No
     with pytest.raises(AbortedError, match="cancelled"):
         wait_for(feed, clock=clock, timeout_seconds=math.inf, cancelled=lambda: clock.now >= 101.7)
     assert clock.now == pytest.approx(102.0)
+
+
+def test_time_counts_from_the_last_that_came(clock: ManualClock) -> None:
+    """A feed that gives something now and then is never given up; a silent one is."""
+    feed = Quiet(clock, 9999.0, 0.4)
+    wait = FeedWait(feed, clock=clock, timeout_seconds=1.0)
+    for _ in range(20):
+        wait()
+        wait()
+        feed.given += 1
+    before = clock.now
+    for _ in range(3):
+        wait()
+    with pytest.raises(NotReadyError):
+        wait()
+    assert clock.now == pytest.approx(before + 1.0)
+    wait()  # whoever goes on after that waits anew

@@ -27,6 +27,7 @@ from durable_shuffle.serialization.frames import (
     decode_frame_header,
     frame_size,
 )
+from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_report import Finding, finding_of
@@ -41,7 +42,7 @@ class SegmentTask:
     producer: int
     info: SegmentInfo
     extents: npt.NDArray[np.void]
-    """EXTENT entries with rows in this segment."""
+    """EXTENT entries with rows or markers in this segment."""
     schema: pa.Schema | None
     max_frame_bytes: int
 
@@ -145,6 +146,9 @@ def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memor
     if frame is NEED_DATA:
         decoder.end()
     assert isinstance(frame, Frame)  # `end` raises while bytes are left
+    if frame.kind is FrameKind.MARKER and frame.rows == 0:
+        decode_marker(frame.body, name=task.key)
+        return 0
     if frame.kind is not FrameKind.ARROW or frame.continues:
         raise CorruptDataError(
             f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of Arrow batches"

@@ -2,7 +2,8 @@
 
 Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
 nothing found ends the walk. What counts is what SEAL names; without a SEAL, the first COMMIT of
-each producer. Damage to data is believed only if the stage was not released meanwhile.
+each producer, and every APPEND of log producers. Damage to data is believed only if the stage was
+not released meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
+from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append
 from durable_shuffle.shuffle.records import (
     PRODUCER_RECORDS,
     STAGE_RECORDS,
@@ -25,6 +28,7 @@ from durable_shuffle.shuffle.records import (
     Describe,
     Release,
     Seal,
+    unpack_extents,
 )
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
@@ -185,9 +189,12 @@ class _Walk:
         for p, slot in listed.items():
             known[p] = max(known.get(p, -1), slot)
 
+        in_log = self._describe is not None and self._describe.writing == "log"
+        codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self._storage, self._path.producer_log_prefix(item[0]))
-            return copy_log(log, PRODUCER_RECORDS, known=item[1])
+            return copy_log(log, codec, known=item[1])
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
@@ -263,15 +270,17 @@ class _Walk:
 
     def _segment_tasks(self) -> Iterator[SegmentTask]:
         schema = self._schema()
-        for p, (_, commit) in self._commits.items():
+        for p, key, record in self._counting():
             try:
-                extents = commit.extent_array()
-            except DurableShuffleError:
-                continue  # a finding of check_commit
-            for info in commit.segments:
-                mine = (extents["segment"] == info.number) & (extents["rows"] > 0)
+                extents = unpack_extents(record.extents, key)
+            except DurableShuffleError as error:
+                if isinstance(record, Append):  # of a COMMIT it is a finding of check_commit
+                    self.data.findings.append(finding_of(error, key, "whole extents"))
+                continue
+            for info in record.segments:
+                mine = (extents["segment"] == info.number) & (extents["length"] > 0)
                 yield SegmentTask(
-                    key=self._path.segment_key(p, commit.record_id, info.number),
+                    key=self._path.segment_key(p, record.record_id, info.number),
                     incarnation=self._path.incarnation,
                     producer=p,
                     info=info,
@@ -279,6 +288,15 @@ class _Walk:
                     schema=schema,
                     max_frame_bytes=self._settings.max_frame_bytes,
                 )
+
+    def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:
+        """Yield (producer, key, record) of all records that make segments count."""
+        for p, (key, commit) in self._commits.items():
+            yield p, key, commit
+        for p, copy in self._copies.items():
+            for slot, record in copy.records.items():
+                if isinstance(record, Append):
+                    yield p, copy.log.key(slot), record
 
     def _schema(self) -> pa.Schema | None:
         try:

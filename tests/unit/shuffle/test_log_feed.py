@@ -284,6 +284,7 @@ def test_silent_producer_is_seen_within_the_longest_pause(
     """However long it was silent; and a busy one is read without any pause."""
     clock = ManualClock(0.0, [])
     producer = open_producer()
+    open_producer(1).end("FINITE")
     feed = new_feed(stage, 0, clock=clock)
     for _ in range(100):
         assert feed.poll() is None
@@ -292,8 +293,11 @@ def test_silent_producer_is_seen_within_the_longest_pause(
     asked = clock.now
     assert isinstance(wait_for(feed, clock=clock, timeout_seconds=9), Extent)
     assert clock.now - asked <= SMALL.follow_longest_pause_seconds
+    assert feed.poll() is None
+    assert 0 < feed.quiet_seconds() <= SMALL.follow_first_pause_seconds  # not what it was before
     for n in range(3, 30, 3):
         producer.append(numbered_rows(n, n + 3, PARTITIONS), b"")
+    clock.sleep(feed.quiet_seconds())
     before = clock.now
     assert len(poll_all(feed, stage, 0)[0]) == 9
     assert clock.now == before

@@ -8,6 +8,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.serialization.markers import Marker, decode_marker
 from durable_shuffle.shuffle.extent_feed import EndOfInput
 from durable_shuffle.shuffle.frame_source import FrameSource, NothingYet, PlacedFrame
 
@@ -19,6 +20,15 @@ class PlacedBatch:
     placed: PlacedFrame
     batch: pa.RecordBatch | None
     """None for a marker, and for a frame of which nothing is wanted."""
+    marker: Marker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMarker:
+    """A marker as a view hands it out."""
+
+    producer: int
+    marker: Marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,9 @@ class BatchSource:
         if not isinstance(placed, PlacedFrame):
             return placed
         frame = placed.frame
-        if frame.kind is FrameKind.MARKER or not self.wanted(placed):
+        if frame.kind is FrameKind.MARKER:
+            return PlacedBatch(placed, None, decode_marker(frame.body, name=placed.extent.key))
+        if not self.wanted(placed):
             return PlacedBatch(placed, None)
         if frame.kind is not FrameKind.ARROW:
             raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")

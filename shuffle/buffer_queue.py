@@ -94,6 +94,11 @@ class BufferQueue:
         return self._handed_bytes + pending + sum(c.buffer.data.nbytes for c in self._ready)
 
     @property
+    def feed(self) -> ExtentFeed:
+        """Where the extents come from."""
+        return self._feed
+
+    @property
     def failed(self) -> bool:
         """Whether it broke off: nothing more comes, whoever asks."""
         return self._failure is not None

@@ -92,7 +92,8 @@ class LogFeed:
                 return extent
             modes = [cursor.mode for cursor in self._cursors if cursor.ended]
             if len(modes) == len(self._cursors):
-                return EndOfInput(tuple(mode for mode in modes if mode is not None))
+                records = sum(cursor.records for cursor in self._cursors)
+                return EndOfInput(tuple(mode for mode in modes if mode is not None), records)
             now = self._clock.monotonic()
             due = [cursor for cursor in self._cursors if not cursor.ended and cursor.due <= now]
             answers = [cursor.read_next(self._clock) for cursor in due]
@@ -142,6 +143,11 @@ class _Cursor:
         self.extents: deque[Extent] = deque()
         self.mode: EndMode | None = None
         self.due = 0.0
+
+    @property
+    def records(self) -> int:
+        """Records appended for this partition, as far as was read."""
+        return self._ordinal
 
     @property
     def ended(self) -> bool:

@@ -5,6 +5,8 @@ Winning OPEN fences every other view, wherever it is. Only then the start is fin
 begins at it: what was acknowledged is skipped by arithmetic, never by reading.
 """
 
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ from durable_shuffle.shuffle.consumer_task import ConsumerTask, EffectHandler
 from durable_shuffle.shuffle.extent_feed import ExtentFeed
 from durable_shuffle.shuffle.layout import ConsumerPath
 from durable_shuffle.shuffle.live_views import add_view, live_views
+from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.position import Positions
 from durable_shuffle.shuffle.resume_set import InputKey, ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.sealed_feed import SealedFeed, check_tags
@@ -35,6 +38,7 @@ from durable_shuffle.shuffle.stage import (
     require_not_released,
 )
 from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.waiting import FeedWait
 
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
@@ -50,6 +54,8 @@ def open_view(
     generation: int = 1,
     on_effect: EffectHandler | None = None,
     wait_seconds: float = 30.0,
+    follow_seconds: float = math.inf,
+    cancelled: Callable[[], bool] = lambda: False,
     settings: Settings | None = None,
     ids: IdSource | None = None,
     clock: Clock | None = None,
@@ -70,7 +76,10 @@ def open_view(
         on_effect: performs effects given to `ack(effect=)`: takes (token, payload). Called again
             with the same token after a crash between acknowledgement and effect, before anything is
             read; it must ignore tokens that it knows, all of them or at least lower ones.
-        wait_seconds: how long to wait for the stage to be sealed.
+        wait_seconds: how long to wait for a stage of batch producers to be sealed.
+        follow_seconds: how long a view of log producers waits for the next records while it reads,
+            before it raises NotReadyError; it may be read on after that.
+        cancelled: asked while waiting; True ends the wait with AbortedError.
 
     Returns:
         A view. Of a consumer that has finished, one that is at its end.
@@ -120,10 +129,16 @@ def open_view(
     positions = holder.acked(key)
     queue = None if left is None or finished else _taken_over(left, resume, positions)
     if queue is None:
-        feed = ready.feed(positions)
+        feed = ready.feed(positions, settings, clock)
         queue = BufferQueue(stage.storage, feed, settings, positions)
     queue.attach(held.state.owner)
-    view = View(stage, key, holder, queue, wait=_never_waits)
+    wait: Callable[[], None] = _never_waits
+    if isinstance(queue.feed, LogFeed):
+        what = f"records of stage={stage.path.prefix!r} subpartition={subpartition}"
+        wait = FeedWait(
+            queue.feed, clock=clock, timeout_seconds=follow_seconds, cancelled=cancelled, what=what
+        )
+    view = View(stage, key, holder, queue, wait=wait)
     if not finished:
         add_view(view)
     return view
@@ -139,11 +154,12 @@ class _Ready:
 
     @property
     def slot(self) -> int:
-        """Slot of the stage log by which the view reads."""
+        """Slot of the stage log by which the view reads; 0 for a stage of log producers."""
         return self.state.seal_slot
 
-    def feed(self, positions: Positions) -> ExtentFeed:
-        assert self.state.seal is not None
+    def feed(self, positions: Positions, settings: Settings, clock: Clock) -> ExtentFeed:
+        if self.state.seal is None:
+            return LogFeed(self.stage, self.subpartition, positions, settings=settings, clock=clock)
         return SealedFeed(self.stage, self.state.seal, self.subpartition, positions)
 
 
@@ -154,7 +170,7 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
         state = read_state(stage)
         if state.release is not None:
             require_not_released(stage)
-        if state.seal is not None:
+        if state.seal is not None or stage.describe.writing == "log":
             return _Ready(stage, subpartition, state)
         left = deadline - clock.monotonic()
         if left <= 0:

@@ -9,7 +9,6 @@ It must not decide who owns the consumer's log, nor guess: damaged or missing da
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +21,8 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
+from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch, PlacedMarker
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import KEEP, ConsumerTask
@@ -42,24 +42,7 @@ from durable_shuffle.shuffle.position import (
 from durable_shuffle.shuffle.read_ahead import ReadAhead
 from durable_shuffle.shuffle.resume_set import InputKey
 from durable_shuffle.shuffle.stage import StageHandle, require_not_released
-
-
-@dataclass(frozen=True, slots=True)
-class ViewStatistics:
-    """What a view did so far. Immutable."""
-
-    epoch: int
-    records_delivered: int
-    records_acknowledged: int
-    """By this view."""
-    records_dropped: int
-    """Approximate mode: delivered to views of this consumer and never acknowledged, in sum."""
-    dropped_exact: bool
-    """False if `records_dropped` is an upper bound."""
-    bytes_trimmed: int
-    """Bytes of partial records that were cut off for this view."""
-    in_flight_bytes: int
-    """Bytes fetched, or being fetched, and not done with."""
+from durable_shuffle.shuffle.view_statistics import ViewStatistics
 
 
 class View:
@@ -102,7 +85,7 @@ class View:
         self._start = dict(task.acked(key))
         self._delivered = Delivered(key, dict(self._start))
         self._last: tuple[PlacedBatch, int] | None = None
-        self._marker_floor = task.held.state.marker_floor
+        self._passed = 0
         self._ended: EndOfInput | None = None
         self._way = ""
 
@@ -194,9 +177,22 @@ class View:
             CorruptDataError: a frame fails its check, or rows do not add up.
             NotFoundError: data is missing; says so if it was released.
         """
+        for item in self.items():
+            if not isinstance(item, PlacedMarker):
+                yield item
+
+    def items(self) -> Iterator[pa.RecordBatch | PlacedMarker]:
+        """Yield record batches and the markers between them, each in its place.
+
+        Checkpoints up to the marker floor are left out. An `ack` without a position raises the
+        floor to the highest checkpoint that was passed.
+        """
         if not self._read_as("batches"):
             return
-        while (found := self._next_records()) is not None:
+        while (found := self._next_item()) is not None:
+            if isinstance(found, PlacedMarker):
+                yield found
+                continue
             placed, batch = found
             self._delivered.rows(placed.extent.producer, placed.after(placed.frame.rows))
             yield batch
@@ -205,7 +201,9 @@ class View:
         """Yield single rows as dictionaries; `position` is exact after each."""
         if not self._read_as("records"):
             return
-        while (found := self._next_records()) is not None:
+        while (found := self._next_item()) is not None:
+            if isinstance(found, PlacedMarker):
+                continue
             placed, batch = found
             first = placed.frame.rows - batch.num_rows + 1
             for n, row in enumerate(batch.to_pylist(), first):
@@ -273,7 +271,7 @@ class View:
             moved,
             outputs=outputs,
             state=state,
-            marker_floor=self._marker_floor,
+            marker_floor=self._passed if position is None else 0,
             effect=effect,
         )
 
@@ -338,8 +336,8 @@ class View:
         self._way = way
         return True
 
-    def _next_records(self) -> tuple[PlacedFrame, pa.RecordBatch] | None:
-        """Return the next frame with records to hand out, and these."""
+    def _next_item(self) -> tuple[PlacedFrame, pa.RecordBatch] | PlacedMarker | None:
+        """Return the next frame with records to hand out, and these; or the next marker."""
         if self._last is not None:  # a loop over records may have been left in the middle of it
             self._task.check()
             if (rest := self._rest(self._last[0])) is not None:
@@ -356,8 +354,12 @@ class View:
                 self._delivered.check_complete(found)
                 self._ended = found
                 return None
-            if found.batch is None:
-                continue  # a marker, or no hint led behind this frame
+            if found.marker is not None:
+                if isinstance(found.marker, Checkpoint):
+                    if found.marker.id <= self._task.held.state.marker_floor:
+                        continue
+                    self._passed = max(self._passed, found.marker.id)
+                return PlacedMarker(found.placed.extent.producer, found.marker)
             if (rest := self._rest(found)) is not None:
                 return rest
 

@@ -48,6 +48,11 @@ ROWS, STEP = 24, 8
 Rival = Callable[[StageHandle], None]
 
 
+def modes(found: object) -> tuple[str, ...] | None:
+    """How the producers ended, None if `found` is not the end."""
+    return found.modes if isinstance(found, EndOfInput) else None
+
+
 def on(stage: StageHandle, storage: Storage) -> StageHandle:
     """The same stage through another storage."""
     return StageHandle(storage, stage.path, stage.describe)
@@ -156,7 +161,7 @@ def test_log_producer_dies_at_every_call(
         assert appended_rows(stage) == ROWS
         assert_source_once(stage, ROWS)
         for k in range(PARTITIONS):
-            assert read_log_rows(stage, k)[1] == EndOfInput(("FINITE",))
+            assert modes(read_log_rows(stage, k)[1]) == ("FINITE",)
         delete_orphans(stage, ids, cause="test")
         named = {
             (fields["record_id"], segment["number"])
@@ -214,7 +219,7 @@ def test_random_kills_leave_every_record_once(ids: SeededIds, seed: int, schedul
                 seen[k] += [n for _, _, n in events if isinstance(n, int)]
         assert seen == [rows_for(k, 0, ROWS, PARTITIONS) for k in range(PARTITIONS)]
         assert_source_once(stage, ROWS)
-        assert all(feed.poll() == EndOfInput(("FINITE",)) for feed in feeds)
+        assert all(modes(feed.poll()) == ("FINITE",) for feed in feeds)
     print(f"{fired} faults, {crashed} crashes, {suspended} suspensions")
     assert min(fired, crashed, suspended) > schedules // 2
 

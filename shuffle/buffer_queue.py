@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from durable_shuffle.serialization.buffers import Buffer, BufferCutter, trim
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     DurableShuffleError,
     FencedError,
     UnavailableError,
@@ -224,12 +225,19 @@ class BufferQueue:
                 self._settings.max_frame_bytes,
                 start_ordinal=ordinal_of(self._start, extent.producer),
             )
-        buffers = list(self._cutter.cut(data))
-        end = fetch.where.start + fetch.where.length - self._cutter.held_bytes
+        try:
+            buffers = list(self._cutter.cut(data))
+            held = self._cutter.held_bytes
+            if fetch.last:
+                self._cutter.end()
+                self._cutter = None
+        except CorruptDataError as e:
+            raise CorruptDataError(
+                f"{e}: segment={extent.key!r} bytes=[{extent.offset}, "
+                f"{extent.offset + extent.length}) producer={extent.producer}"
+            ) from e
+        end = fetch.where.start + fetch.where.length - held
         offset = end - sum(buffer.data.nbytes for buffer in buffers)
-        if fetch.last:
-            self._cutter.end()
-            self._cutter = None
         for n, buffer in enumerate(buffers, 1):
             self._ready.append(_Cut(extent, buffer, offset, fetch.last and n == len(buffers)))
             offset += buffer.data.nbytes

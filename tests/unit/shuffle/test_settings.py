@@ -24,7 +24,6 @@ def test_defaults_are_accepted_and_frozen() -> None:
         ("max_frame_bytes", 1 << 20),
         ("read_batch_rows", 1),
         ("control_threads", 1),
-        ("view_memory_bytes", 1 << 24),
         ("reserve_records", 1),
         ("inline_state_bytes", 0),
     ],

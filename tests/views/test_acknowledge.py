@@ -1,0 +1,423 @@
+"""Acknowledgements: one record over position, outputs and state; then the effect."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.consumer_log import read_outputs
+from durable_shuffle.shuffle.consumer_records import OutputRef
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.outputs import read_output, write_output
+from durable_shuffle.shuffle.position import Position, ProducerPosition
+from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
+from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
+from durable_shuffle.shuffle.view import View
+
+Open = Callable[..., View]
+Numbers = Callable[..., list[int]]
+Forget = Callable[[], None]
+OUTPUT = pa.schema([("n", pa.int64())])
+ANY = "job/consumers/"
+
+
+def publish(view: View, numbers: list[int]) -> OutputRef:
+    return write_output(view.task, OUTPUT, [pa.record_batch([numbers], schema=OUTPUT)])
+
+
+def kinds(storage: MemoryStorage) -> list[str]:
+    return [kind for kind, _ in slots_of(storage)]
+
+
+@pytest.mark.parametrize("leave_at", [1, 2, 3])
+def test_a_loop_that_was_left_goes_on_with_the_next_row(
+    made: SealedStage, open_: Open, numbers: Numbers, leave_at: int
+) -> None:
+    """Leaving a loop over records in the middle of a batch leaves nothing of it out."""
+    view, got = open_(), []
+    while not view.at_end:
+        got += numbers(view, leave_at)
+        view.ack()
+    assert got == made.of(0)
+
+
+def test_position_after_acknowledges_rows_inside_a_batch(
+    made: SealedStage, open_: Open, numbers: Numbers, other_process: Forget
+) -> None:
+    """Two rows of the second batch are done: the next view begins with the third."""
+    view = open_()
+    batches = iter(view)
+    first, second = next(batches), next(batches)
+    assert second.num_rows > 2
+    view.ack(view.position_after(2))
+    with pytest.raises(InvalidInputError, match="rows="):
+        view.position_after(second.num_rows + 1)
+    other_process()
+    assert numbers(open_()) == made.of(0)[first.num_rows + 2 :]
+
+
+# -- bad positions: refused, nothing written
+
+
+def test_positions_that_are_not_this_views_are_refused(
+    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    """Never delivered, backwards, of another partition, of no producer, below 0."""
+    view = open_()
+    numbers(view, 5)
+    early = view.position
+    numbers(view, 5)
+    view.ack()
+    other = open_(1)
+    numbers(other, 3)
+    stage, known = early.stage, dict(view.position.producers)
+    before = kinds(memory)
+    bad = {
+        "never handed out": Position(stage, 0, {0: ProducerPosition(11)}),
+        "never handed": Position(stage, 0, {**known, 1: ProducerPosition(1)}),
+        "forward only": early,
+        "producer=0": Position(stage, 0, {}),
+        "another input": other.position,
+        "of another input": Position("elsewhere", 0, known),
+        "producer=9": Position(stage, 0, {**known, 9: ProducerPosition(0)}),
+        "producer=1": Position(stage, 0, {**known, 1: ProducerPosition(-1)}),
+    }
+    for text, position in bad.items():
+        with pytest.raises(InvalidInputError, match=text):
+            view.ack(position)
+    view.release()
+    with pytest.raises(InvalidInputError, match="was released"):
+        view.ack()
+    with pytest.raises(InvalidInputError, match="was released"):
+        numbers(view, 1)
+    assert kinds(memory) == before
+    assert open_().acknowledged.records == 10
+
+
+def test_an_unfinished_consumer_cannot_finish(open_: Open, numbers: Numbers) -> None:
+    view = open_()
+    numbers(view, 5)
+    with pytest.raises(InvalidInputError, match="end of its input"):
+        view.finish()
+
+
+# -- outputs
+
+
+@pytest.mark.requirement("R-F135-21")
+def test_outputs_count_with_the_record_that_names_them(
+    open_: Open, numbers: Numbers, memory: MemoryStorage, other_process: Forget
+) -> None:
+    """Written and not acknowledged is not published; two in one record come together."""
+    view = open_()
+    first = numbers(view, 4)
+    view.ack(outputs=[publish(view, first[:2]), publish(view, first[2:])])
+    lost = publish(view, numbers(view, 3))
+    other_process()
+    view = open_()
+    assert [o.rows for o in view.outputs] == [2, 2]
+    read = [
+        n for o in view.outputs for b in read_output(memory, o, OUTPUT) for n in b[0].to_pylist()
+    ]
+    assert read == first
+    assert read_outputs(view.task.held.log) == view.outputs
+    assert left_over(memory) == {lost.key}
+
+
+def test_an_output_is_published_once(open_: Open, numbers: Numbers, memory: MemoryStorage) -> None:
+    """Twice in one record, or again in a later one, also by a later view, is refused."""
+    view = open_()
+    output = publish(view, numbers(view, 2))
+    with pytest.raises(InvalidInputError, match="published once"):
+        view.ack(outputs=[output, output])
+    view.ack(outputs=[output])
+    with pytest.raises(InvalidInputError, match="published once"):
+        view.ack(outputs=[output])
+    with pytest.raises(InvalidInputError, match="published once"):
+        open_().ack(outputs=[output])
+    assert kinds(memory) == ["OPEN", "ACK", "OPEN"]
+
+
+def test_a_damaged_missing_or_swapped_output_is_an_error(
+    open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    view = open_()
+    one, other = publish(view, numbers(view, 2)), publish(view, numbers(view, 2))
+    swapped = replace(one, key=other.key)
+    assert len(list(read_output(memory, swapped, OUTPUT))) == 1  # same length, other rows: its own
+    content = memory.read(one.key)
+    memory.delete([one.key])
+    with pytest.raises(NotFoundError, match=one.key):
+        list(read_output(memory, one, OUTPUT))
+    memory.put(one.key, [memory.read(other.key)])
+    with pytest.raises(CorruptDataError, match=one.key):
+        list(read_output(memory, one, OUTPUT))
+    memory.delete([one.key])
+    memory.put(one.key, [content])
+    with pytest.raises(CorruptDataError, match="rows published"):
+        list(read_output(memory, replace(one, rows=3), OUTPUT))
+
+
+# -- state
+
+
+def test_state_is_kept_inline_or_by_reference_and_replaced_objects_go(
+    open_: Open, memory: MemoryStorage, other_process: Forget
+) -> None:
+    """64 bytes are the record's own; one more is an object; None forgets it; unset keeps it."""
+    view = open_()
+    for size, objects in ((64, 0), (65, 1), (100, 1), (3, 0), (200, 1)):
+        view.ack(state=b"s" * size)
+        assert view.state == b"s" * size
+        view.ack()
+        other_process()
+        view = open_()
+        assert view.state == b"s" * size
+        assert len([i for i in memory.list(ANY) if "/state/" in i.key]) == objects
+        assert left_over(memory) == set()
+    view.ack(state=None)
+    assert view.state is None
+    assert left_over(memory) == set()
+    with pytest.raises(InvalidInputError, match="a state is bytes"):
+        view.ack(state="text")
+
+
+def test_a_state_object_that_is_not_what_was_acknowledged_is_an_error(
+    open_: Open, memory: MemoryStorage
+) -> None:
+    view = open_()
+    view.ack(state=b"s" * 100)
+    (key,) = [i.key for i in memory.list(ANY) if "/state/" in i.key]
+    memory.delete([key])
+    with pytest.raises(NotFoundError, match=key):
+        _ = view.state
+    memory.put(key, [b"t" * 100])
+    with pytest.raises(CorruptDataError, match=key):
+        _ = view.state
+
+
+def test_finish_replaces_a_state_object_too(
+    open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    view = open_()
+    view.ack(state=b"s" * 100)
+    numbers(view)
+    view.finish(state=b"t" * 100)
+    assert open_().state == b"t" * 100
+    assert left_over(memory) == set()
+
+
+# -- replies that are lost
+
+
+@pytest.mark.requirement("R-F135-21")
+def test_a_lost_reply_of_an_acknowledgement_is_read_back(
+    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    """The record stands although no answer came: sent again it has won, and is no rival."""
+    faulty = FaultyStorage(memory, [Rule("put_if_absent", ANY, "after", 2, "lost_reply")])
+    view = open_(storage=faulty)
+    numbers(view, 5)
+    view.ack()
+    assert faulty.fired == 1
+    numbers(view)
+    view.finish()
+    assert kinds(memory) == ["OPEN", "ACK", "FINISHED"]
+
+
+class Delayed(MemoryStorage):
+    """Loses replies of creates of slots while told to, and may let one land late."""
+
+    def __init__(self, below: MemoryStorage) -> None:
+        super().__init__()
+        self._objects, self._written = below._objects, below._written
+        self.mode, self.flying = "ok", ("", b"")
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        if key.rsplit("/", 1)[1].isdigit() and self.mode != "ok":
+            if self.mode == "unknown":
+                self.flying = key, data
+                raise OutcomeUnknownError("lost")
+            raise UnavailableError("down")
+        return super().put_if_absent(key, data)
+
+    def land(self) -> None:
+        assert super().put_if_absent(*self.flying) == Created()
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("lands", [False, True])
+def test_an_acknowledgement_of_unknown_outcome_is_sent_again_as_the_same_bytes(
+    open_: Open, numbers: Numbers, memory: MemoryStorage, lands: bool, large: bool
+) -> None:
+    """The same call again settles it, whether or not the first sending landed meanwhile."""
+    storage = Delayed(memory)
+    view = open_(storage=storage)
+    numbers(view, 5)
+    output, state = publish(view, [1]), b"s" * (100 if large else 10)
+    storage.mode = "unknown"
+    with pytest.raises(OutcomeUnknownError):
+        view.ack(outputs=[output], state=state)
+    sent = storage.flying[1]
+    if lands:
+        storage.land()
+    storage.mode = "ok"
+    view.ack(outputs=[output], state=state)
+    assert kinds(memory) == ["OPEN", "ACK"]
+    assert memory.read(storage.flying[0]) == sent
+    assert (view.acknowledged.records, view.state, view.outputs) == (5, state, (output,))
+    assert left_over(memory) == set()
+
+
+def test_another_acknowledgement_never_takes_the_slot_of_an_unknown_one(
+    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    """Unknown, then refused by an outage: the first sending may still land, and it does."""
+    storage = Delayed(memory)
+    view = open_(storage=storage)
+    numbers(view, 5)
+    storage.mode = "unknown"
+    with pytest.raises(OutcomeUnknownError):
+        view.ack()
+    storage.mode = "down"
+    with pytest.raises(OutcomeUnknownError):  # not "unavailable": that would say it does not stand
+        view.ack()
+    numbers(view, 5)
+    storage.mode = "ok"
+    storage.land()
+    with pytest.raises(ConflictError, match="now stands"):
+        view.ack()
+    assert view.acknowledged.records == 5
+    view.ack()
+    numbers(view)
+    view.finish()
+    assert open_().acknowledged.records == len(made.of(0))
+
+
+def test_an_outage_leaves_the_view_as_it_was(
+    open_: Open, numbers: Numbers, memory: MemoryStorage
+) -> None:
+    """Every sending was refused: later another position may be acknowledged."""
+    storage = Delayed(memory)
+    view = open_(storage=storage)
+    numbers(view, 5)
+    storage.mode = "down"
+    with pytest.raises(UnavailableError):
+        view.ack()
+    storage.mode = "ok"
+    numbers(view, 2)
+    view.ack()
+    assert view.acknowledged.records == 7
+
+
+# -- effects
+
+
+def test_an_effect_happens_after_its_record_and_its_token_is_the_same_at_every_try(
+    open_: Open, memory: MemoryStorage, other_process: Forget
+) -> None:
+    """The handler fails twice, then the process dies, then it works: one token, in all tries."""
+    seen: list[tuple[str, bytes, list[str]]] = []
+    broken = True
+
+    def handler(token: str, payload: bytes) -> None:
+        seen.append((token, payload, kinds(memory)))
+        if broken:
+            raise RuntimeError("the other side is down")
+
+    view = open_(on_effect=handler)
+    with pytest.raises(RuntimeError):
+        view.ack(effect=b"one")
+    with pytest.raises(RuntimeError):
+        view.ack()
+    other_process()
+    broken = False
+    view = open_(on_effect=handler)
+    assert len(seen) == 2
+    next(iter(view))  # before anything is read
+    view.ack()
+    view.ack(effect=b"two")
+    assert [payload for _, payload, _ in seen] == [b"one"] * 3 + [b"two"]
+    assert len({token for token, _, _ in seen[:3]}) == 1
+    assert seen[3][0] != seen[0][0]
+    assert seen[0][2] == ["OPEN", "ACK"]
+    other_process()
+    following = open_(on_effect=handler)
+    next(iter(following))
+    assert seen[4][:2] == seen[3][:2]  # the record that names it as done was never written
+    following.ack()
+    other_process()
+    next(iter(open_()))
+    assert len(seen) == 5
+
+
+def test_a_pending_effect_that_nobody_can_perform_stops_the_reader(
+    open_: Open, other_process: Forget
+) -> None:
+    def handler(token: str, payload: bytes) -> None:
+        raise RuntimeError
+
+    with pytest.raises(InvalidInputError, match="needs on_effect"):
+        open_().ack(effect=b"x")
+    with pytest.raises(RuntimeError):
+        open_(on_effect=handler).ack(effect=b"x")
+    other_process()
+    with pytest.raises(InvalidInputError, match="is pending"):
+        next(iter(open_()))
+
+
+def test_an_effect_of_finish_that_fails_is_performed_by_the_next_view(
+    open_: Open, numbers: Numbers, memory: MemoryStorage, other_process: Forget
+) -> None:
+    """FINISHED stands once; calling finish again writes nothing behind it."""
+    done: list[bytes] = []
+
+    def fails(token: str, payload: bytes) -> None:
+        raise RuntimeError
+
+    view = open_(on_effect=fails)
+    numbers(view)
+    with pytest.raises(InvalidInputError, match="needs on_effect"):
+        open_view_without(open_, numbers).finish(effect=b"x")
+    view = open_(on_effect=fails)
+    numbers(view)
+    with pytest.raises(RuntimeError):
+        view.finish(effect=b"last")
+    with pytest.raises(InvalidInputError, match="finished"):
+        view.finish(effect=b"last")
+    assert kinds(memory)[-2:] == ["OPEN", "FINISHED"]
+    other_process()
+    assert numbers(open_(on_effect=lambda token, payload: done.append(payload))) == []
+    assert done == [b"last"]
+
+
+def open_view_without(open_: Open, numbers: Numbers) -> View:
+    """A view at its end with nobody to perform effects."""
+    view = open_()
+    numbers(view)
+    return view
+
+
+def test_a_fenced_view_performs_no_effect(
+    open_: Open, numbers: Numbers, other_process: Forget
+) -> None:
+    """The record comes first, and it is refused."""
+    done: list[bytes] = []
+    old = open_(on_effect=lambda token, payload: done.append(payload))
+    numbers(old, 3)
+    other_process()
+    open_()
+    with pytest.raises(FencedError):
+        old.ack(effect=b"x")
+    assert done == []

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.layout import (
     ConsumerPath,
@@ -17,7 +19,17 @@ from durable_shuffle.shuffle.layout import (
     parse_consumer_key,
     parse_segment_key,
 )
-from durable_shuffle.shuffle.records import Abort, Closed, Commit, Describe, Release, Seal
+from durable_shuffle.shuffle.log_producer_log import settled_segments
+from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen
+from durable_shuffle.shuffle.records import (
+    Abort,
+    Closed,
+    Commit,
+    Describe,
+    Release,
+    ReleaseUpto,
+    Seal,
+)
 from durable_shuffle.shuffle.resume_set import ResumeSet
 from durable_shuffle.shuffle.storage import ObjectInfo
 
@@ -106,11 +118,10 @@ class _StageJudge:
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
         self._released = any(isinstance(r, Release) for r in records)
-        self._producers = max(
-            [self._describe.producers] if self._describe else [0],
-            default=0,
-        )
-        self._producers = max(self._producers, *(s.producers for s in self._seals), 0)
+        described = self._describe.producers if self._describe else 0
+        self._producers = max([described, *(seal.producers for seal in self._seals)])
+        uptos = [r for r in records if isinstance(r, ReleaseUpto)]
+        self._upto = np.frombuffer(uptos[-1].upto, "<u4").tolist() if uptos else []
 
     def oddities(self) -> list[Judged]:
         """Return what is wrong with the logs as a whole."""
@@ -164,6 +175,8 @@ class _StageJudge:
         if producer >= self._producers:
             return "odd", f"the stage has only {self._producers} producers", None
         records = self._logs.producers.get(producer, {})
+        if self._describe is not None and self._describe.writing == "log":
+            return (*self._appended(records, producer, attempt, number), None)
         fate = fate_of(records.values(), attempt)
         if isinstance(fate, Commit):
             if number not in {s.number for s in fate.segments}:
@@ -174,6 +187,26 @@ class _StageJudge:
         if isinstance(fate, Closed) and self._logs.in_job_log == "live":
             return "odd", "the producer's log is closed, the stage is not released", None
         return "orphan", "its attempt has no COMMIT", (producer, attempt)
+
+    def _appended(
+        self, records: Mapping[int, Any], producer: int, attempt: str, number: int
+    ) -> tuple[Verdict, str]:
+        named, stopped = settled_segments(records.values())
+        if (attempt, number) in named:
+            slot = next(
+                slot
+                for slot, record in records.items()
+                if isinstance(record, Append)
+                and record.record_id == attempt
+                and number in {segment.number for segment in record.segments}
+            )
+            upto = self._upto[producer] if producer < len(self._upto) else 0
+            return ("orphan", "below RELEASE_UPTO") if slot < upto else ("live", "named by APPEND")
+        if attempt in stopped:
+            return "orphan", "its attempt was stopped and no APPEND names it"
+        if any(isinstance(r, ProducerOpen) and r.record_id == attempt for r in records.values()):
+            return "live", "its attempt may still append it"
+        return "odd", "its attempt never opened the producer's log"
 
 
 def fate_of(records: Iterable[Any], attempt: str) -> Commit | Abort | Closed | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, runtime_checkable
 
+from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
@@ -26,7 +27,8 @@ from durable_shuffle.shuffle.gc import (
     judge_stage,
 )
 from durable_shuffle.shuffle.layout import ConsumerPath, StagePath, parse_stage_folder
-from durable_shuffle.shuffle.records import PRODUCER_RECORDS, STAGE_RECORDS
+from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
+from durable_shuffle.shuffle.records import PRODUCER_RECORDS, STAGE_RECORDS, Describe
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import ObjectInfo, Storage
 from durable_shuffle.shuffle.verify import JobCopy
@@ -108,8 +110,11 @@ def _stage_logs(
     stage = copy_log(
         SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=last.get(path.log_prefix, 0)
     )
+    describe = stage.records.get(0)
+    in_log = isinstance(describe, Describe) and describe.writing == "log"
+    codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
     producers = {
-        producer: copy_log(SlotLog(storage, prefix), PRODUCER_RECORDS, known=last.get(prefix, -1))
+        producer: copy_log(SlotLog(storage, prefix), codec, known=last.get(prefix, -1))
         for producer, prefix in sorted(_producers(path, listed))
     }
     known = path in copy.paths

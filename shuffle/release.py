@@ -10,6 +10,7 @@ from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.records import StageReleased
 from durable_shuffle.shuffle.registry import progress_in
+from durable_shuffle.shuffle.release_upto import all_ended
 from durable_shuffle.shuffle.retention import Cause, Keep, ReleasedByUser, judge_consumed
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
@@ -60,7 +61,7 @@ def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSour
         state.register,
         progress,
         partitions=stage.describe.partitions,
-        written=state.seal is not None,
+        written=all_ended(stage) if stage.describe.writing == "log" else state.seal is not None,
     )
     if isinstance(judged, Keep):
         return judged

@@ -25,6 +25,16 @@ class ConsumersFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumersAcknowledged:
+    """Everybody who was declared has acknowledged this part of a stage of log producers."""
+
+    consumers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"consumed: {', '.join(self.consumers)} acknowledged it in every subpartition"
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFailed:
     """A producer attempt that never committed; ABORT is its fate."""
 
@@ -44,7 +54,7 @@ class ReleasedByUser:
         return f"released by generation {self.generation}"
 
 
-Cause = ConsumersFinished | AttemptFailed | ReleasedByUser
+Cause = ConsumersFinished | ConsumersAcknowledged | AttemptFailed | ReleasedByUser
 """Why data may go; stands in the record that is won before anything is deleted."""
 
 

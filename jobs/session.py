@@ -1,6 +1,7 @@
 """`DurableShuffle`, the entry point for Spark users: holds the claim of a job, wraps stages."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -14,18 +15,18 @@ from durable_shuffle.jobs.ship import ship
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
 from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
 from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.release import finish_releases, release_stage_of
+from durable_shuffle.shuffle.release import finish_releases, release_consumed, release_stage_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage, read_state
 
-Retention = Literal["until_released"] | timedelta
+Retention = Literal["until_released", "when_consumed"] | timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class DurableShuffle:
             a stage that is not stored.
         on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
             if one ever claimed it.
-        retention: "until_released", or an age after which a stage is released when the job is next
+        retention: "until_released"; "when_consumed", a stage goes once all consumers of its closed
+            set have finished (looked at here, at the end of a `with` block without an error, and in
+            `release_consumed`); or an age after which a stage is released when the job is next
             claimed.
         storage_options: handed to fsspec; never written anywhere.
 
@@ -91,10 +94,13 @@ class DurableShuffle:
         check_name("job", job)
         _check_option("reuse", reuse, ("auto", "never", "require"))
         _check_option("on_conflict", on_conflict, ("take_over", "fail"))
-        if retention != "until_released" and not isinstance(retention, timedelta):
+        named = ("until_released", "when_consumed")
+        if retention not in named and not isinstance(retention, timedelta):
             raise InvalidInputError(
-                f"retention must be 'until_released' or a timedelta, found={retention!r}"
+                f"retention must be {' or '.join(map(repr, named))} or a timedelta, "
+                f"found={retention!r}"
             )
+        self._retention = retention
         self._spark, self._job = spark, job
         self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
         self._settings = settings or Settings()
@@ -120,6 +126,8 @@ class DurableShuffle:
         )
         if isinstance(retention, timedelta):
             self.release(older_than=retention)
+        elif retention == "when_consumed":
+            self.release_consumed()
 
     def __enter__(self) -> "DurableShuffle":
         return self
@@ -130,7 +138,13 @@ class DurableShuffle:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave everything as it is: stored stages outlive this object."""
+        """Leave everything as it is: stored stages outlive this object.
+
+        With retention="when_consumed" and no error, stages that were consumed go.
+        """
+        if self._retention == "when_consumed" and error is None:
+            with suppress(FencedError):  # then the newer driver looks after them
+                self.release_consumed()
 
     @property
     def url(self) -> str:
@@ -225,6 +239,20 @@ class DurableShuffle:
             ):
                 freed.append(release_stage_of(self._log, self._storage, path, self._ids))
         return freed
+
+    def release_consumed(self) -> list[Freed]:
+        """Delete the stages whose declared, closed set of consumers has finished everywhere.
+
+        Returns:
+            What each of them gave back.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+            CorruptDataError, IncompatibleError: a consumer's log cannot be read.
+        """
+        paths = list(self._log.state.order)
+        done = [release_consumed(self._log, self._storage, path, self._ids) for path in paths]
+        return [freed for freed in done if isinstance(freed, Freed)]
 
     def _info(self, path: StagePath) -> StageInfo:
         stage = open_stage(self._storage, path)

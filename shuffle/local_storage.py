@@ -10,6 +10,7 @@ A process killed in mid-write leaves a hidden file behind; no reader and no list
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_
 
 _HIDDEN = "."
 """First character of temporary names; no key has a part that starts with it."""
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -106,6 +109,35 @@ class LocalStorage:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
+        for key in keys:
+            with (
+                storage_errors(self._place, "delete", key, write=True),
+                suppress(FileNotFoundError, NotADirectoryError),
+            ):
+                (self._root / key).unlink()
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the hidden files below `prefix` of writers that are at work or were killed.
+
+        Their keys name no object: only `delete_temporary` takes them.
+        """
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            yield from _walk(self._root / prefix, prefix, temporary=True)
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Delete what `temporary_files` gave; a missing one is fine.
+
+        A writer that is still at work on one fails, and leaves nothing of its own behind.
+
+        Raises:
+            InvalidInputError: not the name of a temporary file.
+        """
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            check_key(folder)
+            if not _TEMPORARY.fullmatch(name):
+                raise InvalidInputError(f"not a temporary file: key={key!r}")
         for key in keys:
             with (
                 storage_errors(self._place, "delete", key, write=True),
@@ -196,19 +228,24 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty."""
+def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[ObjectInfo]:
+    """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty.
+
+    Args:
+        temporary: the hidden files of writers instead of the objects.
+    """
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:
-        if entry.name.startswith(_HIDDEN):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/")
-        elif entry.is_file(follow_symlinks=False):
+        hidden = entry.name.startswith(_HIDDEN)
+        if not hidden and entry.is_dir(follow_symlinks=False):
+            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", temporary=temporary)
+        elif hidden is temporary and entry.is_file(follow_symlinks=False):
+            if hidden and not _TEMPORARY.fullmatch(entry.name):
+                continue
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 yield ObjectInfo(prefix + entry.name, status.st_size, status.st_mtime)

@@ -154,6 +154,32 @@ class Release:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Declares consumers whose cursors hold the stage's data."""
+
+    KIND: ClassVar[str] = "REGISTER"
+    record_id: str
+    generation: int
+    consumers: tuple[str, ...]
+    """All that are registered from here on, not only those that are new; ascending."""
+    closed: bool
+    """True if there will be no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUpto:
+    """Won before part of a stage of log producers is deleted."""
+
+    KIND: ClassVar[str] = "RELEASE_UPTO"
+    record_id: str
+    generation: int
+    upto: bytes
+    """Packed little-endian u4, one per producer: slot of its log, exclusive, below which segments
+    may go. Never lower than in a record before."""
+    cause: str
+
+
 # -- producer log
 
 
@@ -208,5 +234,5 @@ class Closed:
 
 
 JOB_RECORDS = RecordCodec((Claim, StageUse, StageReleased, Closed))
-STAGE_RECORDS = RecordCodec((Describe, Seal, Release, Closed))
+STAGE_RECORDS = RecordCodec((Describe, Seal, Register, ReleaseUpto, Release, Closed))
 PRODUCER_RECORDS = RecordCodec((Commit, Abort, Closed))

@@ -1,4 +1,4 @@
-"""Releasing one stage of a claimed job: the job log first, then the stage.
+"""Releasing stages of a claimed job: the job log first, then the stage.
 
 The order matters: a driver that plans to reuse a stage wins a slot of the job log too, so one of
 the two learns of the other before anything is deleted. It must not run without a claim.
@@ -9,29 +9,74 @@ from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.records import StageReleased
+from durable_shuffle.shuffle.registry import progress_in
+from durable_shuffle.shuffle.release_upto import all_ended
+from durable_shuffle.shuffle.retention import Cause, Keep, ReleasedByUser, judge_consumed
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 
 
-def release_stage_of(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed:
+def release_stage_of(
+    log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: Cause | None = None
+) -> Freed:
     """Win the job log's slot for the release, then give the space back.
+
+    Args:
+        cause: default, that the user asked for it. It stands in both logs.
 
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
     """
-    cause = f"released by generation {log.generation}"
-    log.append(
-        StageReleased(
-            ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, cause
+    because = str(cause or ReleasedByUser(log.generation))
+    if path not in log.state.released:
+        log.append(
+            StageReleased(
+                ids.new_id(),
+                log.generation,
+                path.name,
+                path.fingerprint,
+                path.incarnation,
+                because,
+            )
         )
+    return _release(log, storage, path, ids, because)
+
+
+def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed | Keep:
+    """Release a stage if all of its declared, closed set of consumers have finished.
+
+    Returns:
+        What was given back, or why the stage stays.
+
+    Raises:
+        FencedError: a newer driver claimed the job; nothing was deleted.
+        CorruptDataError, IncompatibleError: a consumer's log cannot be read; nothing is guessed.
+    """
+    stage = open_stage(storage, path)
+    state = read_state(stage)
+    if state.release is not None:
+        return Keep(f"it was released: {state.release.cause}")
+    progress = progress_in(stage, state.register.consumers if state.register else ())
+    judged = judge_consumed(
+        state.register,
+        progress,
+        partitions=stage.describe.partitions,
+        written=all_ended(stage) if stage.describe.writing == "log" else state.seal is not None,
     )
-    return _release(log, storage, path, ids, cause)
+    if isinstance(judged, Keep):
+        return judged
+    return release_stage_of(log, storage, path, ids, judged)
+
+
+def finish_release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed:
+    """Carry out to the end what the job log says was decided; safe to repeat."""
+    return _release(log, storage, path, ids, f"release finished by generation {log.generation}")
 
 
 def finish_releases(log: JobLog, storage: Storage, ids: IdSource) -> list[Freed]:
     """Finish the releases that an earlier driver decided and did not carry out to the end."""
     return [
-        _release(log, storage, path, ids, f"release finished by generation {log.generation}")
+        finish_release(log, storage, path, ids)
         for path in log.state.released
         if not read_state(open_stage(storage, path)).closed
     ]

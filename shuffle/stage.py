@@ -24,14 +24,22 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Describe, Release, Seal
+from durable_shuffle.shuffle.records import (
+    STAGE_RECORDS,
+    Closed,
+    Describe,
+    Register,
+    Release,
+    ReleaseUpto,
+    Seal,
+)
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.storage import Storage
 
 PASSTHROUGH = "passthrough"
 _TAG_BYTES = 32
 
-StageRecord = Describe | Seal | Release | Closed
+StageRecord = Describe | Seal | Register | ReleaseUpto | Release | Closed
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class StageHandle:
 def decode(log: SlotLog, slot: int, data: bytes) -> StageRecord:
     """Decode one record of a stage log."""
     record = STAGE_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (Describe, Seal, Release, Closed)):
+    if not isinstance(record, (Describe, Seal, Register, ReleaseUpto, Release, Closed)):
         raise CorruptDataError(f"not a stage record: key={log.key(slot)!r}")
     return record
 
@@ -109,12 +117,18 @@ class StageState:
     next_slot: int
     seal_slot: int = 0
     """Slot of the seal that counts."""
+    register: Register | None = None
+    """Who is registered; None if nobody ever was."""
+    upto: ReleaseUpto | None = None
+    """What was released of a stage of log producers; None if nothing was."""
 
 
 def read_state(stage: StageHandle) -> StageState:
     """Read the stage log; the newest SEAL counts."""
     seal: Seal | None = None
     release: Release | None = None
+    register: Register | None = None
+    upto: ReleaseUpto | None = None
     closed = False
     log = stage.log()
     slot = seal_slot = 0
@@ -124,9 +138,14 @@ def read_state(stage: StageHandle) -> StageState:
             seal, seal_slot = record, slot
         elif isinstance(record, Release):
             release = record
+        elif isinstance(record, Register):
+            register = record
+        elif isinstance(record, ReleaseUpto):
+            upto = record
         elif isinstance(record, Closed):
             closed = True
-    return StageState(seal, release, closed, slot + 1 if slot else 1, seal_slot)
+    next_slot = slot + 1 if slot else 1
+    return StageState(seal, release, closed, next_slot, seal_slot, register, upto)
 
 
 def require_seal(stage: StageHandle) -> Seal:
@@ -138,7 +157,7 @@ def require_seal(stage: StageHandle) -> Seal:
     """
     state = read_state(stage)
     if state.release is not None:
-        raise _released(stage, state.release)
+        raise stage_released(stage, state.release)
     if state.seal is None:
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     return state.seal
@@ -163,7 +182,7 @@ def require_not_released(stage: StageHandle) -> None:
     """Raise NotFoundError, with the cause, if the stage was released."""
     state = read_state(stage)
     if state.release is not None:
-        raise _released(stage, state.release)
+        raise stage_released(stage, state.release)
 
 
 def seal_stage(
@@ -199,7 +218,7 @@ def seal_stage(
             )
     state = read_state(stage)
     if state.release is not None:
-        raise _released(stage, state.release)
+        raise stage_released(stage, state.release)
     if state.seal is not None:
         return state.seal
     index = build_index([c.commit for c in ordered], stage.describe.partitions)
@@ -231,9 +250,10 @@ def seal_stage(
         if isinstance(record, Seal):
             return record
         if isinstance(record, (Release, Closed)):
-            raise _released(stage, record)
+            raise stage_released(stage, record)
         slot += 1
 
 
-def _released(stage: StageHandle, record: Release | Closed) -> NotFoundError:
+def stage_released(stage: StageHandle, record: Release | Closed) -> NotFoundError:
+    """Return the error for whoever still wants the stage."""
     return NotFoundError(f"the stage was released: {stage.path.prefix!r} cause={record.cause}")

@@ -74,13 +74,17 @@ def copy_log(log: SlotLog, codec: RecordCodec[R], *, known: int = -1) -> LogCopy
 
 def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Finding, ...]]:
     """Return the highest listed slot of every log below `prefix`, by the log's own prefix."""
-    last: dict[str, int] = {}
     try:
-        keys: Iterable[str] = [info.key for info in storage.list(prefix)]
+        return highest_slots([info.key for info in storage.list(prefix)]), ()
     except DurableShuffleError as error:
         return {}, (finding_of(error, prefix, "a listing, to look for gaps in logs"),)
+
+
+def highest_slots(keys: Iterable[str]) -> dict[str, int]:
+    """Return the highest slot of every log among the keys, by the log's own prefix."""
+    last: dict[str, int] = {}
     for key in keys:
         match = _SLOT.fullmatch(key)
         if match:
             last[match[1]] = max(last.get(match[1], -1), int(match[2]))
-    return last, ()
+    return last

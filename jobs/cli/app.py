@@ -3,6 +3,7 @@
 import typer
 
 from durable_shuffle.jobs.cli.cat import cat
+from durable_shuffle.jobs.cli.gc import gc
 from durable_shuffle.jobs.cli.inspect import inspect
 from durable_shuffle.jobs.cli.ls import ls
 from durable_shuffle.jobs.cli.release import release
@@ -12,12 +13,12 @@ from durable_shuffle.jobs.cli.verify import verify
 
 app = typer.Typer(
     name="durable-shuffle",
-    help="Look at, verify and release durable shuffle data.",
+    help="Look at, verify, release and clean up durable shuffle data.",
     epilog="Exit codes: 0 fine, 1 a finding or failure, 2 misuse.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, storage_check, demo, bench):
+for _command in (ls, inspect, verify, cat, release, gc, storage_check, demo, bench):
     app.command()(_command)

@@ -1,8 +1,12 @@
-"""What fault tests share: ids that repeat, rows to write, and a run that dies at every call."""
+"""What fault tests share: ids, rows, a run that dies at every call, producers in processes."""
 
+import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +14,7 @@ import pytest
 
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.segment_writer import IdBatch
+from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
@@ -38,6 +43,46 @@ class CrashPoint:
         """
         done = calls[: self.nth if self.when == "after" else self.nth - 1]
         return any(v == verb and any(k.startswith(prefix) for k in keys) for v, keys in done)
+
+
+class Attempt:
+    """A process that runs producer attempts, one after the other."""
+
+    def __init__(self, root: Path) -> None:
+        script = Path(__file__).with_name("producer_process.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, line: str) -> None:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def heard(self) -> dict[str, str]:
+        return json.loads(self.process.stdout.readline())
+
+    def start(self, stage: StageHandle, attempt: str, salt: int, **more: object) -> None:
+        """Run until the gate: before the COMMIT, or `gate="segment"` while it writes its first."""
+        path = stage.path
+        job = {
+            "path": {f: getattr(path, f) for f in ("job", "name", "fingerprint", "incarnation")},
+            "producer": 0,
+            "producers": 1,
+            "attempt": attempt,
+            "salt": salt,
+            "gate": "commit",
+            **more,
+        }
+        self.tell(json.dumps(job))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 @pytest.fixture
@@ -89,3 +134,19 @@ def crash_points() -> Callable[..., Iterator[tuple[CrashPoint, Calls]]]:
                 yield CrashPoint(storage, nth, when), clean.calls
 
     return points
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[[int], list[Attempt]]]:
+    """Start processes; they are killed at the end."""
+    started: list[Attempt] = []
+
+    def start(count: int) -> list[Attempt]:
+        new = [Attempt(tmp_path) for _ in range(count)]
+        started.extend(new)
+        assert [a.heard() for a in new] == [{"at": "start"}] * count
+        return new
+
+    yield start
+    for attempt in started:
+        attempt.close()

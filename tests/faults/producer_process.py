@@ -1,13 +1,15 @@
 """A producer attempt in a process of its own, for tests that race, stop and starve attempts.
 
 Run as a script: `producer_process.py ROOT`. Each line on stdin is a JSON job; each reply is one
-JSON line: {"at": "commit"} at the gate right before the first COMMIT is sent, after which any line
-on stdin opens it, then {"outcome": ...}. The rows depend on the salt alone, see `row_of`.
+JSON line: {"at": "commit"} at the gate right before the first COMMIT is sent, or {"at": "segment"}
+in the middle of writing the first segment, after which any line on stdin opens it, then
+{"outcome": ...}. The rows depend on the salt alone, see `row_of`.
 """
 
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,16 +33,29 @@ def say(**fields: object) -> None:
 
 
 class GatedStorage(LocalStorage):
-    """Stops before the first create in a producer's log until the parent opens the gate."""
+    """Stops once until the parent opens the gate.
 
-    gate_open = False
+    At "commit" right before the first create in a producer's log, at "segment" when the bytes of
+    the first segment are written and have no name yet, at "" nowhere.
+    """
+
+    gate = ""
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        if "/producers/" in key and not self.gate_open:
-            say(at="commit")
-            sys.stdin.readline()
-            self.gate_open = True
+        if "/producers/" in key:
+            self._stop("commit")
         return super().put_if_absent(key, data)
+
+    def _link(self, hidden: Path, path: Path) -> bool:
+        if path.suffix == ".seg":
+            self._stop("segment")
+        return super()._link(hidden, path)
+
+    def _stop(self, at: str) -> None:
+        if self.gate == at:
+            say(at=at)
+            sys.stdin.readline()
+            self.gate = ""
 
 
 def batches(salt: int, partitions: int) -> Iterator[IdBatch]:
@@ -55,7 +70,7 @@ def batches(salt: int, partitions: int) -> Iterator[IdBatch]:
 def run(root: str, job: dict[str, object]) -> None:
     """Run one attempt and tell its outcome."""
     storage = GatedStorage(root)
-    storage.gate_open = not job["gated"]
+    storage.gate = str(job["gate"])
     stage = open_stage(storage, StagePath(**job["path"]))  # type: ignore[arg-type]
     try:
         result = run_producer(

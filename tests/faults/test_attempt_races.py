@@ -4,13 +4,11 @@ Racing and stopped attempts are real processes on local files, held at a gate ri
 COMMIT. Their rows differ, so that a mix of two attempts would show.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,66 +28,10 @@ PARTITIONS = 3
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
-class Attempt:
-    """A process that runs producer attempts, one after the other."""
-
-    def __init__(self, root: Path) -> None:
-        script = Path(__file__).with_name("producer_process.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, line: str) -> None:
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def heard(self) -> dict[str, str]:
-        return json.loads(self.process.stdout.readline())
-
-    def start(self, stage: StageHandle, attempt: str, salt: int, **more: object) -> None:
-        """Run until the gate before the COMMIT."""
-        path = stage.path
-        job = {
-            "path": {f: getattr(path, f) for f in ("job", "name", "fingerprint", "incarnation")},
-            "producer": 0,
-            "producers": 1,
-            "attempt": attempt,
-            "salt": salt,
-            "gated": True,
-            **more,
-        }
-        self.tell(json.dumps(job))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
 @pytest.fixture
 def stage(tmp_path: Path, ids: SeededIds) -> StageHandle:
     """A stage of one producer on local files."""
     return new_stage(LocalStorage(tmp_path), ids, SCHEMA, partitions=PARTITIONS)
-
-
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[[int], list[Attempt]]]:
-    """Start processes; they are killed at the end."""
-    started: list[Attempt] = []
-
-    def start(count: int) -> list[Attempt]:
-        new = [Attempt(tmp_path) for _ in range(count)]
-        started.extend(new)
-        assert [a.heard() for a in new] == [{"at": "start"}] * count
-        return new
-
-    yield start
-    for attempt in started:
-        attempt.close()
 
 
 def rows_of(salt: int) -> dict[int, list[dict[str, object]]]:
@@ -123,7 +65,7 @@ def assert_reads_as(stage: StageHandle, salt: int, ids: SeededIds) -> None:
     "rounds", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 )
 def test_racing_attempts_one_counts_and_the_loser_returns_it(
-    tmp_path: Path, ids: SeededIds, spawn: Callable[[int], list[Attempt]], rounds: int
+    tmp_path: Path, ids: SeededIds, spawn: Callable[[int], list[Any]], rounds: int
 ) -> None:
     """Two processes commit at the same moment: one wins, the other hands back the winner's."""
     racers = spawn(2)
@@ -151,7 +93,7 @@ def test_racing_attempts_one_counts_and_the_loser_returns_it(
 @pytest.mark.requirement("R-F135-7")
 @pytest.mark.requirement("R-F135-18")
 def test_attempt_stopped_before_its_commit_wakes_up_to_its_abort(
-    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Attempt]]
+    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Any]]
 ) -> None:
     """A process frozen by SIGSTOP is cleaned up and replaced; it wakes up and commits nothing."""
     stopped, other = spawn(2)
@@ -164,7 +106,7 @@ def test_attempt_stopped_before_its_commit_wakes_up_to_its_abort(
     freed = delete_orphans(stage, ids, cause="believed dead")
     assert freed.objects == 2
     assert owners(stage) == set()
-    other.start(stage, fast, 2, gated=False)
+    other.start(stage, fast, 2, gate="")
     assert other.heard() == {"outcome": "won", "commit": fast}
     before = producer_records(stage)
     stopped.tell("go")
@@ -178,7 +120,7 @@ def test_attempt_stopped_before_its_commit_wakes_up_to_its_abort(
 
 
 def test_attempt_stopped_before_its_commit_loses_to_one_that_committed(
-    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Attempt]]
+    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Any]]
 ) -> None:
     """Without a cleaner, the frozen attempt wakes up to another's COMMIT and returns that."""
     stopped, other = spawn(2)
@@ -186,7 +128,7 @@ def test_attempt_stopped_before_its_commit_loses_to_one_that_committed(
     stopped.start(stage, slow, 1)
     assert stopped.heard() == {"at": "commit"}
     os.kill(stopped.process.pid, signal.SIGSTOP)
-    other.start(stage, fast, 2, gated=False)
+    other.start(stage, fast, 2, gate="")
     assert other.heard() == {"outcome": "won", "commit": fast}
     stopped.tell("go")
     os.kill(stopped.process.pid, signal.SIGCONT)
@@ -196,7 +138,7 @@ def test_attempt_stopped_before_its_commit_loses_to_one_that_committed(
 
 
 def test_attempt_stopped_across_a_release_is_fenced(
-    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Attempt]]
+    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Any]]
 ) -> None:
     """The stage is released while the attempt is frozen: FencedError, nothing left behind."""
     (stopped,) = spawn(1)
@@ -214,7 +156,7 @@ def test_attempt_stopped_across_a_release_is_fenced(
 
 
 def test_attempt_killed_before_its_commit_leaves_nothing_that_counts(
-    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Attempt]]
+    stage: StageHandle, ids: SeededIds, spawn: Callable[[int], list[Any]]
 ) -> None:
     """SIGKILL at the gate: its segments are orphans, the next attempt's rows count alone."""
     killed, other = spawn(2)
@@ -224,7 +166,7 @@ def test_attempt_killed_before_its_commit_leaves_nothing_that_counts(
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
     assert producer_records(stage) == []
-    other.start(stage, alive, 2, gated=False)
+    other.start(stage, alive, 2, gate="")
     assert other.heard()["outcome"] == "won"
     assert owners(stage) == {dead, alive}
     delete_orphans(stage, ids, cause="dead")

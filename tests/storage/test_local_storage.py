@@ -13,6 +13,7 @@ import pytest
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
+    DurableShuffleError,
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
@@ -371,3 +372,45 @@ def test_key_below_an_object_cannot_be_created(root: Path) -> None:
         storage.put("a/b", [b"x"])
     with pytest.raises(NotFoundError):
         storage.read("a/b")
+
+
+def test_temporary_files_of_killed_writers_can_be_listed_and_deleted(root: Path) -> None:
+    """Only those with a writer's name, below the prefix; objects and other hidden files stay."""
+    storage = LocalStorage(root)
+    storage.put("job/a/b", [b"1"])
+    storage.put("other/a", [b"1"])
+    left = f"job/a/.{'0' * 32}.tmp"
+    for name in (left, f"other/.{'1' * 32}.tmp", "job/a/.nfs0001", "job/.0123.tmp"):
+        (root / name).write_bytes(b"torn")
+    found = list(storage.temporary_files("job/"))
+    assert [(info.key, info.size_bytes) for info in found] == [(left, 4)]
+    assert found[0].modified_wall_seconds == (root / left).stat().st_mtime
+    before = files_below(root)
+    for _ in range(2):
+        storage.delete_temporary([info.key for info in found])
+        assert files_below(root) == sorted(set(before) - {left})
+    assert list(storage.temporary_files("job/")) == []
+    assert list(storage.temporary_files("absent/")) == []
+
+
+@pytest.mark.parametrize("key", ["a/b", f"../.{'0' * 32}.tmp", "a/.x.tmp", f"a/{'0' * 32}.tmp"])
+def test_only_temporary_files_are_deleted_as_such(root: Path, key: str) -> None:
+    """No object and nothing outside the root."""
+    storage = LocalStorage(root)
+    storage.put("a/b", [b"1"])
+    with pytest.raises(InvalidInputError):
+        storage.delete_temporary([key])
+    assert files_below(root) == ["a/b"]
+
+
+def test_writer_whose_temporary_file_is_deleted_fails_and_leaves_nothing(root: Path) -> None:
+    """It was taken for dead: its write is an error, never an object of other bytes."""
+
+    class Interrupted(LocalStorage):
+        def _link(self, hidden: Path, path: Path) -> bool:
+            self.delete_temporary([info.key for info in self.temporary_files("")])
+            return super()._link(hidden, path)
+
+    with pytest.raises(DurableShuffleError):
+        Interrupted(root).put("a/b", [b"1"])
+    assert files_below(root) == []

@@ -1,0 +1,317 @@
+"""What of a job's objects is alive, what may go, and what nobody understands. Pure.
+
+Strategy: an object is an orphan only if the logs prove that it does not count, or will once its
+writer was told so; whatever a log names stays. One object or record that makes no sense makes its
+whole stage or consumer task odd, and nothing of that goes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.layout import (
+    ConsumerPath,
+    StagePath,
+    parse_consumer_key,
+    parse_segment_key,
+)
+from durable_shuffle.shuffle.log_producer_log import settled_segments
+from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen
+from durable_shuffle.shuffle.records import (
+    Abort,
+    Closed,
+    Commit,
+    Describe,
+    Release,
+    ReleaseUpto,
+    Seal,
+)
+from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.storage import ObjectInfo
+
+Verdict = Literal["live", "orphan", "odd"]
+
+_SLOT = re.compile(r"log/\d{10,}")
+_PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
+_INDEX = re.compile(r"index/([0-9a-f]{32})")
+_PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One object, what it is, and why."""
+
+    key: str
+    size_bytes: int
+    verdict: Verdict
+    reason: str
+    attempt: tuple[int, str] | None = None
+    """Producer and attempt that must be aborted before the object may go."""
+    temporary: bool = False
+    """A hidden file of a writer that was killed, no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A stage, a consumer task, or what else lies in a job: odd as a whole or not at all."""
+
+    prefix: str
+    objects: tuple[Judged, ...]
+    stage: StagePath | None = None
+    consumer: ConsumerPath | None = None
+    must_fence: bool = False
+    """The consumer's view may still name objects: it must be fenced before they may go."""
+    release_unfinished: bool = False
+    """A release was decided and not carried out to the end."""
+
+    def of(self, verdict: Verdict) -> tuple[Judged, ...]:
+        """Return the objects with this verdict."""
+        return tuple(one for one in self.objects if one.verdict == verdict)
+
+    @property
+    def odd(self) -> bool:
+        return any(one.verdict == "odd" for one in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class StageLogs:
+    """What the logs say about a stage."""
+
+    in_job_log: Literal["live", "released", "unknown"]
+    stage: Mapping[int, Any]
+    """Records of the stage log by slot."""
+    producers: Mapping[int, Mapping[int, Any]]
+    """Records of the producers' logs by slot."""
+    findings: tuple[tuple[str, str], ...] = ()
+    """(key, what is wrong) of everything that could not be read."""
+
+    @property
+    def closed(self) -> bool:
+        return any(isinstance(record, Closed) for record in self.stage.values())
+
+
+def judge_stage(
+    path: StagePath,
+    listed: Iterable[ObjectInfo],
+    logs: StageLogs,
+    temporaries: Iterable[Judged] = (),
+) -> Scope:
+    """Judge the objects of one stage.
+
+    Args:
+        listed: everything below the stage's prefix, listed before the logs were read.
+    """
+    judge = _StageJudge(path, logs)
+    objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
+    unfinished = logs.in_job_log == "released" and not logs.closed
+    return _fail_closed(Scope(path.prefix, tuple(objects), path, release_unfinished=unfinished))
+
+
+class _StageJudge:
+    def __init__(self, path: StagePath, logs: StageLogs) -> None:
+        self._path, self._logs = path, logs
+        records = logs.stage.values()
+        self._describe = next((r for r in records if isinstance(r, Describe)), None)
+        self._seals = [r for r in records if isinstance(r, Seal)]
+        self._released = any(isinstance(r, Release) for r in records)
+        described = self._describe.producers if self._describe else 0
+        self._producers = max([described, *(seal.producers for seal in self._seals)])
+        uptos = [r for r in records if isinstance(r, ReleaseUpto)]
+        self._upto = np.frombuffer(uptos[-1].upto, "<u4").tolist() if uptos else []
+
+    def oddities(self) -> list[Judged]:
+        """Return what is wrong with the logs as a whole."""
+        logs, path = self._logs, self._path
+        found = [Judged(key, 0, "odd", what) for key, what in logs.findings]
+        d = self._describe
+        if logs.in_job_log == "unknown":
+            return found
+        if d is None:
+            found.append(Judged(path.log_prefix, 0, "odd", "the stage has no DESCRIBE"))
+        elif (d.name, d.fingerprint, d.incarnation) != (
+            path.name,
+            path.fingerprint,
+            path.incarnation,
+        ):
+            found.append(Judged(path.log_prefix, 0, "odd", "DESCRIBE is of another stage"))
+        if self._released and logs.in_job_log == "live":
+            what = "the stage log says released, the job log does not"
+            found.append(Judged(path.log_prefix, 0, "odd", what))
+        return found
+
+    def object(self, info: ObjectInfo) -> Judged:
+        name = info.key.removeprefix(self._path.prefix)
+        if _SLOT.fullmatch(name) or _PRODUCER_SLOT.fullmatch(name):
+            return Judged(info.key, info.size_bytes, "live", "a slot of a log")
+        segment = name.startswith("segments/")
+        if not segment and not _INDEX.fullmatch(name):
+            return Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
+        verdict, reason, attempt = self._segment(info) if segment else self._index(name)
+        if verdict != "odd" and self._logs.in_job_log == "released":
+            return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
+        if self._logs.in_job_log == "unknown":
+            return Judged(info.key, info.size_bytes, "odd", "the job log knows no such stage")
+        return Judged(info.key, info.size_bytes, verdict, reason, attempt)
+
+    def _index(self, name: str) -> tuple[Verdict, str, None]:
+        nonce = name.rpartition("/")[2]
+        if any(seal.index == nonce for seal in self._seals):
+            return "live", "named by SEAL", None
+        if not self._seals:  # nothing but a SEAL keeps another SEAL from naming it
+            return "live", "a SEAL on its way may still name it", None
+        return "orphan", "an index that no SEAL names", None
+
+    def _segment(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+        try:
+            producer, attempt, number = parse_segment_key(info.key)
+        except CorruptDataError:
+            return "odd", "not a segment's name", None
+        if self._path.segment_key(producer, attempt, number) != info.key:
+            return "odd", "a segment in a folder that is not its own", None
+        if producer >= self._producers:
+            return "odd", f"the stage has only {self._producers} producers", None
+        records = self._logs.producers.get(producer, {})
+        if self._describe is not None and self._describe.writing == "log":
+            return (*self._appended(records, producer, attempt, number), None)
+        fate = fate_of(records.values(), attempt)
+        if isinstance(fate, Commit):
+            if number not in {s.number for s in fate.segments}:
+                return "odd", "its attempt committed without it", None
+            return "live", "named by COMMIT", None
+        if isinstance(fate, Abort):
+            return "orphan", f"its attempt was aborted: {fate.cause}", None
+        if isinstance(fate, Closed) and self._logs.in_job_log == "live":
+            return "odd", "the producer's log is closed, the stage is not released", None
+        return "orphan", "its attempt has no COMMIT", (producer, attempt)
+
+    def _appended(
+        self, records: Mapping[int, Any], producer: int, attempt: str, number: int
+    ) -> tuple[Verdict, str]:
+        named, stopped = settled_segments(records.values())
+        if (attempt, number) in named:
+            slot = next(
+                slot
+                for slot, record in records.items()
+                if isinstance(record, Append)
+                and record.record_id == attempt
+                and number in {segment.number for segment in record.segments}
+            )
+            upto = self._upto[producer] if producer < len(self._upto) else 0
+            return ("orphan", "below RELEASE_UPTO") if slot < upto else ("live", "named by APPEND")
+        if attempt in stopped:
+            return "orphan", "its attempt was stopped and no APPEND names it"
+        if any(isinstance(r, ProducerOpen) and r.record_id == attempt for r in records.values()):
+            return "live", "its attempt may still append it"
+        return "odd", "its attempt never opened the producer's log"
+
+
+def fate_of(records: Iterable[Any], attempt: str) -> Commit | Abort | Closed | None:
+    """Return the first record that names the attempt, or CLOSED if that came first."""
+    for record in records:
+        if isinstance(record, Closed):
+            return record
+        if isinstance(record, Commit) and record.record_id == attempt:
+            return record
+        if isinstance(record, Abort) and record.attempt == attempt:
+            return record
+    return None
+
+
+def judge_consumer(
+    path: ConsumerPath,
+    listed: Iterable[ObjectInfo],
+    state: ResumeSet | None,
+    findings: Sequence[tuple[str, str]] = (),
+    temporaries: Iterable[Judged] = (),
+) -> Scope:
+    """Judge the objects of one consumer task.
+
+    Args:
+        listed: everything below the task's prefix, listed before the log was read.
+        state: what its log adds up to; None if it cannot be read.
+    """
+    named = named_by(state) if state else frozenset()
+    begun = state is not None and state.next_slot > 0
+    objects: list[Judged] = [Judged(key, 0, "odd", what) for key, what in findings]
+    for info in listed:
+        verdict: Verdict = "live"
+        try:
+            _, kind, _ = parse_consumer_key(info.key)
+        except CorruptDataError:
+            verdict, reason = "odd", "not a name that belongs here"
+        else:
+            reason = "a slot of a log" if kind == "slot" else "named by the consumer's log"
+            if kind != "slot" and not begun:
+                verdict, reason = "odd", "there is no consumer log to name it"
+            elif kind != "slot" and info.key not in named:
+                verdict, reason = "orphan", f"{kind} that the consumer's log does not name"
+        objects.append(Judged(info.key, info.size_bytes, verdict, reason))
+    scope = _fail_closed(Scope(path.prefix, (*objects, *temporaries), consumer=path))
+    over = state is not None and (state.finished or state.closed)
+    orphans = any(not one.temporary for one in scope.of("orphan"))
+    return replace(scope, must_fence=orphans and not over)
+
+
+def named_by(state: ResumeSet) -> frozenset[str]:
+    """Return the keys of the outputs and the state that a consumer's log holds on to."""
+    keys = {output.key for output in state.outputs}
+    if state.state is not None and not isinstance(state.state, bytes):
+        keys.add(state.state.key)
+    return frozenset(keys)
+
+
+def judge_rest(
+    job: str,
+    listed: Iterable[ObjectInfo],
+    temporaries: Iterable[Judged],
+    *,
+    now: float,
+    older_than_seconds: float,
+) -> list[Scope]:
+    """Judge what belongs to no stage and no consumer: the job's log, what a start left, the rest.
+
+    Strangers are a scope each: what nobody understands stays and keeps nothing else.
+    """
+    ours: list[Judged] = []
+    strange: list[Scope] = []
+    for info in listed:
+        name = info.key.removeprefix(f"{job}/")
+        if _SLOT.fullmatch(name):
+            ours.append(Judged(info.key, info.size_bytes, "live", "a slot of a log"))
+        elif _PREFLIGHT.fullmatch(info.key):
+            ours.append(by_age(info, "a driver's start", now, older_than_seconds))
+        else:
+            odd = Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
+            strange.append(Scope(info.key, (odd,)))
+    return [Scope(f"{job}/", (*ours, *temporaries)), *strange]
+
+
+def by_age(
+    info: ObjectInfo, of: str, now: float, older_than_seconds: float, *, temporary: bool = False
+) -> Judged:
+    """Judge what has a short life and may go at any time; age only spares who is at work."""
+    old = now - info.modified_wall_seconds >= older_than_seconds
+    return Judged(
+        info.key,
+        info.size_bytes,
+        "orphan" if old else "live",
+        f"left behind by {of}" if old else f"{of}, too young to be left behind",
+        temporary=temporary,
+    )
+
+
+def _fail_closed(scope: Scope) -> Scope:
+    """Where anything is odd, nothing goes."""
+    if not scope.odd:
+        return scope
+    spared = tuple(
+        replace(one, verdict="odd", reason=f"left alone among odd things: {one.reason}")
+        if one.verdict == "orphan"
+        else one
+        for one in scope.objects
+    )
+    return replace(scope, objects=spared, release_unfinished=False)

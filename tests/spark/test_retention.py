@@ -1,0 +1,81 @@
+"""retention="when_consumed": a stage goes when the consumers that were declared have finished.
+
+Consumers are written record by record into their logs; what is left is seen by looking at files.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PARTITIONS = 2
+
+
+def run(shuffle: DurableShuffle, session: SparkSession, root: str) -> StageHandle:
+    """Store one stage with one declared consumer."""
+    rows = shuffle.repartition(session.range(0, 20, 1, 2), PARTITIONS, "id").collect()
+    assert sorted(row["id"] for row in rows) == list(range(20))
+    (info,) = shuffle.stages()
+    path = StagePath("tests", info.name, info.fingerprint, info.incarnation)
+    stage = open_stage(LocalStorage(root), path)
+    register_consumers(stage, ["reader"], ids=RandomIds(), generation=shuffle.generation)
+    return stage
+
+
+def finish(stage: StageHandle, subpartitions: list[int]) -> None:
+    """Have the consumer read these to their end."""
+    random.shuffle(subpartitions)
+    for k in subpartitions:
+        consumer = StoredConsumer(stage.storage, stage, k, "reader", RandomIds())
+        consumer.open()
+        assert consumer.ack({0: 1}, finish=True)
+
+
+def segments(root: str) -> int:
+    """How many segments lie below the root."""
+    return len(list(Path(root).rglob("*.seg")))
+
+
+def finish_and_fail(session: SparkSession, root: str, stage: StageHandle) -> None:
+    """Leave the block by an error after the last consumer finished."""
+    with DurableShuffle(session, root, job="tests", retention="when_consumed"):
+        finish(stage, [0])
+        raise ZeroDivisionError
+
+
+@pytest.mark.requirement("R-F135-2")
+def test_stage_goes_with_its_last_consumer(session: SparkSession, root: str) -> None:
+    """Not while one subpartition is unread, nor when the block fails; then once, with the cause."""
+    with DurableShuffle(session, root, job="tests", retention="when_consumed") as shuffle:
+        stage = run(shuffle, session, root)
+        finish(stage, [1])
+        assert shuffle.release_consumed() == []
+    assert segments(root) > 0
+    with pytest.raises(ZeroDivisionError):
+        finish_and_fail(session, root, stage)
+    assert segments(root) > 0
+    shuffle = DurableShuffle(session, root, job="tests", retention="when_consumed")
+    assert segments(root) == 0
+    assert shuffle.stages() == []
+    with pytest.raises(NotFoundError, match="consumed: reader finished in every subpartition"):
+        require_seal(stage)
+
+
+def test_fenced_driver_leaves_the_block_without_an_error(session: SparkSession, root: str) -> None:
+    """What it would have released is the newer driver's business."""
+    with DurableShuffle(session, root, job="tests", retention="when_consumed") as shuffle:
+        finish(run(shuffle, session, root), [0, 1])
+        DurableShuffle(session, root, job="tests")
+    assert segments(root) > 0

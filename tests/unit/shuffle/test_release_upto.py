@@ -1,0 +1,253 @@
+"""Releasing the consumed part of a stage of log producers, and collecting beside producers at work.
+
+The oracle is which numbered rows each consumer has acknowledged: no row that one of them still
+needs may go, and what a restarted consumer is given is exactly the rows behind its cursor.
+"""
+
+import random
+
+import pytest
+
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.cleanup import Freed
+from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.log_producer import LogProducer
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.position import ProducerPosition
+from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.release import release_consumed
+from durable_shuffle.shuffle.release_upto import release_upto
+from durable_shuffle.shuffle.retention import Keep
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
+from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
+from durable_shuffle.shuffle.testing.small_log import (
+    SCHEMA,
+    new_feed,
+    numbered_rows,
+    poll_all,
+    rows_for,
+)
+from durable_shuffle.shuffle.testing.small_stage import (
+    SMALL,
+    ManualClock,
+    SeededIds,
+    new_stage,
+    records_below,
+)
+
+PARTITIONS = 2
+CHUNKS = [(0, 10), (10, 20), (20, 30)]
+"""Rows of the APPENDs in slots 1, 2 and 3 of producer 0; row n goes to subpartition n % 2."""
+
+
+@pytest.fixture
+def log(storage: MemoryStorage, ids: SeededIds) -> JobLog:
+    """A claimed job."""
+    return JobLog.claim(storage, "job", ids.new_id())
+
+
+@pytest.fixture
+def stage(log: JobLog, storage: MemoryStorage, ids: SeededIds) -> StageHandle:
+    """A stage of one log producer that the job's log names."""
+    stage = new_stage(storage, ids, SCHEMA, partitions=PARTITIONS, writing="log")
+    path = stage.path
+    log.append(StageUse(ids.new_id(), 1, path.name, path.fingerprint, path.incarnation))
+    return stage
+
+
+@pytest.fixture
+def producer(stage: StageHandle, ids: SeededIds) -> LogProducer:
+    """At work, three APPENDs so far."""
+    opened = opener(stage, ids)
+    for start, end in CHUNKS:
+        opened.append(numbered_rows(start, end, PARTITIONS), b"")
+    return opened
+
+
+def opener(stage: StageHandle, ids: SeededIds) -> LogProducer:
+    """Open producer 0 again."""
+    return LogProducer.open(stage, 0, record_id=ids.new_id(), generation=1, settings=SMALL)
+
+
+def consumers(stage: StageHandle, ids: SeededIds, *names: str) -> dict[str, list[StoredConsumer]]:
+    """Register consumers and open a task of each per subpartition."""
+    register_consumers(stage, names, ids=ids, generation=1)
+    made = {
+        name: [StoredConsumer(stage.storage, stage, k, name, ids) for k in range(PARTITIONS)]
+        for name in names
+    }
+    for tasks in made.values():
+        for task in tasks:
+            task.open()
+    return made
+
+
+def segments(stage: StageHandle) -> int:
+    """How many segments are there."""
+    return len(list(stage.storage.list(stage.path.segments_prefix)))
+
+
+def collect(storage: Storage, ids: SeededIds) -> GcReport:
+    """Collect; everything is old enough."""
+    return collect_garbage(
+        storage,
+        "job",
+        ids=ids,
+        clock=ManualClock(1e12, []),
+        settings=Settings(control_threads=1),
+        older_than_seconds=0,
+        delete=True,
+    )
+
+
+def rows_from(stage: StageHandle, k: int, ordinal: int) -> list[object]:
+    """What a restarted consumer is given from a cursor on."""
+    feed = new_feed(stage, k, {0: ProducerPosition(ordinal)})
+    events, _ = poll_all(feed, stage, k)
+    return [row for _, at, row in events if at >= ordinal]
+
+
+@pytest.mark.requirement("R-MZ-16")
+@pytest.mark.requirement("R-MZ-17")
+@pytest.mark.usefixtures("producer")
+def test_release_goes_as_far_as_the_slowest_consumer(stage: StageHandle, ids: SeededIds) -> None:
+    """Whatever is asked for; restarts from every cursor then find all that they need."""
+    tasks = consumers(stage, ids, "fast", "slow")
+    cursors = {("fast", 0): 15, ("fast", 1): 15, ("slow", 0): 10, ("slow", 1): 9}
+    for (name, k), ordinal in cursors.items():
+        tasks[name][k].ack({0: ordinal})
+    freed = release_upto(stage, {0: 99}, ids=ids, generation=1)
+    assert (freed.objects, segments(stage)) == (1, 2)
+    for (_, k), ordinal in cursors.items():
+        assert rows_from(stage, k, ordinal) == rows_for(k, 0, 30, PARTITIONS)[ordinal:]
+    assert release_upto(stage, None, ids=ids, generation=1) == Freed(0, 0)
+    tasks["slow"][1].ack({0: 10})
+    assert release_upto(stage, {0: 1}, ids=ids, generation=1) == Freed(0, 0)  # late: no step back
+    assert release_upto(stage, None, ids=ids, generation=1).objects == 1
+    uptos = [
+        (fields["upto"], fields["cause"])
+        for _, kind, fields in records_below(stage.storage, stage.path.log_prefix)
+        if kind == "RELEASE_UPTO"
+    ]
+    cause = "consumed: fast, slow acknowledged it in every subpartition"
+    assert uptos == [(b"\2\0\0\0", cause), (b"\3\0\0\0", cause)]
+    assert rows_from(stage, 1, 10) == rows_for(1, 0, 30, PARTITIONS)[10:]
+
+
+def test_marker_holds_its_segment_until_a_record_behind_it(
+    stage: StageHandle, ids: SeededIds
+) -> None:
+    """A cursor in front of a marker and one behind it look the same: it stays for both."""
+    producer = opener(stage, ids)
+    producer.append(numbered_rows(0, 10, PARTITIONS), b"", markers=[Checkpoint(1)])
+    producer.append(numbered_rows(10, 20, PARTITIONS), b"")
+    (tasks,) = consumers(stage, ids, "a").values()
+    for task in tasks:
+        task.ack({0: 5})
+    assert release_upto(stage, None, ids=ids, generation=1) == Freed(0, 0)
+    for task in tasks:
+        task.ack({0: 6})
+    assert release_upto(stage, None, ids=ids, generation=1).objects == 1
+
+
+@pytest.mark.usefixtures("producer")
+def test_part_of_a_stage_goes_only_behind_a_closed_set(stage: StageHandle, ids: SeededIds) -> None:
+    """Others may still come; once a part went, nobody comes any more."""
+    for closed in (False, True):
+        with pytest.raises(InvalidInputError, match="closed set"):
+            release_upto(stage, None, ids=ids, generation=1)
+        register_consumers(stage, ["a"], ids=ids, generation=1, closed=closed)
+    for k in range(PARTITIONS):
+        task = StoredConsumer(stage.storage, stage, k, "a", ids)
+        task.open()
+        task.ack({0: 5})
+    assert release_upto(stage, None, ids=ids, generation=1).objects == 1
+    with pytest.raises(InvalidInputError, match="declared and closed"):
+        register_consumers(stage, ["late"], ids=ids, generation=1)
+
+
+@pytest.mark.usefixtures("producer")
+def test_partial_release_dies_at_every_storage_call(
+    stage: StageHandle, storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Nothing goes before its record stands; the next release or gc finishes."""
+    (tasks,) = consumers(stage, ids, "a").values()
+    for task in tasks:
+        task.ack({0: 10})
+    objects = {info.key: storage.read(info.key) for info in storage.list("")}
+
+    def copy() -> MemoryStorage:
+        fresh = MemoryStorage()
+        for key, content in objects.items():
+            fresh.put(key, [content])
+        return fresh
+
+    def release(target: Storage) -> None:
+        own = SeededIds(random.Random(3))
+        handle = StageHandle(target, stage.path, stage.describe)
+        release_upto(handle, None, ids=own, generation=1)
+
+    clean = FaultyStorage(copy())
+    release(clean)
+    assert len(clean.calls) >= 20
+    for nth in range(1, len(clean.calls) + 1):
+        for when in ("before", "after"):
+            below = copy()
+            faulty = FaultyStorage(below, [Rule("*", "", when, nth, "crash")])  # type: ignore[arg-type]
+            with pytest.raises(SimulatedCrash):
+                release(faulty)
+            left = StageHandle(below, stage.path, stage.describe)
+            kinds = [kind for _, kind, _ in records_below(below, stage.path.log_prefix)]
+            assert segments(left) == 3 or "RELEASE_UPTO" in kinds
+            for k in range(PARTITIONS):
+                assert rows_from(left, k, 10) == rows_for(k, 0, 30, PARTITIONS)[10:]
+            if nth % 2 and "RELEASE_UPTO" in kinds:
+                assert collect(below, SeededIds(random.Random(4))).odd == ()
+            else:
+                release(below)
+            assert segments(left) == 1
+
+
+@pytest.mark.requirement("R-F135-2")
+def test_log_stage_is_consumed_once_its_producer_ended(
+    log: JobLog, stage: StageHandle, storage: MemoryStorage, producer: LogProducer, ids: SeededIds
+) -> None:
+    """Consumers that finished do not end a stage that is still written."""
+    (tasks,) = consumers(stage, ids, "a").values()
+    for task in tasks:
+        task.ack({0: 15}, finish=True)
+    kept = release_consumed(log, storage, stage.path, ids)
+    assert kept == Keep("its producers are not done")
+    producer.end("FINITE")
+    assert isinstance(release_consumed(log, storage, stage.path, ids), Freed)
+    assert segments(stage) == 0
+    with pytest.raises(NotFoundError, match="was released"):
+        release_upto(stage, None, ids=ids, generation=1)
+
+
+def test_gc_keeps_what_a_log_producer_at_work_may_still_append(
+    stage: StageHandle, storage: MemoryStorage, producer: LogProducer, ids: SeededIds
+) -> None:
+    """Unnamed segments of the newest attempt stay until another opens; strangers make it odd."""
+    attempt = producer.epoch and next(
+        fields["record_id"]
+        for _, kind, fields in records_below(storage, stage.path.producer_log_prefix(0))
+        if kind == "OPEN"
+    )
+    unnamed = stage.path.segment_key(0, attempt, 7)
+    storage.put(unnamed, [b"half way"])
+    assert collect(storage, ids).orphans == ()
+    successor = opener(stage, ids)
+    assert [one.key for one in collect(storage, ids).orphans] == [unnamed]
+    assert segments(stage) == 3
+    successor.append(numbered_rows(30, 40, PARTITIONS), b"")  # gc stops no log producer
+    assert rows_from(stage, 0, 0) == rows_for(0, 0, 40, PARTITIONS)
+    stranger = stage.path.segment_key(0, ids.new_id(), 0)
+    storage.put(stranger, [b"?"])
+    assert [one.key for one in collect(storage, ids).odd] == [stranger]

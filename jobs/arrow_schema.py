@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DecimalType, LongType, StructType
 
+from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.decimals import unscaled_field
 
 _LONG_DIGITS = 18
@@ -21,6 +22,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # from PySpark 4.2 on
         return to_arrow_schema(positional, timezone="UTC")
     return to_arrow_schema(positional)
+
+
+def named_arrow_schema(schema: StructType) -> pa.Schema:
+    """Return `arrow_schema` in plain layouts, under the user's column names."""
+    plain = storable_schema(arrow_schema(schema))
+    return pa.schema([f.with_name(n) for f, n in zip(plain, schema.names, strict=True)])
 
 
 def narrow_arrow_schema(schema: StructType) -> pa.Schema:

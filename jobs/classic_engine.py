@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import (
@@ -70,18 +71,26 @@ class ClassicEngine:
     ) -> list[MapResult]:
         with self._cutting_files_by(planned.conf):
             tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
-        context = self._spark.sparkContext
-        before = context.getLocalProperty("spark.job.description")
-        context.setJobDescription(label)
-        try:
-            rows = context.runJob(tasks, list, list(producers))
-        finally:
-            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+        with self._described(label):
+            rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
         return [map_result(row.asDict()) for row in rows]
 
+    def run_numbered(
+        self, function: ArrowFunction, tasks: int, schema: str, label: str
+    ) -> list[dict[str, Any]]:
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        with self._described(label):
+            return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        return self._read(df, narrow_schema(df.schema), back)
+
+    def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
+        return self._read(read_frame(self._spark, schema, back), schema, back)
+
+    def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
-        rows = read_frame(session, narrow_schema(df.schema), back)
+        rows = read_frame(session, schema, back)
         frame, rdd = catalyst.with_durable_rows(
             cast("ClassicFrame", df),
             cast("ClassicFrame", rows),
@@ -92,6 +101,17 @@ class ClassicEngine:
         )
         self._stage_of_rdd[rdd] = back.fingerprint
         return frame
+
+    @contextmanager
+    def _described(self, label: str) -> Iterator[None]:
+        """Show a text for the jobs that run meanwhile in Spark's UI."""
+        context = self._spark.sparkContext
+        before = context.getLocalProperty("spark.job.description")
+        context.setJobDescription(label)
+        try:
+            yield
+        finally:
+            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
 
     @contextmanager
     def _cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:

@@ -8,11 +8,13 @@ reuse a stage.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.arrow_schema import arrow_schema, positional_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
@@ -78,6 +80,16 @@ class ConnectEngine:
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return read_frame(self._spark, positional_schema(df.schema), back).toDF(*df.columns)
+
+    def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
+        return read_frame(self._spark, schema, back)
+
+    def run_numbered(
+        self, function: ArrowFunction, tasks: int, schema: str, label: str
+    ) -> list[dict[str, Any]]:
+        del label
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
 
     @contextmanager
     def _settings(self, values: Mapping[str, str]) -> Iterator[None]:

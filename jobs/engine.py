@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
@@ -67,3 +68,11 @@ class Engine(Protocol):
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         """Return a DataFrame with the columns of `df` over the stored rows."""
+
+    def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
+        """Return a DataFrame with the columns of `schema` over rows that stand for themselves."""
+
+    def run_numbered(
+        self, function: ArrowFunction, tasks: int, schema: str, label: str
+    ) -> list[dict[str, Any]]:
+        """Run as many tasks, each given its number from 0, and return the rows that they yield."""

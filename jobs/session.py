@@ -8,9 +8,16 @@ from types import TracebackType
 from typing import Any, Literal, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.consume import (
+    DEFAULT_CHECKPOINT_ROWS,
+    Consumers,
+    StagesOfFrames,
+    check_consume,
+)
 from durable_shuffle.jobs.preflight import default_url, preflight
-from durable_shuffle.jobs.report import Report, StageReport
+from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
@@ -18,6 +25,7 @@ from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.consumer_records import ResumeMode
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
@@ -42,6 +50,10 @@ class StageInfo:
     rows: int | None
     data_bytes: int | None
     created_wall_seconds: float
+
+    def path(self, job: str) -> StagePath:
+        """Where the stage lives."""
+        return StagePath(job, self.name, self.fingerprint, self.incarnation)
 
 
 class DurableShuffle:
@@ -113,6 +125,8 @@ class DurableShuffle:
             self._storage, job, self._ids.new_id(), take_over=on_conflict == "take_over"
         )
         self._reports: list[StageReport] = []
+        self._consumer_reports: list[ConsumerReport] = []
+        self._stages_of_frames = StagesOfFrames()
         self._runner = StageRunner(
             spark=spark,
             storage=self._storage,
@@ -123,6 +137,14 @@ class DurableShuffle:
             settings=self._settings,
             clock=self._clock,
             ids=self._ids,
+        )
+        self._consumers = Consumers(
+            engine=self._runner.engine,
+            storage=self._storage,
+            task_storage=storage,
+            log=self._log,
+            settings=self._settings,
+            clock=self._clock,
         )
         if isinstance(retention, timedelta):
             self.release(older_than=retention)
@@ -192,6 +214,64 @@ class DurableShuffle:
         """
         return self._run(self._repartition_request(df, n, cols, name))
 
+    def consume(
+        self,
+        df_or_stage: DataFrame | StageInfo,
+        *,
+        consumer: str,
+        process: Any,
+        schema: StructType | str | None = None,
+        checkpoint_every: int = DEFAULT_CHECKPOINT_ROWS,
+        resume: ResumeMode = "exact",
+        name: str | None = None,
+    ) -> DataFrame | None:
+        """Feed stored rows to a Python function that is resumed inside its partition.
+
+        Eager: one task per subpartition, each acknowledging its position together with what it
+        yielded, in one record. A killed executor or driver, a failed or a fenced task goes on at
+        the row after the last acknowledgement, and every row is in the result exactly once. A
+        consumer that has finished is not run again: its result is read back. It is recognised by
+        its name and the stage alone: to consume again with other code, give another name.
+
+        Args:
+            df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
+                `stages()`. Any other DataFrame is first stored, as by `durable`.
+            consumer: name of the consumer, part of its identity.
+            process: takes a RecordBatch of consecutive rows; returns a RecordBatch, a Table, an
+                iterable of these, or None. Or an object with `process`, `snapshot() -> bytes` and
+                `restore(bytes)`, whose state is acknowledged along; `finish()` and `close()` are
+                called if it has them. Each task works on a copy of its own.
+            schema: of what `process` returns; without it, it returns None.
+            checkpoint_every: rows after which a task acknowledges, from 1; no batch is longer.
+            resume: "approximate" never hands a row out twice and drops what was not acknowledged
+                instead; `report()` counts what was dropped.
+            name: label of the stage if `df_or_stage` is stored by this call.
+
+        Returns:
+            What all tasks yielded, one Spark partition per subpartition; None without a schema.
+
+        Not guaranteed: that `process` itself runs once per row. Rows since the last acknowledgement
+        come again after a failure, and effects of its own, outside the result, with them.
+
+        Raises:
+            InvalidInputError: a bad argument, or `process` returns other columns than declared.
+            IncompatibleError: this consumer published other columns before.
+            NotFoundError: the stage was released.
+            FencedError: a newer driver claimed the job.
+        """
+        request = check_consume(consumer, process, schema, checkpoint_every, resume)
+        if isinstance(df_or_stage, StageInfo):
+            path = df_or_stage.path(self._job)
+        else:
+            found = self._stages_of_frames.get(df_or_stage)
+            if found is None:
+                found = self._stages_of_frames.get(self.durable(df_or_stage, name=name))
+            assert found is not None
+            path = found
+        frame, report = self._consumers.run(path, request)
+        self._consumer_reports.append(report)
+        return frame
+
     def explain(
         self,
         df: DataFrame,
@@ -209,7 +289,9 @@ class DurableShuffle:
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in sum."""
-        return Report(self._job, self.generation, tuple(self._reports))
+        return Report(
+            self._job, self.generation, tuple(self._reports), tuple(self._consumer_reports)
+        )
 
     def stages(self) -> list[StageInfo]:
         """Return the job's stored stages, oldest first."""
@@ -272,6 +354,8 @@ class DurableShuffle:
     def _run(self, request: StageRequest) -> DataFrame:
         frame, report = self._runner.run(request)
         self._reports.append(report)
+        path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
+        self._stages_of_frames.add(frame, path)
         return frame
 
     def _repartition_request(

@@ -83,6 +83,11 @@ class StageRunner:
         self._version, self._policy = version, policy
         self._settings, self._clock, self._ids = settings, clock, ids
 
+    @property
+    def engine(self) -> Engine:
+        """The engine of the session's kind."""
+        return self._engine
+
     def explain(self, request: StageRequest) -> Explanation:
         """Say what `run` would do."""
         checked = check_request(request, self._engine)

@@ -1,0 +1,253 @@
+"""Consuming a stored stage on Spark: one task per subpartition, resuming inside of it.
+
+Strategy: read every consumer task's log first; tasks that have finished are not run. The others run
+as one Spark job. What they return are hints: the logs are read again, and what they say finished is
+the result.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+import durable_shuffle
+from durable_shuffle.jobs.arguments import as_schema, check_function
+from durable_shuffle.jobs.arrow_schema import named_arrow_schema
+from durable_shuffle.jobs.column_types import check_columns
+from durable_shuffle.jobs.consume_step import is_stateful
+from durable_shuffle.jobs.consume_task import (
+    RESULT_SCHEMA,
+    ConsumeSpec,
+    consume_function,
+    consume_result,
+    consumer_log,
+    published_function,
+)
+from durable_shuffle.jobs.engine import Engine, ReadBack
+from durable_shuffle.jobs.report import ConsumerReport
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.consume_loop import check_outputs_schema
+from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.consumer_records import ResumeMode
+from durable_shuffle.shuffle.consumer_task import load_state
+from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.layout import StagePath, check_name
+from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.storage import Storage
+
+DEFAULT_CHECKPOINT_ROWS = 1_000_000
+_PATIENCE_SECONDS = 600.0
+"""A fenced task waits so long for a winner that acknowledges nothing, then lets Spark retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What the user asked for, checked."""
+
+    consumer: str
+    process: Any
+    schema: StructType | None
+    checkpoint_every: int
+    resume: ResumeMode
+
+
+def check_consume(
+    consumer: str,
+    process: Any,
+    schema: StructType | str | None,
+    checkpoint_every: int,
+    resume: str,
+) -> ConsumeRequest:
+    """Return the request.
+
+    Raises:
+        InvalidInputError: names what is wrong.
+    """
+    check_name("consumer", consumer)
+    is_stateful(process)
+    check_function("process", process)
+    if isinstance(checkpoint_every, bool) or not isinstance(checkpoint_every, int):
+        raise InvalidInputError(f"checkpoint_every must be an integer, found={checkpoint_every!r}")
+    if checkpoint_every < 1:
+        raise InvalidInputError(f"checkpoint_every must be at least 1, found={checkpoint_every}")
+    if resume not in ("exact", "approximate"):
+        raise InvalidInputError(f"resume must be 'exact' or 'approximate', found={resume!r}")
+    columns = None if schema is None else as_schema("schema", schema)
+    if columns is not None:
+        check_columns(columns)
+    mode: ResumeMode = "exact" if resume == "exact" else "approximate"
+    return ConsumeRequest(consumer, process, columns, checkpoint_every, mode)
+
+
+class StagesOfFrames:
+    """Which stage a DataFrame reads, for as long as the DataFrame lives."""
+
+    def __init__(self) -> None:
+        self._paths: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
+
+    def add(self, df: DataFrame, path: StagePath) -> None:
+        self._paths[df] = path
+
+    def get(self, df: DataFrame) -> StagePath | None:
+        """Return the stage that `df` reads whole and unchanged; None for any other DataFrame."""
+        return self._paths.get(df)
+
+
+class Consumers:
+    """Runs consumers of one claimed job. Not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        storage: CountingStorage,
+        task_storage: Storage,
+        log: JobLog,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._engine, self._storage, self._task_storage = engine, storage, task_storage
+        self._log, self._settings, self._clock = log, settings, clock
+
+    def run(
+        self, path: StagePath, request: ConsumeRequest
+    ) -> tuple[DataFrame | None, ConsumerReport]:
+        """Run what has not finished, and return what all tasks published."""
+        start, requests = self._clock.monotonic(), self._storage.total
+        self._log.check_owner()
+        if path not in self._log.state.order:
+            raise NotFoundError(f"the job has no such stage, or it was released: {path.prefix!r}")
+        stage = open_stage(self._storage, path)
+        require_seal(stage)
+        tasks = range(stage.describe.partitions)
+        before = self._resume_sets(stage, request, tasks)
+        missing = tuple(k for k, found in before.items() if not found.finished)
+        schema = None if request.schema is None else named_arrow_schema(request.schema)
+        rows: list[dict[str, Any]] = []
+        if missing:
+            spec = self._spec(stage, request, schema)
+            label = (
+                f"durable_shuffle: consume {path.name} as {request.consumer}, {len(missing)} tasks"
+            )
+            function = consume_function(spec, missing)
+            rows = self._engine.run_numbered(function, len(missing), RESULT_SCHEMA, label)
+        results = [consume_result(row) for row in rows]
+        after = before | self._resume_sets(stage, request, missing)
+        for k, found in after.items():
+            self._check_finished(stage, request, k, found, schema)
+        report = ConsumerReport(
+            consumer=request.consumer,
+            stage=path.folder,
+            resume=request.resume,
+            tasks=len(tasks),
+            tasks_run=len(missing),
+            tasks_reused=len(tasks) - len(missing),
+            views=sum(after[k].epoch - before[k].epoch for k in missing),
+            records=sum(_records(found) for found in after.values()),
+            records_acknowledged=sum(_records(after[k]) - _records(before[k]) for k in missing),
+            records_delivered=sum(result.delivered for result in results),
+            records_dropped=sum(found.dropped for found in after.values()),
+            acknowledgements=sum(_written(after[k]) - _written(before[k]) for k in missing),
+            resumed_from={r.subpartition: r.resumed_from for r in results if r.resumed_from},
+            outputs=sum(len(found.outputs) for found in after.values()),
+            output_rows=sum(o.rows for found in after.values() for o in found.outputs),
+            output_bytes=sum(o.length for found in after.values() for o in found.outputs),
+            requests=self._storage.total - requests + sum(r.requests for r in results),
+            retries=sum(r.tries_before for r in results),
+            seconds=self._clock.monotonic() - start,
+        )
+        if schema is None or request.schema is None:
+            return None, report
+        return self._published(stage, request, schema, after, report), report
+
+    def _spec(
+        self, stage: StageHandle, request: ConsumeRequest, schema: pa.Schema | None
+    ) -> ConsumeSpec:
+        return ConsumeSpec(
+            stage=StageHandle(self._task_storage, stage.path, stage.describe),
+            consumer=request.consumer,
+            process=request.process,
+            schema=schema,
+            checkpoint_every=request.checkpoint_every,
+            resume=request.resume,
+            generation=self._log.generation,
+            settings=self._settings,
+            tries=self._engine.task_tries,
+            patience_seconds=_PATIENCE_SECONDS,
+            version=durable_shuffle.__version__,
+        )
+
+    def _resume_sets(
+        self, stage: StageHandle, request: ConsumeRequest, tasks: Iterable[int]
+    ) -> dict[int, ResumeSet]:
+        def read(k: int) -> tuple[int, ResumeSet]:
+            return k, read_resume_set(consumer_log(stage, request.consumer, k))
+
+        with ThreadPoolExecutor(self._settings.control_threads) as pool:
+            return dict(pool.map(read, tasks))
+
+    def _check_finished(
+        self,
+        stage: StageHandle,
+        request: ConsumeRequest,
+        k: int,
+        found: ResumeSet,
+        schema: pa.Schema | None,
+    ) -> None:
+        name = consumer_log(stage, request.consumer, k).prefix
+        if not found.finished:
+            raise CorruptDataError(f"a task reported its end, and its log does not: {name!r}")
+        check_outputs_schema(load_state(self._storage, found.state), schema, name=name)
+
+    def _published(
+        self,
+        stage: StageHandle,
+        request: ConsumeRequest,
+        schema: pa.Schema,
+        finished: dict[int, ResumeSet],
+        report: ConsumerReport,
+    ) -> DataFrame:
+        assert request.schema is not None
+        logs = tuple(
+            (consumer_log(stage, request.consumer, k).prefix, found.next_slot - 1 - found.closed)
+            for k, found in sorted(finished.items())
+        )
+        function = published_function(
+            self._task_storage,
+            logs,
+            schema,
+            settings=self._settings,
+            version=durable_shuffle.__version__,
+        )
+        back = ReadBack(
+            function=function,
+            partitions=len(logs),
+            hashed_by=(),
+            rows=report.output_rows,
+            memory_bytes=report.output_bytes,
+            # what a consumer that has finished published never changes
+            fingerprint=f"{stage.path.folder} consumed by {request.consumer}",
+        )
+        return self._engine.read_rows(request.schema, back)
+
+
+def _records(found: ResumeSet) -> int:
+    return sum(at.next_ordinal for one in found.inputs.values() for at in one.acked.values())
+
+
+def _written(found: ResumeSet) -> int:
+    """Return how many records of a log are not OPEN."""
+    return found.next_slot - found.epoch

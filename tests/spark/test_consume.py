@@ -1,0 +1,258 @@
+"""Consuming stored stages in one Spark session: results, repeats, twins, refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import durable_shuffle
+from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.consume_task import (
+    RESULT_SCHEMA,
+    ConsumeSpec,
+    consume_function,
+    consume_result,
+)
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import open_stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 2000
+DOUBLED = [(v, 2 * v) for v in range(ROWS)]
+SCHEMA = "v long, w long"
+
+
+def numbers(session: SparkSession) -> DataFrame:
+    return session.range(0, ROWS, 1, 3).selectExpr("id % 7 as `odd key`", "id as v")
+
+
+def rows_of(df: DataFrame | None) -> list[tuple[Any, ...]]:
+    assert df is not None
+    return sorted(tuple(row) for row in df.collect())
+
+
+class Ledger:
+    """Notes every call of a consumer in a file per task, before anything else is done."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+
+    def doubling(self, meet: int = 0) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """A function that doubles `v`.
+
+        Args:
+            meet: attempts that wait for each other in their second call; 0 for none.
+        """
+        folder, count = str(self._folder), {"calls": 0}
+
+        def process(batch: pa.RecordBatch) -> pa.RecordBatch:
+            import time
+            from pathlib import Path
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            values = batch.column("v").to_pylist()
+            with Path(folder, str(context.taskAttemptId())).open("a") as file:
+                file.write(json.dumps(values) + "\n")
+            count["calls"] += 1
+            deadline = time.monotonic() + 300
+            while count["calls"] == 2 and len(list(Path(folder).iterdir())) < meet:
+                assert time.monotonic() < deadline, "the twin never came"
+                time.sleep(0.02)
+            return pa.RecordBatch.from_pydict({"v": values, "w": [2 * v for v in values]})
+
+        return process
+
+    def calls(self) -> list[list[list[int]]]:
+        """The calls of each attempt."""
+        return [
+            [json.loads(line) for line in path.read_text().splitlines()]
+            for path in sorted(self._folder.iterdir(), key=lambda p: int(p.name))
+        ]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Written by the consumer's own code."""
+    return Ledger(tmp_path / "ledger")
+
+
+def test_every_row_is_processed_and_published_once(
+    session: SparkSession, root: str, ledger: Ledger
+) -> None:
+    """Batches end where an acknowledgement is due; the result has one partition per subpartition."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.repartition(numbers(session), 2, "odd key")
+    out = shuffle.consume(
+        stored, consumer="c", process=ledger.doubling(), schema=SCHEMA, checkpoint_every=300
+    )
+    assert rows_of(out) == DOUBLED
+    assert out is not None
+    assert (out.rdd.getNumPartitions(), len(out.limit(7).collect())) == (2, 7)
+    calls = ledger.calls()
+    assert sorted(v for task in calls for call in task for v in call) == list(range(ROWS))
+    assert all(len(call) == 300 for task in calls for call in task[:-1])
+    (report,) = shuffle.report().consumers
+    assert (report.tasks, report.tasks_run, report.views, report.retries) == (2, 2, 2, 0)
+    assert (report.records, report.records_delivered, report.output_rows) == (ROWS, ROWS, ROWS)
+    # a subpartition of n rows has an acknowledgement per 300 and one at its end
+    assert report.acknowledgements == sum(sum(map(len, task)) // 300 + 1 for task in calls)
+    assert "c         exact" in str(shuffle.report())
+    json.dumps(shuffle.report().to_dict())
+
+
+@pytest.mark.requirement("R-F135-7")
+def test_a_finished_consumer_runs_nothing(session: SparkSession, root: str, ledger: Ledger) -> None:
+    """Another driver, a stage named by `stages()`: the same rows, without a call of the function."""
+    first = DurableShuffle(session, root, job="tests")
+    stored = first.repartition(numbers(session), 2, "odd key")
+    arguments: dict[str, Any] = {"consumer": "c", "process": ledger.doubling(), "schema": SCHEMA}
+    first.consume(stored, **arguments)
+    calls = ledger.calls()
+    second = DurableShuffle(session, root, job="tests")
+    (stage,) = second.stages()
+    assert rows_of(second.consume(stage, **arguments)) == DOUBLED
+    assert ledger.calls() == calls
+    (report,) = second.report().consumers
+    assert (report.tasks_run, report.tasks_reused, report.views) == (0, 2, 0)
+    assert rows_of(second.consume(stage, **{**arguments, "consumer": "other"})) == DOUBLED
+    assert len(ledger.calls()) == 2 * len(calls), "another name is another consumer"
+    with pytest.raises(FencedError):
+        first.consume(stored, **{**arguments, "consumer": "late"})
+
+
+def test_other_frames_are_stored_first(session: SparkSession, root: str, ledger: Ledger) -> None:
+    """A DataFrame that is no stage becomes one; without a schema there is no result."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.repartition(numbers(session), 2, "odd key")
+    process = ledger.doubling()
+
+    def silent(batch: pa.RecordBatch) -> None:
+        process(batch)
+
+    changed = stored.where("v < 100")
+    assert shuffle.consume(changed, consumer="c", process=silent, name="some") is None
+    assert [stage.name for stage in shuffle.stages()] == ["repartition", "some"]
+    assert sorted(v for task in ledger.calls() for call in task for v in call) == list(range(100))
+    with pytest.raises(InvalidInputError, match="no schema for what it returns"):
+        shuffle.consume(stored, consumer="loud", process=process)
+
+
+@pytest.mark.requirement("R-F135-8")
+def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> None:
+    """Of two attempts in their middle one is fenced, waits, and reports the end as well."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.repartition(numbers(session), 1, "odd key")
+    (path,) = shuffle._log.state.order
+    engine = ClassicEngine(session)
+    spec = ConsumeSpec(
+        stage=open_stage(LocalStorage(root), path),
+        consumer="twins",
+        process=ledger.doubling(meet=2),
+        schema=pa.schema([("v", pa.int64()), ("w", pa.int64())]),
+        checkpoint_every=300,
+        resume="exact",
+        generation=shuffle.generation,
+        settings=Settings(),
+        tries=1,
+        patience_seconds=120,
+        version=durable_shuffle.__version__,
+    )
+    # two tasks that both are the one of subpartition 0, as a speculative copy would be
+    rows = engine.run_numbered(consume_function(spec, (0, 0)), 2, RESULT_SCHEMA, "twins")
+    assert [consume_result(row).subpartition for row in rows] == [0, 0]
+    first, second = ledger.calls()
+    assert min(len(first), len(second)) >= 2, "both were in their middle"
+    assert read_resume_set(spec.log(0)).epoch == 2, "both opened a view"
+    out = shuffle.consume(stored, consumer="twins", process=spec.process, schema=SCHEMA)
+    assert rows_of(out) == DOUBLED
+    assert shuffle.report().consumers[0].tasks_run == 0
+
+
+def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: str) -> None:
+    """It fails the job under its own name; the next call goes on behind the last acknowledgement."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.repartition(numbers(session), 1, "odd key")
+    marker = Path(root, "..", "mended").resolve()
+
+    def process(batch: pa.RecordBatch) -> pa.Table:
+        if marker.exists():
+            assert batch.num_rows <= 500
+        elif process.calls == 2:
+            raise InvalidInputError("the user's own")
+        process.calls += 1
+        v = batch.column("v")
+        return pa.table({"v": v, "w": pa.array([2 * x for x in v.to_pylist()])})
+
+    process.calls = 0  # type: ignore[attr-defined]
+    arguments: dict[str, Any] = {"consumer": "c", "schema": SCHEMA, "checkpoint_every": 500}
+    with pytest.raises(Exception, match=r"InvalidInputError: the user's own"):
+        shuffle.consume(stored, process=process, **arguments)
+    marker.touch()
+    assert rows_of(shuffle.consume(stored, process=process, **arguments)) == DOUBLED
+    (report,) = shuffle.report().consumers
+    assert report.resumed_from == {0: 1000}
+    assert (report.records_delivered, report.records_acknowledged) == (1000, 1000)
+
+
+def test_what_cannot_be_mended_comes_back_typed(session: SparkSession, root: str) -> None:
+    """Wrong columns, another schema than before, a damaged segment, a released stage."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.repartition(numbers(session), 2, "odd key")
+    arguments: dict[str, Any] = {"consumer": "c", "process": lambda batch: batch.select(["v"])}
+    with pytest.raises(InvalidInputError, match="must yield column 'w'"):
+        shuffle.consume(stored, schema=SCHEMA, **arguments)
+    assert len(rows_of(shuffle.consume(stored, schema="v long", **arguments))) == ROWS
+    with pytest.raises(IncompatibleError, match="outputs of another schema: found v: int64"):
+        shuffle.consume(stored, schema="v long, w long", **arguments)
+    segment = sorted(Path(root).rglob("*.seg"))[0]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(CorruptDataError, match="segment="):
+        shuffle.consume(stored, schema="v long", **{**arguments, "consumer": "other"})
+    shuffle.release()
+    with pytest.raises(NotFoundError, match="released"):
+        shuffle.consume(stored, schema="v long", **arguments)
+
+
+def test_bad_arguments(session: SparkSession, root: str) -> None:
+    """Told before anything runs."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    df = numbers(session)
+
+    class Half:
+        def process(self, batch: pa.RecordBatch) -> None: ...
+
+    good: dict[str, Any] = {"consumer": "c", "process": lambda batch: None}
+    for bad, message in (
+        ({"consumer": "a/b"}, "consumer must be"),
+        ({"process": Half()}, "Half has no snapshot, restore"),
+        ({"process": None}, "process must be a function"),
+        ({"process": (lambda lock: lambda _: lock)(open(__file__))}, "cannot be sent to workers"),  # noqa: SIM115, PTH123
+        ({"schema": "no schema at all"}, "schema"),
+        ({"checkpoint_every": 0}, "at least 1"),
+        ({"checkpoint_every": True}, "must be an integer"),
+        ({"resume": "roughly"}, "'exact' or 'approximate'"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            shuffle.consume(df, **{**good, **bad})
+    assert shuffle.stages() == []

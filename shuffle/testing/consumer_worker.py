@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, ResumeMode
+from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open, ResumeMode
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.open_view import open_view
@@ -85,7 +85,7 @@ class _Gated(LocalStorage):
         self._call(lambda: super(_Gated, self).put(key, parts))
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        if CONSUMER_RECORDS.decode(data, name=key).KIND != "OPEN":
+        if not isinstance(CONSUMER_RECORDS.decode(data, name=key), Open):
             self._stop("ack")
         return self._call(lambda: super(_Gated, self).put_if_absent(key, data))
 

@@ -103,7 +103,7 @@ class StoredConsumer:
         moved = InputCursor(
             self._folder, self._subpartition, self._stage_slot, pack_positions(positions)
         )
-        whole = Whole(generation=1, resume="exact", dropped=0, dropped_exact=True)
+        whole = Whole(generation=1, resume="exact", dropped=0, dropped_exact=True, reached=())
         everything = (*self._outputs, *outputs)
         record: ConsumerRecord = (
             Finished(self._owner, self._epoch, whole, (moved,), everything, state, 0, ())

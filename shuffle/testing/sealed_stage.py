@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.producer import IdBatch
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage

@@ -284,9 +284,14 @@ class View:
     ) -> None:
         """Acknowledge everything and end this consumer for good; the view is released.
 
+        Of a consumer that has finished, nothing is written again.
+
         Raises:
-            InvalidInputError: not every record was handed out.
+            InvalidInputError: not every record was handed out; or there is something to write and
+                the consumer has finished.
         """
+        if self.finished and not outputs and state is KEEP and effect is None:
+            return
         if self._ended is None:
             raise InvalidInputError(
                 "a consumer finishes at the end of its input, which this view has not reached: "

@@ -21,7 +21,7 @@ def _key(view: View) -> _Key:
 
 def live_views(description: str, log_prefix: str) -> Iterator[View]:
     """Yield this process's views of one consumer task that are not fenced."""
-    for key, reference in tuple(_LIVE.values()):
+    for key, reference in list(_LIVE.values()):  # in one step; a tuple would not be
         if key != (os.getpid(), description, log_prefix):  # a fork inherits views, not their rights
             continue
         view = reference()

@@ -41,3 +41,8 @@ def add_view(view: View) -> None:
     for other in views:
         if other.epoch < newest:
             other.task.held.fence(f"epoch {newest} was opened in the same process")
+
+
+def forget_views() -> None:
+    """Act as a process that has just begun, for tests: what fences is the log alone."""
+    _LIVE.clear()

@@ -21,7 +21,7 @@ def _key(view: View) -> _Key:
 
 def live_views(description: str, log_prefix: str) -> Iterator[View]:
     """Yield this process's views of one consumer task that are not fenced."""
-    for key, reference in tuple(_LIVE.values()):
+    for key, reference in list(_LIVE.values()):  # in one step; a tuple would not be
         if key != (os.getpid(), description, log_prefix):  # a fork inherits views, not their rights
             continue
         view = reference()
@@ -41,3 +41,8 @@ def add_view(view: View) -> None:
     for other in views:
         if other.epoch < newest:
             other.task.held.fence(f"epoch {newest} was opened in the same process")
+
+
+def forget_views() -> None:
+    """Act as a process that has just begun, for tests: what fences is the log alone."""
+    _LIVE.clear()

@@ -1,18 +1,20 @@
 """A consumer in a process of its own, for tests that race, stop and kill consumers.
 
-Strategy: a fork server imports everything once; each consumer is forked from it in a few
-milliseconds and is a process like any other. It publishes the numbers of the rows that it read as
+Strategy: a server imports everything once; each consumer is forked from it in a few milliseconds
+and is a process like any other. It publishes the numbers of the rows that it read as
 an output, together with the acknowledgement of these rows. It stops at a gate until it is told to
 go on, or kills itself, for real, before or after its nth storage call.
 """
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -137,24 +139,16 @@ def consume(parent: Connection, job: ConsumerJob) -> None:
 class ConsumerProcess:
     """A forked consumer and the line to it."""
 
-    def __init__(self, context: ForkServerContext, job: ConsumerJob) -> None:
-        self._line, other = context.Pipe()
-        self.process: ForkServerProcess = context.Process(target=consume, args=(other, job))
-        self.process.start()
-        other.close()
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        assert self.process.pid is not None
-        return self.process.pid
+    def __init__(self, line: Connection, job: ConsumerJob) -> None:
+        self._line = line
+        self.pid: int = line.recv()
+        line.send(job)
 
     def heard(self) -> dict[str, Any] | None:
         """Return the next message, None if the process died without one."""
         try:
             message: dict[str, Any] = self._line.recv()
-        except EOFError:
-            self.process.join()
+        except (EOFError, ConnectionResetError):
             return None
         return message
 
@@ -162,16 +156,59 @@ class ConsumerProcess:
         """Open the gate."""
         self._line.send("go")
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
     def close(self) -> None:
         """Kill it if it still runs."""
-        self.process.kill()
-        self.process.join()
-        self.process.close()
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
         self._line.close()
 
 
-def consumer_context() -> ForkServerContext:
-    """Return a context whose fork server has imported this module."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+class ConsumerServer:
+    """A process that has imported everything and forks consumers; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._address = str(folder / "consumers")
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", __name__, self._address], stdout=subprocess.PIPE
+        )
+        assert self._server.stdout is not None
+        self._server.stdout.readline()
+
+    def start(self, job: ConsumerJob) -> ConsumerProcess:
+        """Fork a consumer."""
+        return ConsumerProcess(Client(self._address, "AF_UNIX"), job)
+
+    def __enter__(self) -> "ConsumerServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.kill()
+        self._server.wait()
+        assert self._server.stdout is not None
+        self._server.stdout.close()
+
+
+def serve_consumers(address: str) -> None:
+    """Fork a consumer for each connection, for ever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    with Listener(address, "AF_UNIX") as listener:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            line = listener.accept()
+            if os.fork() == 0:
+                line.send(os.getpid())
+                consume(line, line.recv())
+                line.close()
+                os._exit(0)
+            line.close()
+
+
+if __name__ == "__main__":
+    from durable_shuffle.shuffle.testing import consumer_worker  # jobs are pickled by that name
+
+    consumer_worker.serve_consumers(sys.argv[1])

@@ -42,9 +42,9 @@ SETTINGS = Settings(
 @pytest.fixture(autouse=True)
 def _one_process_each() -> Iterator[None]:
     """A crash takes everything in memory with it."""
-    live_views._LIVE.clear()
+    live_views.forget_views()
     yield
-    live_views._LIVE.clear()
+    live_views.forget_views()
 
 
 def consume(
@@ -134,7 +134,7 @@ def test_consumer_dies_at_every_storage_call_and_a_successor_finishes(
     tried: dict[int, list[str]] = {}
 
     def run(storage: Storage, below: Storage) -> None:
-        live_views._LIVE.clear()
+        live_views.forget_views()
         consume(
             made, storage, resume, releases=True, effects=tried.setdefault(id(below), []), salt=1
         )
@@ -143,7 +143,7 @@ def test_consumer_dies_at_every_storage_call_and_a_successor_finishes(
     for point, _ in crash_points(restored(objects), run):
         count += 1
         gc.collect(0)
-        live_views._LIVE.clear()
+        live_views.forget_views()
         storage = point.storage
         effects = tried.pop(id(storage), [])
         tried.clear()

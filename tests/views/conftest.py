@@ -45,7 +45,7 @@ def other_process() -> Iterator[Callable[[], None]]:
     """Return what makes all views so far those of another process: nothing here knows of them."""
 
     def forget() -> None:
-        live_views._LIVE.clear()
+        live_views.forget_views()
 
     forget()
     yield forget

@@ -11,8 +11,7 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.testing.consumer_worker import (
     ConsumerJob,
-    ConsumerProcess,
-    consumer_context,
+    ConsumerServer,
 )
 from durable_shuffle.shuffle.testing.sealed_stage import (
     SealedStage,
@@ -239,15 +238,13 @@ def test_opened_by_8_processes_at_once_exactly_one_view_is_usable(
 ) -> None:
     """All win an OPEN of their own; at their acknowledgement seven are fenced."""
     made = sealed_stage(LocalStorage(tmp_path), ids)
-    context = consumer_context()
     job = ConsumerJob(str(tmp_path), made.stage.path, gate="ack")
-    processes = [ConsumerProcess(context, job) for _ in range(8)]
-    try:
+    with ConsumerServer(tmp_path) as server:
+        processes = [server.start(job) for _ in range(8)]
         assert [p.heard() for p in processes] == [{"at": "ack"}] * 8
         for p in processes:
             p.go()
         told = [p.heard() for p in processes]
-    finally:
         for p in processes:
             p.close()
     assert sorted(t["epoch"] for t in told) == list(range(1, 9))

@@ -1,0 +1,310 @@
+"""The naive variants that `mutations.py` puts in place. N-numbers are those of the seed list."""
+
+from mutations import CRASHES, VIEWS, Mutation
+
+BUFFERS = "tests/unit/serialization/test_buffers.py"
+QUEUE = "tests/unit/shuffle/test_buffer_queue.py"
+RESUME = "tests/unit/shuffle/test_resume_set.py"
+OPEN = f"{VIEWS}test_open_and_fence.py"
+ACK = f"{VIEWS}test_acknowledge.py"
+READ = f"{VIEWS}test_reading.py"
+APPROXIMATE = f"{VIEWS}test_approximate.py"
+
+MUTATIONS = (
+    Mutation(
+        "N1",
+        "the resume point is where the bytes handed out end, inside a record",
+        "shuffle/delivered.py",
+        "        for producer, ordinal in self._cut.items():",
+        "        for producer, ordinal in ():",
+        f"{READ} -k raw_buffers",
+    ),
+    Mutation(
+        "N2",
+        "what was delivered is acknowledged, when a view ends",
+        "shuffle/view.py",
+        "        self._source.stop()\n        if not self._task.held.fenced:\n            # raw",
+        "        self._source.stop()\n"
+        "        if not self._task.held.fenced and not self._task.ended:\n"
+        "            self._task.ack({self._key: self.position})\n            # raw",
+        f"{OPEN} -k last_acknowledged",
+    ),
+    Mutation(
+        "N3",
+        "outputs are published in one record and acknowledged in the next",
+        "shuffle/consumer_task.py",
+        "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
+        "        whole = self.held.whole()\n"
+        "        if outputs:\n            now = self.held.state\n"
+        "            self.held.write(Ack(now.owner, now.epoch, None, (), tuple(outputs), now.state,"
+        " now.marker_floor, now.pending))\n            outputs = ()\n            whole ="
+        " self.held.whole()\n        self.held.write(\n            Ack(",
+        f"{CRASHES} -k exact",
+    ),
+    Mutation(
+        "N4",
+        "a view is known by a number that another process has, too",
+        "shuffle/open_view.py",
+        "record_id=ids.new_id(),",
+        'record_id="0" * 32,',
+        OPEN,
+    ),
+    Mutation(
+        "N5",
+        "create looks first and then writes",
+        "shuffle/local_storage.py",
+        "            path.hardlink_to(hidden)\n",
+        "            if path.exists():\n                return False\n"
+        "            hidden.replace(path)\n"
+        "            hidden.touch()\n",
+        "tests/storage/test_local_storage.py tests/storage/test_create_race.py",
+    ),
+    Mutation(
+        "N7",
+        "a carried record ends where a buffer is not full of it",
+        "serialization/buffers.py",
+        "    return Trimmed(buffer.data[buffer.carry_bytes :], done=buffer.carry_ends)",
+        "    return Trimmed(buffer.data[buffer.carry_bytes :],"
+        " done=buffer.carry_bytes < buffer.data.nbytes or buffer.data.nbytes < 56)",
+        f"{BUFFERS} {QUEUE}",
+    ),
+    Mutation(
+        "N8",
+        "a marker ends the search for a whole record",
+        "serialization/buffers.py",
+        "        return Trimmed(buffer.data[read_bytes:], done=False)",
+        "        return Trimmed(buffer.data[read_bytes:], done=True)",
+        f"{BUFFERS} {QUEUE}",
+    ),
+    Mutation(
+        "N8",
+        "a marker between the frames of a record ends the record",
+        "serialization/buffers.py",
+        "                if header.kind is FrameKind.MARKER:  # also",
+        "                if header.kind is FrameKind.MARKER and not self._in_record:  # also",
+        f"{BUFFERS} {QUEUE}",
+    ),
+    Mutation(
+        "N9",
+        "a queue serves whoever asks",
+        "shuffle/buffer_queue.py",
+        "                if owner != self._owner:",
+        "                if not owner:",
+        f"{QUEUE} {OPEN}",
+    ),
+    Mutation(
+        "N9",
+        "a superseded view of the same process is not told",
+        "shuffle/live_views.py",
+        "        if other.epoch < newest:",
+        "        if other.epoch > newest:",
+        OPEN,
+    ),
+    Mutation(
+        "N13",
+        "a view goes on where a view of this process stopped, whatever the log says",
+        "shuffle/open_view.py",
+        '    usable = resume == "approximate" and left.way',
+        "    same = True\n    usable = left.way",
+        f"{OPEN} {READ} {APPROXIMATE}",
+    ),
+    Mutation(
+        "N15",
+        "any end of a loop is the end of the input",
+        "shuffle/view.py",
+        "        if self._ended is None:\n            raise InvalidInputError(",
+        "        if self._way is None:\n            raise InvalidInputError(",
+        ACK,
+    ),
+    Mutation(
+        "N16",
+        "the newest piece that is done is acknowledged",
+        "recovery/contiguous.py",
+        "        found: T | None = None\n",
+        "        found: T | None = value\n",
+        "tests/unit/recovery/test_contiguous.py",
+    ),
+    Mutation(
+        "N20",
+        "what one view left in this process counts for the next: its start is the last position",
+        "shuffle/buffer_queue.py",
+        "            self._sequence = self._handed_bytes = self.trimmed_bytes = 0\n",
+        "            pass\n",
+        QUEUE,
+    ),
+    Mutation(
+        "N21",
+        "a create that is refused has lost, without a look at what stands there",
+        "shuffle/slot_log.py",
+        "if isinstance(answer, Created) or answer.existing == record:",
+        "if isinstance(answer, Created):",
+        ACK,
+    ),
+    Mutation(
+        "N21",
+        "a record of unknown outcome makes room for another one",
+        "shuffle/consumer_log.py",
+        "                self._may_stand = True\n",
+        "                self._may_stand = False\n",
+        ACK,
+    ),
+    Mutation(
+        "N22",
+        "a successor starts where it looked before its OPEN, though another record came first",
+        "shuffle/consumer_log.py",
+        "        found = fold(found, decode(log, slot, answer.existing), name=name)\n",
+        "        from dataclasses import replace\n"
+        "        found = replace(fold(found, decode(log, slot, answer.existing), name=name),"
+        " inputs=found.inputs)\n",
+        OPEN,
+    ),
+    Mutation(
+        "N22",
+        "a view starts by the log alone and wins no slot before it reads",
+        "shuffle/consumer_log.py",
+        "        answer = log.append(slot, CONSUMER_RECORDS.encode(record))\n",
+        "        if found.owner:\n            return HeldLog(log, found)\n"
+        "        answer = log.append(slot, CONSUMER_RECORDS.encode(record))\n",
+        OPEN,
+    ),
+    Mutation(
+        "N23",
+        "an effect happens before its record is won",
+        "shuffle/consumer_task.py",
+        "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
+        "        whole = self.held.whole()\n        for mine in self._pending(effect):\n"
+        "            if self.on_effect: self.on_effect(mine.token, mine.payload)\n"
+        "            self._performed.add(mine.token)\n        self.held.write(\n            Ack(",
+        ACK,
+    ),
+    Mutation(
+        "N23",
+        "a successor does not replay what may not have happened",
+        "shuffle/consumer_log.py",
+        "            pending=found.pending,\n",
+        "            pending=(),\n",
+        ACK,
+    ),
+    Mutation(
+        "N24",
+        "the state before is deleted as soon as a new one is written",
+        "shuffle/consumer_task.py",
+        "            self.storage.put(key, [state])\n",
+        "            self.storage.put(key, [state])\n"
+        "            if isinstance(self.held.state.state, StateRef):\n"
+        "                self.storage.delete([self.held.state.state.key])\n",
+        f"{CRASHES} {ACK}",
+    ),
+    Mutation(
+        "full records",
+        "a full acknowledgement forgets what is reserved",
+        "shuffle/consumer_log.py",
+        '            reached if found.resume == "approximate" else (),',
+        "            (),",
+        APPROXIMATE,
+    ),
+    Mutation(
+        "full records",
+        "full records are due by slot number",
+        "shuffle/consumer_log.py",
+        "        due = self.state.next_slot - self.state.full_slot >= FULL_EVERY",
+        "        due = self.state.next_slot % FULL_EVERY == 0",
+        READ,
+    ),
+    Mutation(
+        "full records",
+        "a full acknowledgement names the new outputs only",
+        "shuffle/consumer_task.py",
+        "(*self.held.state.outputs, *outputs) if whole else tuple(outputs)",
+        "tuple(outputs)",
+        "tests/faults/test_consumer_machine.py " + ACK,
+    ),
+    Mutation(
+        "approximate",
+        "records are handed out first and reserved afterwards",
+        "shuffle/view.py",
+        "        goal = max(upto, min(end, upto + task.settings.reserve_records))",
+        "        goal = max(0, upto - 1)",
+        APPROXIMATE,
+    ),
+    Mutation(
+        "approximate",
+        "release says nothing of what was delivered",
+        "shuffle/consumer_task.py",
+        '        if self.held.state.resume == "approximate":\n            with',
+        '        if self.held.state.resume == "never":\n            with',
+        APPROXIMATE,
+    ),
+    Mutation(
+        "loops",
+        "a loop that was left in the middle of a batch goes on with the next batch",
+        "shuffle/view.py",
+        "        if self._last is not None:  # a loop",
+        "        if False:  # a loop",
+        f"{ACK} {OPEN}",
+    ),
+    Mutation(
+        "positions",
+        "what was never handed out can be acknowledged",
+        "shuffle/delivered.py",
+        "        if beyond is not None:",
+        "        if beyond == -1:",
+        ACK,
+    ),
+    Mutation(
+        "positions",
+        "an acknowledgement may go back",
+        "shuffle/consumer_task.py",
+        "        if behind is not None:",
+        "        if behind == -1:",
+        ACK,
+    ),
+    Mutation(
+        "reconciliation",
+        "the end of the feed is the end of the input",
+        "shuffle/delivered.py",
+        "        if end.records is not None and found != end.records:",
+        "        if end.records == -1:",
+        READ,
+    ),
+    Mutation(
+        "reconciliation",
+        "a gap in the ordinals is passed over",
+        "shuffle/delivered.py",
+        "        if first_ordinal > at:",
+        "        if first_ordinal < 0:",
+        READ,
+    ),
+    Mutation(
+        "seek",
+        "a resumed view reads from the start of the extent",
+        "shuffle/sealed_feed.py",
+        "yield clip(extent, positions[producer]) if at > extent.first_ordinal else extent",
+        "yield extent if at >= 0 else clip(extent, positions[producer])",
+        READ,
+    ),
+    Mutation(
+        "budget",
+        "as many buffers are fetched as there are",
+        "shuffle/buffer_queue.py",
+        "            if fetches and size + length > limit:",
+        "            if fetches and size + length > 1000 * limit:",
+        READ,
+    ),
+    Mutation(
+        "generation",
+        "a launcher of a lower generation opens a view",
+        "shuffle/consumer_log.py",
+        "        if found.generation > generation:",
+        "        if found.generation < 0:",
+        OPEN,
+    ),
+    Mutation(
+        "errors",
+        "damage is reported without a look at the fence",
+        "shuffle/view.py",
+        "            self._task.held.look()\n",
+        "",
+        READ,
+    ),
+)

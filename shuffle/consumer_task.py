@@ -33,7 +33,14 @@ from durable_shuffle.shuffle.consumer_records import (
     StateRef,
 )
 from durable_shuffle.shuffle.layout import ConsumerPath
-from durable_shuffle.shuffle.position import Position, Positions, changed, first_behind
+from durable_shuffle.shuffle.position import (
+    Position,
+    Positions,
+    ProducerPosition,
+    changed,
+    first_behind,
+    ordinal_of,
+)
 from durable_shuffle.shuffle.resume_set import InputKey, cursor
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.storage import Storage
@@ -180,14 +187,23 @@ class ConsumerTask:
         self._settled(previous)
         self.perform_effects()
 
-    def reserve(self, key: InputKey, upto: Positions) -> None:
-        """Write that records up to `upto` may be delivered, before they are."""
+    def reserve(self, key: InputKey, producer: int, upto: int, end: int) -> None:
+        """In approximate mode, write that records may be delivered, before they are.
+
+        Args:
+            upto: ordinal of the producer's records, exclusive, that must be reserved.
+            end: where its extent ends; some records up to there are reserved ahead.
+        """
         self.check()
         found = self.held.state
         known = found.inputs[key]
+        if found.resume == "exact" or upto <= ordinal_of(known.reached, producer):
+            return
+        goal = max(upto, min(end, upto + self.settings.reserve_records))
+        moved = {**known.reached, producer: ProducerPosition(goal)}
         whole = self.held.whole()
         if whole is None:
-            inputs = (cursor(key, known.stage_slot, changed(known.reached, upto)),)
+            inputs = (cursor(key, known.stage_slot, changed(known.reached, moved)),)
             self.held.write(Reserve(found.owner, found.epoch, inputs))
             return
         others = tuple(c for c in whole.reached if (c.stage, c.subpartition) != key)
@@ -195,7 +211,7 @@ class ConsumerTask:
             Ack(
                 record_id=found.owner,
                 epoch=found.epoch,
-                whole=replace(whole, reached=(*others, cursor(key, known.stage_slot, upto))),
+                whole=replace(whole, reached=(*others, cursor(key, known.stage_slot, moved))),
                 inputs=self._cursors({}, full=True),
                 outputs=found.outputs,
                 state=found.state,

@@ -35,7 +35,6 @@ from durable_shuffle.shuffle.frame_source import (
 )
 from durable_shuffle.shuffle.position import (
     Position,
-    ProducerPosition,
     ordinal_of,
     records_between,
 )
@@ -385,15 +384,8 @@ class View:
 
     def _reserve(self, extent: Extent, upto: int) -> None:
         """In approximate mode, write down that records below `upto` may be delivered."""
-        task = self._task
-        if task.held.state.resume == "exact":
-            return
-        reached = task.held.state.inputs[self._key].reached
-        if upto <= ordinal_of(reached, extent.producer):
-            return
         end = extent.first_ordinal + extent.rows
-        goal = max(upto, min(end, upto + task.settings.reserve_records))
-        task.reserve(self._key, {**reached, extent.producer: ProducerPosition(goal)})
+        self._task.reserve(self._key, extent.producer, upto, end)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -205,11 +205,11 @@ MUTATIONS = (
     ),
     Mutation(
         "full records",
-        "full records are due by slot number",
-        "shuffle/consumer_log.py",
-        "        due = self.state.next_slot - self.state.full_slot >= FULL_EVERY",
-        "        due = self.state.next_slot % FULL_EVERY == 0",
-        READ,
+        "a reservation is never a full record",
+        "shuffle/consumer_task.py",
+        "        if whole is None:\n            inputs = (cursor(",
+        "        if found:\n            inputs = (cursor(",
+        APPROXIMATE,
     ),
     Mutation(
         "full records",
@@ -217,7 +217,7 @@ MUTATIONS = (
         "shuffle/consumer_task.py",
         "(*self.held.state.outputs, *outputs) if whole else tuple(outputs)",
         "tuple(outputs)",
-        "tests/faults/test_consumer_machine.py " + ACK,
+        ACK,
     ),
     Mutation(
         "approximate",

@@ -86,7 +86,7 @@ def run(mutation: Mutation) -> tuple[bool, str, float]:
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if done.returncode not in (0, 1) or (done.returncode and not failed):
         raise SystemExit(f"{mutation.variant}: pytest broke\n{done.stdout[-3000:]}{done.stderr}")
-    by = failed[0].split(" ")[1] if failed else ""
+    by = failed[0].split(" - ")[0].split(" ", 1)[1] if failed else ""
     return done.returncode == 1, by, time.monotonic() - start
 
 

@@ -65,6 +65,7 @@ def consume(
         "on_effect": lambda token, payload: effects.append(token),
     }
     view = open_view(made.on(storage), 0, **how)
+    assert (view.state is None) == (not view.outputs)
     while not view.at_end:
         numbers: list[int] = []
         for row in view.records():
@@ -74,7 +75,7 @@ def consume(
         if numbers:
             batch = pa.record_batch([numbers], schema=OUTPUT)
             output = write_output(view.task, OUTPUT, [batch])
-            state = f"{len(view.outputs)} before me".encode()
+            state = f"{len(view.outputs)} outputs were published before".encode()
             view.ack(outputs=[output], state=state, effect=b"x")
         if releases:
             releases = False

@@ -135,6 +135,24 @@ def test_outputs_count_with_the_record_that_names_them(
     assert left_over(memory) == {lost.key}
 
 
+@pytest.mark.requirement("R-F135-21")
+def test_outputs_and_effects_outlive_full_records(
+    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage, other_process: Forget
+) -> None:
+    """80 acknowledgements, a full one among them: every output is still published, in order."""
+    view, written = open_(), []
+    for _ in range(80):
+        output = publish(view, numbers(view, 1))
+        view.ack(outputs=[output], state=b"%d" % len(written))
+        written.append(output)
+    assert [n for n, (_, f) in enumerate(slots_of(memory)) if f.get("whole")] == [64]
+    assert read_outputs(view.task.held.log) == tuple(written)
+    other_process()
+    view = open_()
+    assert view.outputs == tuple(written)
+    assert view.state == b"79"
+
+
 def test_an_output_is_published_once(open_: Open, numbers: Numbers, memory: MemoryStorage) -> None:
     """Twice in one record, or again in a later one, also by a later view, is refused."""
     view = open_()

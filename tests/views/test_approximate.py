@@ -6,8 +6,10 @@ import pytest
 
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, slots_of
+from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage, slots_of
+from durable_shuffle.shuffle.testing.small_stage import SeededIds
 from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
@@ -190,3 +192,22 @@ def test_a_change_to_exact_delivers_again_what_was_not_acknowledged(
     view = open_()
     assert numbers(view) == made.of(0)[3:]
     assert view.statistics().records_dropped == 0
+
+
+def test_a_consumer_that_never_acknowledges_writes_full_records_too(
+    memory: MemoryStorage, ids: SeededIds, numbers: Numbers, other_process: Forget
+) -> None:
+    """Else opening would read one record per reservation; nothing is acknowledged by it."""
+    made = sealed_stage(memory, ids, producers=1, partitions=1, rows=320, chars=4100)
+    settings = Settings(view_prefetch=False, reserve_records=1)
+    view = open_view(made.stage, 0, consumer="c", resume="approximate", settings=settings, ids=ids)
+    got = numbers(view, 300)
+    whole = [n for n, (kind, f) in enumerate(slots_of(memory)) if kind == "OPEN" or f.get("whole")]
+    assert whole == [0, 64, 128]
+    assert view.acknowledged.records == 0
+    other_process()
+    view = open_view(made.stage, 0, consumer="c", resume="approximate", settings=settings, ids=ids)
+    assert view.statistics().records_dropped == view.position.records
+    rest = numbers(view)
+    assert not {*got} & {*rest}
+    assert len(got) + len(rest) >= 318

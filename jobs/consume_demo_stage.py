@@ -45,6 +45,7 @@ def store_stage(storage: Storage, rows: int, ids: IdSource, clock: Clock) -> Sta
         components={},
         splits="",
         planning={},
+        writing="batch",
         created_wall_seconds=clock.wall(),
     )
     stage = describe_stage(storage, path, describe)

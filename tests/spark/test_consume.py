@@ -99,11 +99,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_every_row_is_processed_and_published_once(
     session: SparkSession, root: str, ledger: Ledger
 ) -> None:
-<<<<<<< HEAD
     """Batches end where an acknowledgement is due; one partition comes of each subpartition."""
-=======
-    """Batches end where an acknowledgement is due; results have a partition per subpartition."""
->>>>>>> a36cf24 (demo consume, inspect and verify of consumers, consume on Spark Connect)
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 2, "odd key")
     out = shuffle.consume(
@@ -126,11 +122,7 @@ def test_every_row_is_processed_and_published_once(
 
 @pytest.mark.requirement("R-F135-7")
 def test_a_finished_consumer_runs_nothing(session: SparkSession, root: str, ledger: Ledger) -> None:
-<<<<<<< HEAD
     """Another driver, a stage named by `stages()`: the same rows, and no call of the function."""
-=======
-    """Another driver, a stage named by `stages()`: the same rows, no call of the function."""
->>>>>>> a36cf24 (demo consume, inspect and verify of consumers, consume on Spark Connect)
     first = DurableShuffle(session, root, job="tests")
     stored = first.repartition(numbers(session), 2, "odd key")
     arguments: dict[str, Any] = {"consumer": "c", "process": ledger.doubling(), "schema": SCHEMA}
@@ -197,11 +189,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
 
 
 def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: str) -> None:
-<<<<<<< HEAD
     """It fails the job under its own name; the next call goes on behind the last ack."""
-=======
-    """It fails the job under its own name; the next call goes on at the last acknowledgement."""
->>>>>>> a36cf24 (demo consume, inspect and verify of consumers, consume on Spark Connect)
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 1, "odd key")
     marker = Path(root, "..", "mended").resolve()

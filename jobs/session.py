@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -19,6 +18,7 @@ from durable_shuffle.jobs.consume import (
 from durable_shuffle.jobs.preflight import default_url, preflight
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.ship import ship
+from durable_shuffle.jobs.stage_info import StageInfo, stage_info
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
 from durable_shuffle.recovery.resume import ReusePolicy
@@ -32,28 +32,9 @@ from durable_shuffle.shuffle.layout import StagePath, check_name
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.release import finish_releases, release_consumed, release_stage_of
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage, read_state
+from durable_shuffle.shuffle.stage import open_stage
 
 Retention = Literal["until_released", "when_consumed"] | timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class StageInfo:
-    """A stored stage, as `stages()` lists it."""
-
-    name: str
-    fingerprint: str
-    incarnation: str
-    sealed: bool
-    producers: int
-    partitions: int
-    rows: int | None
-    data_bytes: int | None
-    created_wall_seconds: float
-
-    def path(self, job: str) -> StagePath:
-        """Where the stage lives."""
-        return StagePath(job, self.name, self.fingerprint, self.incarnation)
 
 
 class DurableShuffle:
@@ -295,7 +276,7 @@ class DurableShuffle:
 
     def stages(self) -> list[StageInfo]:
         """Return the job's stored stages, oldest first."""
-        return [self._info(path) for path in self._log.state.order]
+        return [stage_info(self._storage, path) for path in self._log.state.order]
 
     def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
         """Delete stored stages for good.
@@ -335,21 +316,6 @@ class DurableShuffle:
         paths = list(self._log.state.order)
         done = [release_consumed(self._log, self._storage, path, self._ids) for path in paths]
         return [freed for freed in done if isinstance(freed, Freed)]
-
-    def _info(self, path: StagePath) -> StageInfo:
-        stage = open_stage(self._storage, path)
-        seal = read_state(stage).seal
-        return StageInfo(
-            path.name,
-            path.fingerprint,
-            path.incarnation,
-            seal is not None,
-            seal.producers if seal else stage.describe.producers,
-            stage.describe.partitions,
-            seal.rows if seal else None,
-            seal.data_bytes if seal else None,
-            stage.describe.created_wall_seconds,
-        )
 
     def _run(self, request: StageRequest) -> DataFrame:
         frame, report = self._runner.run(request)

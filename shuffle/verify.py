@@ -18,8 +18,10 @@ from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, StageReleased, S
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_consumers import check_consumers
 from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify_report import (
+    ConsumerVerdict,
     Finding,
     StageVerdict,
     VerifyReport,
@@ -49,7 +51,7 @@ def verify_stage(
 def verify_job(
     storage: Storage, job: str, settings: Settings, progress: Progress | None = None
 ) -> VerifyReport:
-    """Check a job's log and all its stages, released ones included, oldest first.
+    """Check a job's log, all its stages, released ones included, oldest first, and all consumers.
 
     If the job log is damaged, stages that only a listing shows are checked as well.
 
@@ -68,7 +70,7 @@ def verify_job(
         stages.append(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
         )
-    return log.report(tuple(stages))
+    return log.report(tuple(stages), check_consumers(storage, job, settings))
 
 
 class _Total:
@@ -128,10 +130,14 @@ class JobCopy:
         """Of the newest driver; 0 if no CLAIM could be read."""
         self._log = log
 
-    def report(self, stages: tuple[StageVerdict, ...]) -> VerifyReport:
-        """Return the stages' verdicts together with what the job log itself showed."""
+    def report(
+        self, stages: tuple[StageVerdict, ...], consumers: tuple[ConsumerVerdict, ...] = ()
+    ) -> VerifyReport:
+        """Return the verdicts together with what the job log itself showed."""
         log = self._log
-        return VerifyReport(self.job, stages, self.findings, log.objects, log.checked_bytes)
+        return VerifyReport(
+            self.job, stages, self.findings, log.objects, log.checked_bytes, consumers
+        )
 
 
 def _judge(job: str, log: LogCopy[Any]) -> list[Finding]:

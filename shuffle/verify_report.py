@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
-from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.layout import ConsumerPath, StagePath
 
 StageStatus = Literal["sealed", "unsealed", "released"]
 
@@ -76,6 +76,29 @@ class StageVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerVerdict:
+    """One task of one consumer, checked."""
+
+    path: ConsumerPath
+    records: int
+    """Records acknowledged, by the newest record that could be read."""
+    finished: bool
+    outputs: int
+    """Outputs that the newest record names."""
+    objects: int
+    """Objects read whole."""
+    checked_bytes: int
+    """Bytes of those objects."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def summary(self) -> str:
+        """One sentence for people."""
+        status = "finished" if self.finished else "not finished"
+        return f"{status}: {self.records} records, {self.outputs} outputs"
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What `verify_stage` or `verify_job` found."""
 
@@ -85,11 +108,13 @@ class VerifyReport:
     """Those of the job log."""
     log_objects: int
     log_bytes: int
+    consumers: tuple[ConsumerVerdict, ...] = ()
+    """Only `verify_job` checks them."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings: the job log's, then each stage's."""
-        return (*self.log_findings, *(f for stage in self.stages for f in stage.findings))
+        """All findings: the job log's, then each stage's, then each consumer's."""
+        return (*self.log_findings, *(f for part in self._parts for f in part.findings))
 
     @property
     def ok(self) -> bool:
@@ -99,12 +124,16 @@ class VerifyReport:
     @property
     def objects(self) -> int:
         """Objects read whole."""
-        return self.log_objects + sum(stage.objects for stage in self.stages)
+        return self.log_objects + sum(part.objects for part in self._parts)
 
     @property
     def checked_bytes(self) -> int:
         """Bytes of those objects."""
-        return self.log_bytes + sum(stage.checked_bytes for stage in self.stages)
+        return self.log_bytes + sum(part.checked_bytes for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[StageVerdict | ConsumerVerdict, ...]:
+        return (*self.stages, *self.consumers)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON."""
@@ -128,6 +157,20 @@ class VerifyReport:
                     "findings": len(stage.findings),
                 }
                 for stage in self.stages
+            ],
+            "consumers": [
+                {
+                    "consumer": one.path.consumer,
+                    "task": one.path.task,
+                    "summary": one.summary,
+                    "records": one.records,
+                    "finished": one.finished,
+                    "outputs": one.outputs,
+                    "objects": one.objects,
+                    "checked_bytes": one.checked_bytes,
+                    "findings": len(one.findings),
+                }
+                for one in self.consumers
             ],
             "findings": [asdict(finding) for finding in self.findings],
         }

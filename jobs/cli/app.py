@@ -7,7 +7,7 @@ from durable_shuffle.jobs.cli.gc import gc
 from durable_shuffle.jobs.cli.inspect import inspect
 from durable_shuffle.jobs.cli.ls import ls
 from durable_shuffle.jobs.cli.release import release
-from durable_shuffle.jobs.cli.runs import bench, demo
+from durable_shuffle.jobs.cli.runs import bench, demo_app
 from durable_shuffle.jobs.cli.storage_check import storage_check
 from durable_shuffle.jobs.cli.verify import verify
 
@@ -20,5 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, gc, storage_check, demo, bench):
+for _command in (ls, inspect, verify, cat, release, gc, storage_check, bench):
     app.command()(_command)
+app.add_typer(demo_app, name="demo")

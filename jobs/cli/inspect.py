@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from durable_shuffle.jobs.cli.call import Call
+from durable_shuffle.jobs.cli.consumers import consumer_summaries, consumer_table
 from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
@@ -28,7 +29,7 @@ def inspect(
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
 ) -> None:
-    """Show a job's stages, or all that is known of one stage.
+    """Show a job's stages and consumers, or all that is known of one stage.
 
     Of a stage: description, seal, producers and their attempts, sizes, rows per partition, and how
     many attempts wrote although a commit stood. Reads logs and lists objects, no data.
@@ -50,7 +51,12 @@ def inspect(
         if stage is None:
             found = summaries(storage, copy)
             document["stages"] = [asdict(one) for one in found]
-            call.emit(document, f"job {job}, generation {copy.generation}\n{stage_table(found)}")
+            consumers = consumer_summaries(storage, job)
+            document["consumers"] = [asdict(one) for one in consumers]
+            text = f"job {job}, generation {copy.generation}\n{stage_table(found)}"
+            if consumers:
+                text += f"\n\n{consumer_table(consumers)}"
+            call.emit(document, text)
             return
         path = find_stage(copy, stage)
         details = stage_details(open_stage(storage, path), released=path in copy.released)

@@ -1,11 +1,14 @@
-"""`durable-shuffle demo` and `bench`: the ready-made runs, the only commands that need Spark.
+"""`durable-shuffle demo` and `bench`: the ready-made runs.
 
-They are imported when they are called. With `--json -` what they print goes to standard error, and
-the figures they write become the document on standard output.
+All but `demo consume` need Spark, which no other command does; they are imported when they are
+called. With `--json -` what they print goes to standard error, and the figures they write become
+the document on standard output.
 """
 
+import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +42,12 @@ class Benchmark(StrEnum):
     RECOVERY = "recovery"
 
 
+demo_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@demo_app.callback()
 def demo(
+    context: typer.Context,
     *,
     scale: Scale = 0.2,
     json_file: JsonFile = None,
@@ -50,14 +58,51 @@ def demo(
     """Watch a job survive a killed executor and a killed driver, and compare every row.
 
     Runs TPC-H data through a real cluster on this machine, once with durable shuffles and once
-    with Spark's own. Ends with 1 if a row differs or committed work ran again.
+    with Spark's own. Ends with 1 if a row differs or committed work ran again. `demo consume` shows
+    the same for a consumer process, without Spark.
 
     \b
     Examples:
       durable-shuffle demo
+      durable-shuffle demo consume --kills 5
       durable-shuffle demo --scale 1 --json demo.json
     """
-    _run("demo", scale, json_file, data, work, debug=debug)
+    if context.invoked_subcommand is None:
+        _run("demo", scale, json_file, data, work, debug=debug)
+
+
+@demo_app.command("consume")
+def demo_consume(
+    *,
+    kills: Annotated[int, typer.Option(min=0, help="How often the consumer is killed.")] = 5,
+    rows: Annotated[int, typer.Option(min=1, help="Rows in the partition that is read.")] = 100_000,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the moments of the kills; default: a new one, printed.")
+    ] = None,
+    json_file: JsonFile = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Watch a consumer process be killed at random and lose nothing, double nothing.
+
+    A process reads one partition of a stored stage and publishes what it makes of it. It is killed
+    at seeded random rows and started again each time. Ends with 1 unless all kills fired, no row
+    is lost or doubled in what was published, and no producer ran again.
+
+    \b
+    Examples:
+      durable-shuffle demo consume
+      durable-shuffle demo consume --kills 50 --rows 1000000 --seed 7 --json consume.json
+    """
+    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
+        from rich.console import Console
+
+        from durable_shuffle.jobs.consume_demo import ConsumeDemoOptions, run_consume_demo
+
+        drawn = secrets.randbits(32) if seed is None else seed
+        options = ConsumeDemoOptions(rows, kills, drawn, file, work)
+        code = run_consume_demo(options, Console(stderr=call.as_json))
+        _end(code, file if call.as_json else None)
 
 
 def bench(
@@ -90,19 +135,29 @@ def _run(
     *,
     debug: bool,
 ) -> None:
-    as_json = json_file == _STDOUT
-    with Call(as_json=as_json, debug=debug) as call, tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "figures.json" if as_json else json_file
+    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
         try:
             run = _load(what)
         except ModuleNotFoundError as error:
             call.note(f"error: {error.name} is missing: pip install 'durable-shuffle[demo]'")
             raise typer.Exit(MISUSE) from None
-        code = run(scale, file, data, work, to_stderr=as_json)
-        if as_json and file is not None:
-            typer.echo(file.read_text(encoding="utf-8").rstrip())
-        if code:
-            raise typer.Exit(code)
+        code = run(scale, file, data, work, to_stderr=call.as_json)
+        _end(code, file if call.as_json else None)
+
+
+@contextmanager
+def _figures(json_file: Path | None) -> Iterator[Path | None]:
+    """Yield the file for the figures: a temporary one if they go to standard output."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "figures.json" if json_file == _STDOUT else json_file
+
+
+def _end(code: int, shown: Path | None) -> None:
+    """Show the figures, if asked for, and hand the exit status on."""
+    if shown is not None:
+        typer.echo(shown.read_text(encoding="utf-8").rstrip())
+    if code:
+        raise typer.Exit(code)
 
 
 def _load(what: str) -> Callable[..., int]:

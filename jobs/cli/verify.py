@@ -30,9 +30,10 @@ def verify(
 ) -> None:
     """Read everything that is committed and check every byte of it.
 
-    Logs, indexes, segments: checksums, digests, row counts, and that all of it agrees. Changes
-    nothing and may run beside a job. Ends with 1 if anything is found; each finding names the
-    object and, where known, the bytes [first, last).
+    Logs, indexes, segments, what consumers published: checksums, digests, row counts, and that all
+    of it agrees. Changes nothing and may run beside a job. Ends with 1 if anything is found; each
+    finding names the object and, where known, the bytes [first, last). A single stage is checked
+    without its consumers.
 
     \b
     Examples:
@@ -71,6 +72,9 @@ def _text(report: VerifyReport) -> str:
         path = stage.path
         name = f"{path.name}-{path.fingerprint[:12]} (incarnation {path.incarnation[:12]})"
         lines.append(f"  {name}: {what}; {stage.summary}")
+    for one in report.consumers:
+        what = f"{len(one.findings)} findings" if one.findings else "ok"
+        lines.append(f"  consumer {one.path.consumer} {one.path.task}: {what}; {one.summary}")
     lines.extend(f"  {finding}" for finding in report.findings)
     checked = f"{report.objects} objects, {size(report.checked_bytes)}"
     count = len(report.findings)

@@ -64,6 +64,15 @@ def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
     assert seen["stages"]["adaptive"] == "true"
 
 
+def test_consume(seen: dict[str, Any]) -> None:
+    """Every row is published once; an error of the user's own comes out as it is."""
+    stages = seen["stages"]
+    assert stages["consumed"] == [[v, 2 * v] for v in range(40)]
+    (report,) = stages["consumer"]
+    assert (report["tasks_run"], report["records_delivered"], report["retries"]) == (4, 40, 0)
+    assert "ZeroDivisionError" in stages["user_error"]
+
+
 def test_release_and_fencing(seen: dict[str, Any]) -> None:
     """The newest driver lists and frees stages; the older one is fenced."""
     stages = seen["stages"]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -247,7 +248,7 @@ def test_bad_arguments(session: SparkSession, root: str) -> None:
         ({"consumer": "a/b"}, "consumer must be"),
         ({"process": Half()}, "Half has no snapshot, restore"),
         ({"process": None}, "process must be a function"),
-        ({"process": (lambda lock: lambda _: lock)(open(__file__))}, "cannot be sent to workers"),  # noqa: SIM115, PTH123
+        ({"process": (lambda lock: lambda _: lock)(Lock())}, "cannot be sent to workers"),
         ({"schema": "no schema at all"}, "schema"),
         ({"checkpoint_every": 0}, "at least 1"),
         ({"checkpoint_every": True}, "must be an integer"),

@@ -47,6 +47,21 @@ def outcome(call: Callable[[], object]) -> str:
     return "none"
 
 
+def failure(call: Callable[[], object]) -> str:
+    """Text of any error."""
+    try:
+        call()
+    except Exception as e:  # noqa: BLE001
+        return str(e)
+    return "none"
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """v and twice v."""
+    values = batch.column("v").to_pylist()
+    return pa.RecordBatch.from_pydict({"v": values, "w": [2 * v for v in values]})
+
+
 def runs_in(folder: str) -> dict[str, int]:
     """Partition -> how often its rows were read."""
     return {p.name: len(p.read_text().splitlines()) for p in Path(folder).iterdir()}
@@ -85,6 +100,13 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
         "fenced": outcome(lambda: first.repartition(df, 2, "k")),
         "adaptive": spark.conf.get("spark.sql.adaptive.enabled"),
     }
+    consumed = again.consume(reused, consumer="c", process=doubled, schema="v long, w long")
+    assert consumed is not None
+    found["consumed"] = sorted(list(row) for row in consumed.collect())
+    found["consumer"] = again.report().to_dict()["consumers"]
+    found["user_error"] = failure(
+        lambda: again.consume(reused, consumer="d", process=lambda batch: 1 // 0)
+    )
     unknown = DurableShuffle(spark, root, job="unknown")
     unknown.repartition(df, 2, "k")
     found["without_version"] = unknown.explain(df, 2, "k").why

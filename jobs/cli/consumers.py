@@ -1,0 +1,79 @@
+"""What logs say about a job's consumers, as plain values. Lists and reads control records only."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from durable_shuffle.jobs.cli.text import table
+from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix
+from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_consumers import listed_consumers
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSummary:
+    """One consumer of one stage in one line."""
+
+    consumer: str
+    stage: str | None
+    """The stage's folder; None if no log could be read."""
+    tasks: int
+    """Tasks that ever opened a view."""
+    finished: int
+    epoch: int
+    """The highest of its tasks."""
+    records: int
+    """Acknowledged."""
+    outputs: int
+    output_rows: int
+    errors: tuple[str, ...]
+    """Of logs that could not be read; they count as tasks and as nothing else."""
+
+
+def consumer_summaries(storage: Storage, job: str) -> list[ConsumerSummary]:
+    """Return all consumers of a job, by name."""
+    keys = (info.key for info in storage.list(consumers_prefix(job)))
+    found: dict[tuple[str, str | None], list[ResumeSet | str]] = defaultdict(list)
+    for path in listed_consumers(keys):
+        read = _read(storage, path)
+        stages = sorted({stage for stage, _ in read.inputs}) if isinstance(read, ResumeSet) else []
+        found[path.consumer, ", ".join(stages) or None].append(read)
+    return [_summary(*key, tasks) for key, tasks in found.items()]
+
+
+def consumer_table(consumers: list[ConsumerSummary]) -> str:
+    """Return consumers for people, with the errors below."""
+    head = ["CONSUMER", "TASKS", "FINISHED", "EPOCH", "RECORDS", "OUTPUTS", "OUTPUT ROWS", "STAGE"]
+    rows = [
+        [c.consumer, c.tasks, c.finished, c.epoch, c.records, c.outputs, c.output_rows, c.stage]
+        for c in consumers
+    ]
+    errors = [f"{c.consumer}: {message}" for c in consumers for message in c.errors]
+    return "\n".join([table(head, rows), *errors])
+
+
+def _read(storage: Storage, path: ConsumerPath) -> ResumeSet | str:
+    try:
+        return read_resume_set(SlotLog(storage, path.log_prefix))
+    except DurableShuffleError as error:
+        return f"{error.kind.value}: {error}"
+
+
+def _summary(consumer: str, stage: str | None, tasks: list[ResumeSet | str]) -> ConsumerSummary:
+    read = [task for task in tasks if isinstance(task, ResumeSet)]
+    positions = [at for task in read for one in task.inputs.values() for at in one.acked.values()]
+    outputs = [output for task in read for output in task.outputs]
+    return ConsumerSummary(
+        consumer,
+        stage,
+        tasks=len(tasks),
+        finished=sum(task.finished for task in read),
+        epoch=max((task.epoch for task in read), default=0),
+        records=sum(at.next_ordinal for at in positions),
+        outputs=len(outputs),
+        output_rows=sum(output.rows for output in outputs),
+        errors=tuple(task for task in tasks if isinstance(task, str)),
+    )

@@ -1,0 +1,43 @@
+"""A stored stage in one line, as `stages()` lists it."""
+
+from dataclasses import dataclass
+
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.stage import open_stage, read_state
+from durable_shuffle.shuffle.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class StageInfo:
+    """A stored stage, as `stages()` lists it."""
+
+    name: str
+    fingerprint: str
+    incarnation: str
+    sealed: bool
+    producers: int
+    partitions: int
+    rows: int | None
+    data_bytes: int | None
+    created_wall_seconds: float
+
+    def path(self, job: str) -> StagePath:
+        """Where the stage lives."""
+        return StagePath(job, self.name, self.fingerprint, self.incarnation)
+
+
+def stage_info(storage: Storage, path: StagePath) -> StageInfo:
+    """Read the stage's log and say what it is."""
+    stage = open_stage(storage, path)
+    seal = read_state(stage).seal
+    return StageInfo(
+        path.name,
+        path.fingerprint,
+        path.incarnation,
+        seal is not None,
+        seal.producers if seal else stage.describe.producers,
+        stage.describe.partitions,
+        seal.rows if seal else None,
+        seal.data_bytes if seal else None,
+        stage.describe.created_wall_seconds,
+    )

@@ -148,10 +148,13 @@ def test_error_of_the_source_is_raised_and_ends_the_calls() -> None:
 def test_iterator_that_is_not_read_to_its_end_stops_its_calls(ending: str) -> None:
     """Spark's limit closes or forgets generators: calls under way are cancelled."""
     cancelled = threading.Event()
+    second_runs = asyncio.Event()
 
     async def fn(value: int) -> int:
         if value == 0:
+            await second_runs.wait()
             return value
+        second_runs.set()
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:

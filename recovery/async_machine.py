@@ -59,6 +59,7 @@ class AsyncMachine:
         # what left above the cursor: below the next ordinal, and not to come again
         saved = {e.ordinal for e in self._restored if isinstance(e, SavedElement)}
         self._left = set(range(self._cursor, self._next_ordinal)) - saved
+        self._capacity = settings.capacity
         self._retrying = settings.retry.active
         self._draining = False
         self.input_closed = False
@@ -76,7 +77,7 @@ class AsyncMachine:
     @property
     def has_room(self) -> bool:
         """Whether new input may come: never before what was restored is in."""
-        return len(self._queue) < self._settings.capacity and not self._restored
+        return len(self._queue) < self._capacity and not self._restored
 
     @property
     def has_backlog(self) -> bool:

@@ -101,6 +101,7 @@ class AsyncOperator(Generic[T, R]):
         self._settings = AsyncSettings(
             capacity, mode, retry, timeout_seconds, keep_retry_state, on_expired
         )
+        self._retrying = retry.active
         self._machine = AsyncMachine(self._settings, jitter or system_jitter(), snapshot)
         self._on_timeout = self._time_out if on_timeout is None else on_timeout
         self._clock = clock or SystemClock()
@@ -118,9 +119,9 @@ class AsyncOperator(Generic[T, R]):
             AbortedError: the operator ended; the cause says why.
             InvalidInputError: the input was closed, or another loop owns the operator.
         """
-        await self._room()
-        loop = self._loop
-        assert loop is not None
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop or not self._machine.has_room:
+            await self._room()
         self._calls.start(self._machine.submit(value, loop.time()), loop)
         if self._timer is None:
             self._set_timer()
@@ -158,14 +159,23 @@ class AsyncOperator(Generic[T, R]):
             AbortedError: cancelled or suspended.
             Exception: the first one that was not retried.
         """
-        entry = self._machine.pop()
-        while entry is None:
-            self._check_end()
-            await self._until_output()
-            entry = self._machine.pop()
-        if self._submitters or self._machine.has_backlog:
-            self._made_room()
+        entry = await self._leave()
+        if entry is None:
+            raise StopAsyncIteration
         return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
+
+    async def _leave(self) -> Element | Marker | None:
+        """Return what leaves next, None at the end of the input; raises as `__anext__`."""
+        machine = self._machine
+        while (entry := machine.pop()) is None:
+            if machine.ended is not None:
+                raise machine.ended
+            if machine.finished:
+                return None
+            await self._until_output()
+        if self._submitters or machine.has_backlog:
+            self._made_room()
+        return entry
 
     async def map(self, source: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[R | Marker]:
         """Feed `source`, yield the results; markers in the source are yielded in their place.
@@ -174,8 +184,8 @@ class AsyncOperator(Generic[T, R]):
         """
         feeder = asyncio.ensure_future(self._feed(source))
         try:
-            async for output in self:
-                yield output if isinstance(output, Marker) else output.value
+            while (entry := await self._leave()) is not None:
+                yield entry if isinstance(entry, Marker) else entry.result
         finally:
             feeder.cancel()
             await asyncio.wait({feeder})
@@ -247,7 +257,8 @@ class AsyncOperator(Generic[T, R]):
             self._do(commands, loop)
         if self._consumer is not None:
             self._wake_consumer()
-        self._set_timer()
+        if self._retrying:
+            self._set_timer()
 
     def on_error(self, element: Element, attempt: int, error: BaseException) -> None:
         """Called by `Caller`."""
@@ -333,13 +344,6 @@ class AsyncOperator(Generic[T, R]):
         self._do(self._machine.admit(loop.time(), self._clock.wall()), loop)
         self._set_timer()
         self._wake_submitters()
-
-    def _check_end(self) -> None:
-        ended = self._machine.ended
-        if ended is not None:
-            raise ended
-        if self._machine.finished:
-            raise StopAsyncIteration
 
     async def _until_output(self) -> None:
         loop = self._bind()

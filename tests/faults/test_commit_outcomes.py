@@ -16,8 +16,6 @@ from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.producer_log import abort_attempt, commit_attempt
 from durable_shuffle.shuffle.records import Commit, StageUse
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.stage import StageHandle
@@ -29,6 +27,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     model_of,
     new_stage,
     partition_of,
+    patient,
     read_rows,
     records_below,
     seal,
@@ -51,14 +50,6 @@ def stage(ids: SeededIds) -> StageHandle:
 def on(stage: StageHandle, storage: Storage) -> StageHandle:
     """The same stage through another storage."""
     return StageHandle(storage, stage.path, stage.describe)
-
-
-def patient(
-    storage: Storage, clock: ManualClock | None = None, *, tries: int = 8
-) -> RetryingStorage:
-    """The storage with the one layer that tries again, on a clock that does not sleep."""
-    backoff = Backoff(tries - 1, 0.05, multiplier=2, cap_seconds=2)
-    return RetryingStorage(storage, StorageRetries(backoff), clock=clock or ManualClock(0.0, []))
 
 
 def log_of(stage: StageHandle) -> list[tuple[int, str, str]]:

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench clean
+.PHONY: setup demo test lint unit soak bench requirements clean
 PY := .venv/bin/python
 # `make test` fails if fewer Spark tests than this passed
 MIN_SPARK_TESTS := 170
@@ -29,6 +29,10 @@ soak: setup
 
 bench: setup
 	$(PY) -m pytest bench --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
+
+# writes docs/requirements.md from the marks on the tests
+requirements: setup
+	$(PY) scripts/requirements.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -31,6 +31,10 @@ class StageReport:
     """Segments that count, plus commits and index."""
     requests: int
     """Storage requests of the map tasks and the driver."""
+    storage_retries: int
+    """Storage requests beyond these, made because an earlier one failed."""
+    storage_wait_seconds: float
+    """Time that map tasks, each on its own, and the driver spent waiting before those."""
     retries: int
     """Map tasks that Spark started although they had been started before."""
     seconds: float
@@ -78,7 +82,8 @@ class ConsumerReport:
 
 _SUMMED = (
     "producers", "producers_run", "producers_reused", "producers_rerun", "native_exchanges",
-    "rows", "data_bytes", "objects", "requests", "retries", "seconds",
+    "rows", "data_bytes", "objects", "requests", "storage_retries", "storage_wait_seconds",
+    "retries", "seconds",
 )  # fmt: skip
 
 

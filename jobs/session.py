@@ -98,9 +98,9 @@ class DurableShuffle:
         self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
         self._settings = settings or Settings()
         self._url = url or default_url(spark)
-        storage = open_storage(self._url, storage_options)
+        task_storage = open_storage(self._url, storage_options)
         ship(spark)
-        storage = preflight(spark, storage, job, self._ids)
+        storage = preflight(spark, task_storage, job, self._ids)
         self._storage = CountingStorage(storage)
         self._log = JobLog.claim(
             self._storage, job, self._ids.new_id(), take_over=on_conflict == "take_over"
@@ -111,7 +111,7 @@ class DurableShuffle:
         self._runner = StageRunner(
             spark=spark,
             storage=self._storage,
-            task_storage=storage,
+            task_storage=task_storage,
             log=self._log,
             version=version,
             policy=reuse,

@@ -17,7 +17,7 @@ from durable_shuffle.jobs.engines import engine_for
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
 from durable_shuffle.jobs.stage_request import CheckedRequest, StageRequest, check_request
-from durable_shuffle.jobs.tasks import map_function, read_function
+from durable_shuffle.jobs.tasks import MapResult, map_function, read_function
 from durable_shuffle.recovery.resume import (
     Decision,
     Found,
@@ -101,6 +101,7 @@ class StageRunner:
     def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
         start, requests = self._clock.monotonic(), self._storage.total
+        before = self._storage.retry_counts
         checked = check_request(request, self._engine)
         identity = identify_stage(checked, self._engine, self._version, self._ids)
         stage = self._stored(checked, identity)
@@ -117,7 +118,7 @@ class StageRunner:
                 stage.path.incarnation,
             )
         )
-        ran, task_requests, retries = 0, 0, 0
+        results: list[MapResult] = []
         seal = read_state(stage).seal
         native = planned.native_exchanges if planned else 0
         if seal is None:
@@ -132,12 +133,10 @@ class StageRunner:
                 version=durable_shuffle.__version__,
             )
             label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-            results = self._engine.run(planned, function, missing, label) if missing else []
+            if missing:
+                results = self._engine.run(planned, function, missing, label)
             for result in results:
                 commits[result.committed.commit.producer] = result.committed
-            ran = sum(r.wrote for r in results)
-            task_requests = sum(r.requests for r in results)
-            retries = sum(r.tries_before for r in results)
             self._log.check_owner()
             seal = seal_stage(
                 stage,
@@ -146,10 +145,13 @@ class StageRunner:
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
             )
+        ran = sum(r.wrote for r in results)
+        retries = sum(r.tries_before for r in results)
         reruns = count_reruns(stage, seal)
         if isinstance(decision, Resume) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
         frame = self._read(checked, stage, seal)
+        after = self._storage.retry_counts
         report = StageReport(
             name=stage.path.name,
             fingerprint=stage.path.fingerprint,
@@ -164,7 +166,13 @@ class StageRunner:
             rows=seal.rows,
             data_bytes=seal.data_bytes,
             objects=reruns.segments + seal.producers + 1,
-            requests=self._storage.total - requests + task_requests,
+            requests=self._storage.total - requests + sum(r.requests for r in results),
+            storage_retries=after.retries
+            - before.retries
+            + sum(r.storage_retries for r in results),
+            storage_wait_seconds=after.waited_seconds
+            - before.waited_seconds
+            + sum(r.storage_wait_seconds for r in results),
             retries=retries,
             seconds=self._clock.monotonic() - start,
         )

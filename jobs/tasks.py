@@ -33,8 +33,9 @@ from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
 
 ID_COLUMN = "__partition_id"
 RESULT_SCHEMA = (
-    "producer long, slot long, wrote boolean, won boolean, requests long, seconds double, "
-    "tries_before long, commit binary, error string, message string"
+    "producer long, slot long, wrote boolean, won boolean, requests long, storage_retries long, "
+    "storage_wait_seconds double, seconds double, tries_before long, commit binary, "
+    "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -47,6 +48,8 @@ class MapResult:
     wrote: bool
     won: bool
     requests: int
+    storage_retries: int
+    storage_wait_seconds: float
     seconds: float
     tries_before: int
     """How often Spark had started this task before."""
@@ -107,10 +110,10 @@ def run_map_task(
     except (UnavailableError, OutcomeUnknownError) as e:
         if context.attemptNumber() + 1 < tries:
             raise
-        return _row(context, None, counting.total, clock.monotonic() - start, e)
+        return _row(context, None, counting, clock.monotonic() - start, e)
     except DurableShuffleError as e:
-        return _row(context, None, counting.total, clock.monotonic() - start, e)
-    return _row(context, result, counting.total, clock.monotonic() - start, None)
+        return _row(context, None, counting, clock.monotonic() - start, e)
+    return _row(context, result, counting, clock.monotonic() - start, None)
 
 
 def _with_ids(
@@ -135,7 +138,7 @@ def _with_ids(
 def _row(
     context: TaskContext,
     result: ProducerResult | None,
-    requests: int,
+    storage: CountingStorage,
     seconds: float,
     error: DurableShuffleError | None,
 ) -> pa.RecordBatch:
@@ -145,7 +148,9 @@ def _row(
         "slot": (-1 if result is None else result.committed.slot, pa.int64()),
         "wrote": (result is not None and result.wrote, pa.bool_()),
         "won": (result is not None and result.won, pa.bool_()),
-        "requests": (requests, pa.int64()),
+        "requests": (storage.total, pa.int64()),
+        "storage_retries": (storage.retry_counts.retries, pa.int64()),
+        "storage_wait_seconds": (storage.retry_counts.waited_seconds, pa.float64()),
         "seconds": (seconds, pa.float64()),
         "tries_before": (context.attemptNumber(), pa.int64()),
         "commit": (commit, pa.binary()),
@@ -177,6 +182,8 @@ def map_result(row: dict[str, object]) -> MapResult:
         bool(row["wrote"]),
         bool(row["won"]),
         int(str(row["requests"])),
+        int(str(row["storage_retries"])),
+        float(str(row["storage_wait_seconds"])),
         float(str(row["seconds"])),
         int(str(row["tries_before"])),
     )

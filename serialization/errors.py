@@ -57,12 +57,17 @@ class OutcomeUnknownError(DurableShuffleError):
     """The reply was lost. Read back before doing anything else."""
 
     kind = ErrorKind.OUTCOME_UNKNOWN
+    retry_after_seconds: float | None = None
+    """As for UnavailableError."""
 
 
 class UnavailableError(DurableShuffleError):
     """The storage cannot serve now. Retrying later can help."""
 
     kind = ErrorKind.UNAVAILABLE
+    retry_after_seconds: float | None = None
+    """Not before this time has passed, as the storage asked; inf: only once somebody has done
+    something about it, such as freeing space. None: it did not say."""
 
 
 class NotReadyError(DurableShuffleError):

@@ -1,7 +1,9 @@
 """Clock and id sources, given to whoever needs them; the only module that asks the machine."""
 
+import random
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,3 +48,8 @@ class RandomIds:
 
     def new_id(self) -> str:
         return secrets.token_hex(16)
+
+
+def system_jitter() -> Callable[[], float]:
+    """Return a source of fractions in [0, 1), seeded by the operating system."""
+    return random.Random().random

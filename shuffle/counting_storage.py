@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from durable_shuffle.shuffle.retrying_storage import RetryCounts, retry_counts
 from durable_shuffle.shuffle.storage import (
     ByteRange,
     Bytes,
@@ -23,6 +24,11 @@ class CountingStorage:
     @property
     def description(self) -> str:
         return self._storage.description
+
+    @property
+    def retry_counts(self) -> RetryCounts:
+        """What the wrapped storage's calls took, if that is what tries them again."""
+        return retry_counts(self._storage)
 
     @property
     def total(self) -> int:

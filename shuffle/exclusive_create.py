@@ -9,6 +9,7 @@ hold their author's random id. It must never call a create lost or won that it c
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from durable_shuffle.serialization.errors import (
@@ -16,13 +17,10 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock
 from durable_shuffle.shuffle.storage import Created, Exists
 from durable_shuffle.shuffle.storage_error_table import Verdict, judge
-
-_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Between creates that a server turned away because of another one in flight; S3 asks for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +104,8 @@ def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, 
             raise TypeError("storage option config_kwargs must be a mapping")
         retries = {"total_max_attempts": 1, "mode": "standard"}
         options["config_kwargs"] = {**config, "retries": retries}
+    elif driver is _GCS:  # of its look-up of the kind of bucket; requests: `prepare_filesystem`
+        options.setdefault("retry_timeout", 0)
     return options
 
 
@@ -113,18 +113,30 @@ def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
     """Switch off the remaining retries of a new filesystem and see that its client can do it.
 
     Raises:
-        InvalidInputError: botocore does not know the conditional put; s3fs would drop it silently.
+        InvalidInputError: botocore does not know the conditional put, which s3fs would drop
+            silently; or the driver keeps its retries where we do not know the switch.
     """
-    if driver is not _S3:
+    if driver is _S3:
+        filesystem.retries = 1
+        model = filesystem.s3.meta.service_model
+        for request in ("PutObject", "CompleteMultipartUpload"):
+            if "IfNoneMatch" not in model.operation_model(request).input_shape.members:
+                raise InvalidInputError(
+                    f"botocore is too old to create exclusively ({request} has no IfNoneMatch); "
+                    "pip install --upgrade 'durable-shuffle[s3]'"
+                )
         return
-    filesystem.retries = 1
-    model = filesystem.s3.meta.service_model
-    for request in ("PutObject", "CompleteMultipartUpload"):
-        if "IfNoneMatch" not in model.operation_model(request).input_shape.members:
-            raise InvalidInputError(
-                f"botocore is too old to create exclusively ({request} has no IfNoneMatch); "
-                "pip install --upgrade 'durable-shuffle[s3]'"
-            )
+    try:
+        if driver is _GCS:  # a decorator with a fixed number; what it wraps is the one request
+            request = type(filesystem)._request.__wrapped__  # noqa: SLF001
+            filesystem._request = MethodType(request, filesystem)  # noqa: SLF001
+        else:  # one policy, shared by all clients that are made from this one
+            filesystem.service_client._config.retry_policy.total_retries = 0  # noqa: SLF001
+    except AttributeError as error:
+        raise InvalidInputError(
+            f"{driver.name}: its own retries cannot be switched off ({error}), and they would "
+            f"multiply with ours; install another version of {driver.name}"
+        ) from error
 
 
 def create_exclusively(
@@ -132,10 +144,8 @@ def create_exclusively(
     read_back: Callable[[], bytes],
     translate: Callable[[Exception], DurableShuffleError],
     data: bytes,
-    *,
-    clock: Clock,
 ) -> Created | Exists:
-    """Send the create until its outcome is known, a bounded number of times.
+    """Send the create once and find out what came of it.
 
     Args:
         create: sends the conditional put of `data`; raises what the driver raises.
@@ -145,34 +155,27 @@ def create_exclusively(
 
     Raises:
         OutcomeUnknownError: the reply was lost and the object is not there. It may still appear.
-        UnavailableError: the server kept turning the request away.
+        UnavailableError: the server turned the request away, another create in flight among the
+            reasons; or what stood in the way was deleted since.
     """
-    failure: Exception | None = None
-    for pause in (*_PAUSES_SECONDS, None):
-        try:
-            create()
-        except Exception as error:  # noqa: BLE001 - judged by the table, raised as ours
-            failure = error
-        else:
-            return Created()
-        verdict = judge(failure)
-        if verdict is Verdict.LOST:
-            return _settle(translate(failure), read_back, data)
-        if verdict is Verdict.EXISTS:
-            try:
-                existing = read_back()
-            except NotFoundError:
-                verdict = Verdict.RACE  # deleted since; try again
-            else:
-                # Equal bytes: the refused request met its own first try. gcsfs and adlfs repeat
-                # requests, and so does aiohttp when a connection that it reused breaks.
-                return Created() if existing == data else Exists(existing)
-        if verdict is not Verdict.RACE:
-            break
-        if pause is not None:
-            clock.sleep(pause)
-    assert failure is not None
-    raise translate(failure)
+    try:
+        create()
+    except Exception as error:  # noqa: BLE001 - judged by the table, raised as ours
+        failure = error
+    else:
+        return Created()
+    verdict = judge(failure)
+    if verdict is Verdict.LOST:
+        return _settle(translate(failure), read_back, data)
+    if verdict is not Verdict.EXISTS:
+        raise translate(failure)
+    try:
+        existing = read_back()
+    except NotFoundError as gone:
+        raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+    # Equal bytes: the refused request met its own first try. aiohttp repeats a request when a
+    # connection that it reused breaks.
+    return Created() if existing == data else Exists(existing)
 
 
 def _settle(

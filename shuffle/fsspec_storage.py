@@ -2,8 +2,9 @@
 
 Strategy: one filesystem per process, made when first used. A driver made before a fork would wait
 for ever for the parent's event loop, so the process id is compared at every call, and pickles carry
-the URL and the options only. Drivers' listing caches and their own retries are off: one layer above
-retries. Foreign errors become ours in `storage_errors`, exclusive creates in `exclusive_create`.
+the URL and the options only. Drivers' listing caches and their own retries are off, and nothing is
+tried again here: that is `RetryingStorage`. Foreign errors become ours in `storage_errors`,
+exclusive creates in `exclusive_create`.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """
@@ -23,7 +24,6 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock, SystemClock
 from durable_shuffle.shuffle.exclusive_create import (
     check_driver,
     create_exclusively,
@@ -51,8 +51,6 @@ class FsspecStorage:
         self,
         url: str,
         options: Mapping[str, object] | None = None,
-        *,
-        clock: Clock | None = None,
     ) -> None:
         """Bind to `url`, such as `s3://bucket/folder`; `options` go to the driver. No request yet.
 
@@ -62,7 +60,6 @@ class FsspecStorage:
         """
         protocol, _, path = url.partition("://")
         self._url, self._options = url, dict(options or {})
-        self._clock = SystemClock() if clock is None else clock
         self._place = Place(redact(url.rstrip("/")), self._options)
         self._driver = find_driver(protocol)
         if not path.strip("/"):
@@ -123,7 +120,6 @@ class FsspecStorage:
             lambda: self.read(key),
             lambda error: translated(error, self._place, "create", key, write=True),
             data,
-            clock=self._clock,
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -6,11 +6,14 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.redact import redact
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage
 from durable_shuffle.shuffle.storage import Storage
 
 
-def open_storage(url: str, options: Mapping[str, object] | None = None) -> Storage:
-    """Return the storage for a path, a `file:` URL or an object store's URL. Sends no request.
+def open_storage(url: str, options: Mapping[str, object] | None = None) -> RetryingStorage:
+    """Return the storage for a path, a `file:` URL or an object store's URL, with retries.
+
+    Sends no request.
 
     Args:
         url: for example `/data/shuffle`, `file:///data/shuffle`, `s3://bucket/folder`. A relative
@@ -21,7 +24,11 @@ def open_storage(url: str, options: Mapping[str, object] | None = None) -> Stora
         InvalidInputError: no exclusive create over this protocol, a driver that is not installed
             (the message names what to install), or options for a folder.
     """
-    options = options or {}
+    return RetryingStorage(open_backend(url, options or {}))
+
+
+def open_backend(url: str, options: Mapping[str, object]) -> Storage:
+    """Return the storage that `open_storage` wraps: each call is one request."""
     shown = redact(url, options)
     if not url or "\0" in url:
         raise InvalidInputError(f"a storage URL is a path or a URL, found={shown!r}")

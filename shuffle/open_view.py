@@ -102,7 +102,7 @@ def open_view(
     path = ConsumerPath(
         stage.path.job, consumer, task or f"{stage.path.incarnation}-k{subpartition:06d}"
     )
-    log = SlotLog(stage.storage, path.log_prefix, clock=clock)
+    log = SlotLog(stage.storage, path.log_prefix)
     ready = _wait_ready(stage, subpartition, wait_seconds, clock)
     key: InputKey = (stage.path.folder, subpartition)
 

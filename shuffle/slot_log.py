@@ -1,25 +1,17 @@
 """The slot log, the one primitive: a dense sequence of small immutable objects.
 
 Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
-holds it. Every record carries a random id of its author, so identical bytes mean "my earlier try
-won and the reply was lost". A listing is never consulted. Why these rules and not weaker ones:
-docs/decisions/001-slot-log-protocol.md.
+holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
+id of its author, so identical bytes mean "my earlier try won and the reply was lost". A listing is
+never consulted. Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from durable_shuffle.serialization.errors import (
-    NotFoundError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.layout import slot_name
 from durable_shuffle.shuffle.storage import Created, Storage
-
-_FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +35,6 @@ class SlotLog:
 
     storage: Storage
     prefix: str
-    tries: int = 8
-    clock: Clock = field(default_factory=SystemClock)
 
     def key(self, slot: int) -> str:
         """Key of a slot's object."""
@@ -56,31 +46,15 @@ class SlotLog:
         The caller has seen `slot - 1` (or `slot` is 0): that keeps the log dense.
 
         Raises:
-            OutcomeUnknownError: still unknown after `tries` sendings. The record may stand in the
-                slot now or later: delete nothing that it names.
+            OutcomeUnknownError: still unknown when the storage's patience ended. The record may
+                stand in the slot now or later: read the slot before anything else is done, and
+                delete nothing that the record names.
             UnavailableError: the storage refused every sending, a full disk for example.
         """
-        unknown = False
-        pause = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, self.tries + 1):
-            try:
-                answer = self.storage.put_if_absent(self.key(slot), record)
-            except (OutcomeUnknownError, UnavailableError) as e:
-                unknown = unknown or isinstance(e, OutcomeUnknownError)
-                if attempt == self.tries and unknown:
-                    raise OutcomeUnknownError(
-                        f"no answer about a slot: key={self.key(slot)!r} tries={self.tries}; "
-                        "read the slot before anything else is done"
-                    ) from e
-                if attempt == self.tries:
-                    raise UnavailableError(f"{e}; tries={self.tries}") from e
-                self.clock.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            else:
-                if isinstance(answer, Created) or answer.existing == record:
-                    return Won()
-                return Lost(answer.existing)
-        raise AssertionError("unreachable: tries is at least 1")
+        answer = self.storage.put_if_absent(self.key(slot), record)
+        if isinstance(answer, Created) or answer.existing == record:
+            return Won()
+        return Lost(answer.existing)
 
     def read(self, slot: int) -> bytes | None:
         """Return the record in `slot`, None while the slot is empty."""

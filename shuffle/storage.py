@@ -4,7 +4,8 @@ Keys are relative and `/`-separated; their parts are letters, digits, `.`, `_`, 
 not start with a dot (`storage_keys`). An implementation is bound to one root. All methods are
 synchronous and safe to call from several threads. An instance can be pickled, and works in a forked
 process; either way it serves that process with connections of its own. (`MemoryStorage` is the
-exception: it refuses to leave its process.)
+exception: it refuses to leave its process.) A backend sends each request once and says what became
+of it; `RetryingStorage`, around every backend that `open_storage` opens, is what tries again.
 
 Guarantees that every implementation gives and `storage-check` proves on a live backend:
 

@@ -7,6 +7,7 @@ then errno. What nobody knows counts as a lost reply: the one reading that is sa
 
 import errno
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from enum import Enum
 
 
@@ -169,6 +170,42 @@ def server_answer(error: BaseException) -> tuple[str | None, int | None]:
         if isinstance(status, int) and 300 <= status < 600:
             return code, status
     return None, None
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Return the seconds that the server asked to wait for, by its Retry-After header if any.
+
+    A date is taken relative to the answer's own Date, so that no clock of ours is compared.
+    """
+    for link in error_chain(error):
+        headers = {name.lower(): value for name, value in _headers(link).items()}
+        asked = headers.get("retry-after", "").strip()
+        if asked.isdecimal():
+            return float(asked[:9])
+        if asked:
+            until, now = _date(asked), _date(headers.get("date", ""))
+            return None if until is None or now is None else max(0.0, until - now)
+    return None
+
+
+def _headers(error: BaseException) -> dict[str, str]:
+    """Return the headers of the server's answer as this very exception carries them."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        found = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+    else:  # azure, requests; aiohttp
+        found = getattr(response, "headers", None) or getattr(error, "headers", None)
+    try:
+        return {str(name): str(value) for name, value in dict(found or {}).items()}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return None
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:

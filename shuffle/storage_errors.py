@@ -4,6 +4,7 @@ What an error means stands in `storage_error_table`. Here the meaning, and wheth
 write, give our class; the message names the object and the root and holds no credentials.
 """
 
+import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,12 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.storage_error_table import Verdict, error_chain, judge
+from durable_shuffle.shuffle.storage_error_table import (
+    Verdict,
+    error_chain,
+    judge,
+    retry_after,
+)
 
 _READ_ERRORS: Mapping[Verdict, type[DurableShuffleError]] = {
     Verdict.MISSING: NotFoundError,
@@ -62,6 +68,8 @@ def translated(
     text = redact(f"{type(error).__name__}: {error}", place.options)
     ours = kind(f"{place.root}: cannot {action} {key or 'the root'}: {hint}{text}")
     ours.__suppress_context__ = True
+    if isinstance(ours, UnavailableError | OutcomeUnknownError):
+        ours.retry_after_seconds = math.inf if verdict is Verdict.FULL else retry_after(error)
     if not _holds_secret(error, place):
         ours.__cause__ = error
     return ours

@@ -8,6 +8,7 @@ that was survived from one that never came.
 It must not break the contract that it wraps: a fault that a storage may not show is refused.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -150,5 +151,7 @@ class FaultyStorage:
         if rule.fault == "lost_reply":
             raise OutcomeUnknownError(f"{where} lost reply")
         if rule.fault == "disk_full":
-            raise UnavailableError(f"{where} no space left, nothing was written: free space")
+            full = UnavailableError(f"{where} no space left, nothing was written: free space")
+            full.retry_after_seconds = math.inf
+            raise full
         raise UnavailableError(f"{where} outage")

@@ -14,11 +14,13 @@ import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
-from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
 from durable_shuffle.shuffle.records import Describe, Seal
+from durable_shuffle.shuffle.retry import Backoff
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
@@ -61,6 +63,12 @@ class ManualClock:
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.now += seconds
+
+
+def patient(storage: Storage, clock: Clock | None = None, *, tries: int = 8) -> RetryingStorage:
+    """The storage under the one layer that tries again, by default on a clock that never sleeps."""
+    backoff = Backoff(tries - 1, 0.05, multiplier=2, cap_seconds=2)
+    return RetryingStorage(storage, StorageRetries(backoff), clock=clock or ManualClock(0.0, []))
 
 
 def new_stage(

@@ -27,6 +27,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     model_of,
     new_stage,
     partition_of,
+    patient,
     read_rows,
     records_below,
     seal,
@@ -77,7 +78,7 @@ def test_lost_reply_of_an_append_is_sent_again_and_won(when: str, lost: int) -> 
     rules = [Rule("put_if_absent", "log/", when, n, "lost_reply") for n in range(1, lost + 1)]
     inner, clock = MemoryStorage(), ManualClock(0.0, [])
     faulty = FaultyStorage(inner, rules)
-    assert SlotLog(faulty, "log/", clock=clock).append(0, b"mine") == Won()
+    assert SlotLog(patient(faulty, clock), "log/").append(0, b"mine") == Won()
     assert faulty.fired == lost == len(clock.pauses)
     assert inner.read("log/0000000000") == b"mine"
 
@@ -88,7 +89,7 @@ def test_lost_reply_of_a_lost_race_is_still_lost() -> None:
     inner = MemoryStorage()
     inner.put_if_absent("log/0000000000", b"theirs")
     faulty = FaultyStorage(inner, [Rule("put_if_absent", "log/", "after", 1, "lost_reply")])
-    log = SlotLog(faulty, "log/", clock=ManualClock(0.0, []))
+    log = SlotLog(patient(faulty), "log/")
     assert log.append(0, b"mine") == Lost(b"theirs")
     assert faulty.fired == 1
 
@@ -100,7 +101,7 @@ def test_append_is_bounded_and_pauses_longer_each_time() -> None:
         MemoryStorage(), [Rule("put_if_absent", "", "before", "every", "lost_reply")]
     )
     with pytest.raises(OutcomeUnknownError, match="tries=8"):
-        SlotLog(faulty, "log/", clock=clock).append(0, b"mine")
+        SlotLog(patient(faulty, clock), "log/").append(0, b"mine")
     assert faulty.fired == 8
     assert clock.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
 
@@ -109,7 +110,7 @@ def test_append_during_an_outage_says_that_nothing_was_written() -> None:
     """If every sending was refused, the outcome is known: UnavailableError, not unknown."""
     faulty = FaultyStorage(MemoryStorage(), [Rule("put_if_absent", nth="every")])
     with pytest.raises(UnavailableError, match="tries=3"):
-        SlotLog(faulty, "log/", tries=3, clock=ManualClock(0.0, [])).append(0, b"mine")
+        SlotLog(patient(faulty, tries=3), "log/").append(0, b"mine")
     assert faulty.fired == 3
 
 
@@ -123,7 +124,7 @@ def test_one_lost_reply_among_refusals_leaves_the_outcome_unknown() -> None:
         ],
     )
     with pytest.raises(OutcomeUnknownError, match="tries=3"):
-        SlotLog(faulty, "log/", tries=3, clock=ManualClock(0.0, [])).append(0, b"mine")
+        SlotLog(patient(faulty, tries=3), "log/").append(0, b"mine")
     assert faulty.fired == 3
 
 
@@ -135,7 +136,7 @@ def test_lost_reply_of_the_commit_does_not_fence_its_own_attempt(
     """The attempt learns that it won; its rows count and one COMMIT stands."""
     prefix = stage.path.producers_prefix
     faulty = FaultyStorage(stage.storage, [Rule("put_if_absent", prefix, when, 1, "lost_reply")])
-    result = write(on(stage, faulty), 0, make_batches(1), MINE)
+    result = write(on(stage, patient(faulty)), 0, make_batches(1), MINE)
     assert faulty.fired == 1
     assert (result.won, result.wrote, result.committed.slot) == (True, True, 0)
     assert log_of(stage) == [(0, "COMMIT", MINE)]
@@ -153,7 +154,7 @@ def test_commit_of_unknown_outcome_keeps_its_segments(
     every = Rule("put_if_absent", prefix, "after", "every", "lost_reply")
     faulty = FaultyStorage(stage.storage, [every])
     with pytest.raises(OutcomeUnknownError):
-        write(on(stage, faulty), 0, make_batches(1), MINE)
+        write(on(stage, patient(faulty)), 0, make_batches(1), MINE)
     assert faulty.fired == 8
     assert owners(stage) == {MINE}
     again = write(stage, 0, make_batches(2), OTHER)
@@ -252,7 +253,7 @@ def test_lost_replies_do_not_fence_a_driver() -> None:
     faulty = FaultyStorage(
         inner, [Rule("put_if_absent", "job/log/", "after", n, "lost_reply") for n in (1, 3)]
     )
-    log = JobLog.claim(faulty, "job", MINE, take_over=False)
+    log = JobLog.claim(patient(faulty), "job", MINE, take_over=False)
     log.append(StageUse(OTHER, 1, "stage", "f" * 32, "9" * 32))
     log.check_owner()
     assert faulty.fired == 2

@@ -14,9 +14,44 @@ import pytest
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.faults import end_session
+from durable_shuffle.shuffle import open_storage
 from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.testing.flaky_storage import install
 
+FAULTS_VARIABLE = "DURABLE_SHUFFLE_STORAGE_FAULTS"
+"""Share of all storage calls that fail in these tests, as 0.2; default: none do."""
+FAULT_RATE = 0.2
 PROGRAMS = Path(__file__).parent / "programs"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `also_with_storage_faults` run a second time, on a storage that fails."""
+    marked = metafunc.definition.get_closest_marker("also_with_storage_faults")
+    if marked and FAULTS_VARIABLE not in os.environ:
+        metafunc.parametrize(
+            "storage_faults", [0.0, FAULT_RATE], indirect=True, ids=["sound", "faulty"]
+        )
+
+
+@pytest.fixture(autouse=True)
+def storage_faults(
+    request: pytest.FixtureRequest, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[float]:
+    """The share of storage calls that fail, half of them after they took effect.
+
+    Storages are opened by URL as everywhere else; they travel to executors with their faults, and
+    driver programs get theirs by `Programs`.
+    """
+    rate = float(getattr(request, "param", os.environ.get(FAULTS_VARIABLE, 0)))
+    if not rate:
+        yield rate
+        return
+    monkeypatch.setattr(open_storage, "open_backend", open_storage.open_backend)  # put back later
+    opened = install(rate, seed)
+    yield rate
+    calls, fired = sum(s.calls for s in opened), sum(s.fired for s in opened)
+    print(f"storage faults: {fired} of {calls} calls of this process, seed={seed}")
+    assert fired or calls < 60, "no fault fired"
 
 
 @pytest.fixture(scope="session")
@@ -154,11 +189,23 @@ def committed_producers_fixture() -> Callable[..., set[int]]:
     return committed_producers
 
 
+_WITH_FAULTS = """
+import runpy, sys
+from pathlib import Path
+from durable_shuffle.shuffle.testing.flaky_storage import install
+install(float(sys.argv[1]), int(sys.argv[2]))
+del sys.argv[:3]
+sys.path.insert(0, str(Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 class Programs:
     """Driver programs in processes of their own, each the leader of a process session."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder, self._seed = folder, seed
+        self.fault_rate = 0.0
         self._started: list[subprocess.Popen[str]] = []
 
     def start(
@@ -166,9 +213,11 @@ class Programs:
     ) -> subprocess.Popen[str]:
         """Start `programs/<program>.py`; it talks over stdin and stdout, its stderr is a file."""
         number = len(self._started)
+        faults = [] if not self.fault_rate else ["-c", _WITH_FAULTS, self.fault_rate, self._seed]
+        command = [sys.executable, *faults, PROGRAMS / f"{program}.py", *arguments]
         with (self._folder / f"stderr-{number}-{program}").open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, str(PROGRAMS / f"{program}.py"), *map(str, arguments)],
+                list(map(str, command)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -231,9 +280,10 @@ class Programs:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+def programs(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Programs]:
     """Runs driver programs; whatever still runs at the end of the file is killed."""
-    runner = Programs(tmp_path_factory.mktemp("programs"))
+    runner = Programs(tmp_path_factory.mktemp("programs"), seed)
+    runner.fault_rate = float(os.environ.get(FAULTS_VARIABLE, 0))
     try:
         yield runner
     finally:

@@ -60,6 +60,7 @@ def wait_until(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-7")
 def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:
     """The newest driver works, the older one stops at its next write and can still read."""

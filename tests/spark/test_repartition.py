@@ -120,6 +120,7 @@ def test_group_by_the_key_plans_no_exchange(session: SparkSession, shuffle: Dura
     assert multiset(grouped) == multiset(native)
 
 
+@pytest.mark.also_with_storage_faults
 def test_join_on_the_key_plans_no_exchange(session: SparkSession, shuffle: DurableShuffle) -> None:
     """Two durable sides join without an exchange; a native side brings only its own."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
@@ -213,6 +214,7 @@ def test_round_robin_spreads_rows_evenly(session: SparkSession, shuffle: Durable
     assert Counter(row[3] for part in rows for row in part) == Counter(range(200))
 
 
+@pytest.mark.also_with_storage_faults
 def test_durable_keeps_partitions_and_order(session: SparkSession, shuffle: DurableShuffle) -> None:
     """Partition i of the result holds the rows of partition i, in their order."""
     df = frame(session, 100, 5).where("v < 40 or v >= 60").sortWithinPartitions(F.desc("v"))

@@ -36,6 +36,7 @@ def numbers(session: SparkSession, partitions: int = 4) -> DataFrame:
 EXPECTED = sorted((i % 7, i) for i in range(40))
 
 
+@pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-19")
 def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any) -> None:
     """A failing consumer, a second read and a second driver leave the producers alone."""
@@ -61,6 +62,7 @@ def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any
     assert (stage.producers_reused, stage.producers_rerun, stage.retries) == (4, 0, 0)
 
 
+@pytest.mark.also_with_storage_faults
 def test_only_missing_producers_run(
     session: SparkSession,
     root: str,
@@ -295,6 +297,7 @@ def test_random_rows_below_an_exchange_are_never_mixed(
     assert sealed.report().stages[0].decision == "reuse", "one run, whole, is reused"
 
 
+@pytest.mark.also_with_storage_faults
 def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: Any) -> None:
     """A stage that reads another stage of the job is recognised through it."""
 
@@ -311,6 +314,7 @@ def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: A
     assert counter.runs() == {0: 1, 1: 1}
 
 
+@pytest.mark.also_with_storage_faults
 def test_release_frees_the_data_and_the_next_run_is_fresh(session: SparkSession, root: str) -> None:
     """A released stage is gone for good: its reader says so, and a new run makes a new one."""
     df = numbers(session, 2)

@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.open_storage import open_storage
 def test_paths_and_file_urls_open_a_folder(tmp_path: Path, form: str) -> None:
     """All spellings of a folder mean that folder."""
     storage = open_storage(form.format(tmp_path / "x"))
-    assert isinstance(storage, LocalStorage)
+    assert isinstance(storage.storage, LocalStorage)
     assert storage.description == f"file:{tmp_path / 'x'}"
 
 
@@ -33,7 +33,7 @@ def test_relative_path_is_resolved_here(tmp_path: Path, monkeypatch: pytest.Monk
 def test_object_store_urls_open_without_a_request(url: str) -> None:
     """Opening only checks the driver; the description is the URL."""
     storage = open_storage(url, {"endpoint_url": "http://127.0.0.1:1"})
-    assert isinstance(storage, FsspecStorage)
+    assert isinstance(storage.storage, FsspecStorage)
     assert storage.description == url.rstrip("/")
 
 

@@ -23,6 +23,7 @@ from durable_shuffle.shuffle.position import Position, ProducerPosition
 from durable_shuffle.shuffle.storage import Created, Exists
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
+from durable_shuffle.shuffle.testing.small_stage import patient
 from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
@@ -245,7 +246,7 @@ def test_a_lost_reply_of_an_acknowledgement_is_read_back(
 ) -> None:
     """The record stands although no answer came: sent again it has won, and is no rival."""
     faulty = FaultyStorage(memory, [Rule("put_if_absent", ANY, "after", 2, "lost_reply")])
-    view = open_(storage=faulty)
+    view = open_(storage=patient(faulty))
     numbers(view, 5)
     view.ack()
     assert faulty.fired == 1

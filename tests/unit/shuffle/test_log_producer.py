@@ -31,9 +31,9 @@ from durable_shuffle.shuffle.testing.small_log import (
 )
 from durable_shuffle.shuffle.testing.small_stage import (
     SMALL,
-    ManualClock,
     SeededIds,
     new_stage,
+    patient,
     records_below,
 )
 
@@ -204,9 +204,9 @@ def faulty(stage: StageHandle, verb: str, when: str, fault: str, nth: Any) -> Fa
 def test_lost_reply_is_settled_by_sending_the_same_bytes(
     stage: StageHandle, open_producer: Open
 ) -> None:
-    """The slot log sends again and finds its own record."""
+    """The same bytes are sent again and find the own record."""
     storage = faulty(stage, "put_if_absent", "after", "lost_reply", 2)
-    producer = open_producer(storage=storage)
+    producer = open_producer(storage=patient(storage))
     producer.append(numbered_rows(0, 9, PARTITIONS), b"9")
     assert storage.fired == 1
     assert not producer.unsettled
@@ -223,7 +223,7 @@ def test_unanswered_append_is_settled_before_anything_else(
     producer = open_producer()
     producer.append(numbered_rows(0, 3, PARTITIONS), b"3")
     prefix = stage.path.producer_log_prefix(0)
-    producer._log = SlotLog(storage, prefix, clock=ManualClock(0.0, []))  # the network breaks here
+    producer._log = SlotLog(patient(storage), prefix)  # the network breaks here
     with pytest.raises(OutcomeUnknownError):
         producer.append(numbered_rows(3, 9, PARTITIONS), b"9")
     assert storage.fired == 8

@@ -1,0 +1,190 @@
+"""Drivers report the first failure, and the storage's wish to be left alone reaches our layer.
+
+Real drivers against a server on loopback that refuses everything: what counts is how many requests
+it saw.
+"""
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec import get_filesystem_class
+from gcsfs.core import GCSFileSystem
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.retry import Backoff
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage_error_table import retry_after
+from durable_shuffle.shuffle.testing.small_stage import ManualClock
+
+S3_BODY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+GCS_BODY = b'{"error": {"code": 503, "message": "backendError"}}'
+AZURE_BODY = b"<Error><Code>ServerBusy</Code><Message>busy</Message></Error>"
+
+
+class Refusing:
+    """A server that answers every request with 503 and counts them by method."""
+
+    def __init__(self, body: bytes, headers: dict[str, str]) -> None:
+        self.requests: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def refuse(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                outer.requests.append(self.command)
+                self.send_response_only(503)  # without a Date of its own
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                answer = b"" if self.command == "HEAD" else body
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = refuse
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> "Refusing":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def s3(url: str) -> Storage:
+    """S3 through s3fs."""
+    return FsspecStorage("s3://bucket/x", {"endpoint_url": url, "key": "k", "secret": "s"})
+
+
+def gcs(url: str) -> Storage:
+    """Google Cloud Storage through gcsfs."""
+    return FsspecStorage("gs://bucket/x", {"endpoint_url": url, "token": "anon"})
+
+
+def azure(url: str) -> Storage:
+    """Azure Blob Storage through adlfs."""
+    key = base64.b64encode(b"0" * 64).decode()
+    text = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={key};BlobEndpoint={url}/a;"
+    return FsspecStorage("az://bucket/x", {"connection_string": text})
+
+
+@pytest.fixture(autouse=True)
+def plain_gcsfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcsfs without its look-up of the kind of bucket, which speaks gRPC over TLS."""
+    monkeypatch.setattr(
+        "fsspec.get_filesystem_class",
+        lambda protocol: GCSFileSystem if protocol == "gs" else get_filesystem_class(protocol),
+    )
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", fsspec.get_filesystem_class)
+
+
+DRIVERS = {"s3": (s3, S3_BODY), "gcs": (gcs, GCS_BODY), "azure": (azure, AZURE_BODY)}
+CALLS: dict[str, Callable[[Storage], Any]] = {
+    "read": lambda s: s.read("a"),
+    "read_range": lambda s: s.read_range("a", 0, 3),
+    "put_if_absent": lambda s: s.put_if_absent("a", b"mine"),
+    "put": lambda s: s.put("a", [b"mine"]),
+    "delete": lambda s: s.delete(["a"]),
+    "list": lambda s: list(s.list("")),
+}
+
+
+@contextmanager
+def refused(
+    driver: str, headers: dict[str, str] | None = None
+) -> Iterator[tuple[Refusing, Storage]]:
+    """A storage whose server refuses everything."""
+    make, body = DRIVERS[driver]
+    with Refusing(body, headers or {}) as server:
+        yield server, make(server.url)
+
+
+@pytest.mark.requirement("R-F232-22")
+@pytest.mark.parametrize("verb", list(CALLS))
+@pytest.mark.parametrize("driver", list(DRIVERS))
+def test_retries_do_not_multiply(driver: str, verb: str) -> None:
+    """Three retries of ours are four times the requests of one try, which tries nothing again.
+
+    One try of a write may read back once, to settle an outcome that 503 leaves open.
+    """
+    with refused(driver) as (server, bare):
+        with pytest.raises(DurableShuffleError):
+            CALLS[verb](bare)
+        once = list(server.requests)
+        assert once.count("PUT") + once.count("POST") + once.count("DELETE") <= 1
+        assert len(once) <= 2, once
+        server.requests.clear()
+        clock = ManualClock(0.0, [])
+        patient = RetryingStorage(bare, StorageRetries(Backoff.fixed(3, 1.0)), clock=clock)
+        with pytest.raises((UnavailableError, OutcomeUnknownError), match="tries=4"):
+            CALLS[verb](patient)
+        assert server.requests == once * 4
+        assert clock.pauses == [1.0] * 3
+
+
+@pytest.mark.requirement("R-F232-21")
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 13:00:30 GMT"}, None),
+        (
+            {
+                "Retry-After": "Sat, 21 Nov 2026 13:00:30 GMT",
+                "Date": "Sat, 21 Nov 2026 13:00:00 GMT",
+            },
+            30.0,
+        ),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-5"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("driver", ["s3", "azure"])
+def test_retry_after_reaches_our_errors(
+    driver: str, headers: dict[str, str], seconds: float | None
+) -> None:
+    """Seconds, or a date relative to the answer's own; nonsense is none. gcsfs drops the header."""
+    lost = pytest.raises((UnavailableError, OutcomeUnknownError))
+    with refused(driver, headers) as (_, storage), lost as caught:
+        storage.read("a")
+    assert caught.value.retry_after_seconds == seconds
+
+
+def test_headers_of_other_clients() -> None:
+    """aiohttp's and requests' exceptions carry headers in their own ways; odd ones are none."""
+
+    class Aiohttp(Exception):
+        headers = {"Retry-After": "3"}  # noqa: RUF012
+
+    class Requests(Exception):
+        class response:
+            headers = {"RETRY-AFTER": " 4 "}  # noqa: RUF012
+
+    class Odd(Exception):
+        headers = 5
+
+    wrapped = OSError("translated")
+    wrapped.__cause__ = Aiohttp()
+    assert [retry_after(e) for e in (Aiohttp(), Requests(), Odd(), wrapped)] == [3, 4, None, 3]

@@ -1,0 +1,84 @@
+"""The page that joins requirements and tests says what the tests say."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "requirements.py"
+GROUPS = {
+    "R-X": {"title": "Things", "source": "after others", "1": "One.", "2": "Two.", "10": "Ten."}
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The generator, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("requirements_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_is_up_to_date() -> None:
+    """docs/requirements.md is what the generator writes now; `make requirements` renews it."""
+    command = [sys.executable, str(SCRIPT), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_requirement_names_its_tests_once(script: ModuleType) -> None:
+    """Marks on many cases of one test give one name; what nobody carries says so."""
+    page = script.render(GROUPS, [("R-X-1", "b::t"), ("R-X-1", "a::t"), ("R-X-1", "b::t")])
+    assert "| R-X-1 | One. | `a::t`<br>`b::t` |" in page
+    assert "| R-X-2 | Two. | not yet |" in page
+
+
+def test_mark_that_the_table_does_not_know_is_refused(script: ModuleType) -> None:
+    """A mistyped id on a test is an error, not a requirement without a test."""
+    with pytest.raises(SystemExit, match="R-X-3"):
+        script.render(GROUPS, [("R-X-3", "a::t")])
+
+
+def test_marks_on_functions_classes_and_cases_are_all_found(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    """A mark counts wherever pytest lets it stand, also on tests that are deselected later."""
+    code = """
+        import pytest
+        mark = pytest.mark.requirement
+
+        @mark("R-X-1", "R-X-2")
+        def test_function(): pass
+
+        @mark("R-X-3")
+        class TestClass:
+            def test_method(self): pass
+
+        @pytest.mark.parametrize("n", [1, pytest.param(2, marks=mark("R-X-4"))])
+        def test_case(n): pass
+
+        @pytest.mark.soak
+        @mark("R-X-5")
+        def test_deselected(): pass
+    """
+    (tmp_path / "test_marks.py").write_text(textwrap.dedent(code))
+    collector = script.MarkCollector()
+    # a bare configuration: the project's own belongs to the run that this test is part of
+    options = ["--collect-only", "-qq", "-p", "no:cacheprovider", "-c", os.devnull]
+    pytest.main([*options, "-m", "not soak", str(tmp_path)], plugins=[collector])
+    assert {(name, test.rpartition("/")[2]) for name, test in collector.marks} == {
+        ("R-X-1", "test_marks.py::test_function"),
+        ("R-X-2", "test_marks.py::test_function"),
+        ("R-X-3", "test_marks.py::TestClass::test_method"),
+        ("R-X-4", "test_marks.py::test_case"),
+        ("R-X-5", "test_marks.py::test_deselected"),
+    }

@@ -1,0 +1,522 @@
+"""The operator on a loop: order, back-pressure, deadlines, ends, state. Time is virtual."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
+from durable_shuffle.recovery.async_operator import AsyncOperator, Output
+from durable_shuffle.recovery.async_snapshot import SavedElement, decode_snapshot, encode_snapshot
+from durable_shuffle.recovery.output_queues import Marker
+from durable_shuffle.serialization.errors import AbortedError, UnavailableError
+from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+
+Run = Callable[[Any], Any]
+TWICE = RetryPolicy(
+    Backoff.fixed(2, 1.0), on_result=lambda r: r is None, on_exception=raised(OSError)
+)
+
+
+class Service:
+    """An async function with a script: how long each call takes, and which calls fail."""
+
+    def __init__(self, seconds: Callable[[Any], float] = lambda _: 1.0) -> None:
+        self.seconds = seconds
+        self.calls: list[tuple[float, Any]] = []
+        self.under_way = self.most = 0
+        self.failing: dict[Any, list[Any]] = {}
+
+    async def __call__(self, value: Any) -> Any:
+        self.calls.append((asyncio.get_running_loop().time(), value))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self.seconds(value))
+            script = self.failing.get(value, [])
+            answer = script.pop(0) if script else f"r{value}"
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+        finally:
+            self.under_way -= 1
+
+
+async def collect(operator: AsyncOperator[Any, Any], source: Any) -> list[Any]:
+    """All results."""
+    return [r.value if isinstance(r, Marker) else r async for r in operator.map(source)]
+
+
+@pytest.mark.requirement("R-F232-10")
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_odd_inputs_are_empty_until_retried(run: Run, mode: Any) -> None:
+    """Flink's case: every odd input needs a retry; all results come, in the order of the mode."""
+    service = Service(lambda v: 0.1 * (v + 1))
+    service.failing = {v: [None] for v in range(6) if v % 2}
+    operator = AsyncOperator(service, 10, mode=mode, retry=TWICE)
+    found = run(collect(operator, range(6)))
+    if mode == "ordered":
+        assert found == [f"r{v}" for v in range(6)]
+    else:
+        assert found == ["r0", "r2", "r4", "r1", "r3", "r5"]
+    assert operator.counts.attempts == 9
+    assert operator.counts.retries == 3
+
+
+@pytest.mark.requirement("R-F232-10")
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("ordered", ["r3", "r1", "m", "r2", "r0", "n"]),
+        ("unordered", ["r1", "r3", "m", "r0", "r2", "n"]),
+    ],
+)
+def test_markers_are_fences_in_a_stream(run: Run, mode: Any, expected: list[str]) -> None:
+    """Slow elements before a marker hold back fast ones behind it."""
+    source = [3, 1, Marker("m"), 2, 0, Marker("n")]
+    assert run(collect(AsyncOperator(Service(float), 10, mode=mode), source)) == expected
+
+
+@pytest.mark.requirement("R-F232-9")
+@pytest.mark.parametrize("capacity", [1, 3, 7])
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_never_more_than_capacity_inside(run: Run, capacity: int, mode: Any) -> None:
+    """Calls and waiting elements together; input is taken only as results are taken."""
+    service = Service(lambda v: 1 + v % 3)
+    service.failing = {v: [OSError("busy")] for v in range(0, 40, 2)}
+    operator = AsyncOperator(service, capacity, mode=mode, retry=TWICE)
+    taken = 0
+
+    def source() -> Iterator[int]:
+        nonlocal taken
+        for v in range(40):
+            taken += 1
+            yield v
+
+    async def main() -> list[Any]:
+        found = []
+        async for result in operator.map(source()):
+            found.append(result)
+            assert len(operator) <= capacity
+            assert taken <= len(found) + capacity + 1  # one is in the feeder's hand
+        return found
+
+    assert sorted(run(main())) == sorted(f"r{v}" for v in range(40))
+    assert service.most <= capacity
+
+
+@pytest.mark.requirement("R-F232-9")
+def test_a_consumer_that_takes_nothing_stops_the_input(run: Run) -> None:
+    """Finished results keep their places until they are taken."""
+
+    async def main() -> None:
+        async with AsyncOperator(Service(), 2) as operator:
+            await operator.submit(0)
+            await operator.submit(1)
+            third = asyncio.ensure_future(operator.submit(2))
+            await asyncio.sleep(100)
+            assert not third.done()
+            assert await anext(operator) == Output(0, "r0")
+            await third
+            assert len(operator) == 2
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-4")
+@pytest.mark.parametrize("retries", [1, 10])
+def test_deadline_covers_all_attempts(run: Run, retries: int) -> None:
+    """250 ms in all, calls of 100 ms, retries at once: three calls at most, then the handler."""
+    service = Service(lambda _: 0.1)
+    service.failing = {"x": [None] * 20}
+    policy = RetryPolicy(Backoff.fixed(retries, 0.0), on_result=lambda r: r is None)
+    operator = AsyncOperator(
+        service, 1, retry=policy, timeout_seconds=0.25, on_timeout=lambda v: f"late {v}"
+    )
+    assert run(collect(operator, ["x"])) == ([None] if retries == 1 else ["late x"])
+    assert len(service.calls) == min(retries + 1, 3)
+    assert service.under_way == 0
+
+
+@pytest.mark.requirement("R-F232-4")
+def test_calls_too_long_for_a_second_retry(run: Run) -> None:
+    """Flink's case: five retries every 100 ms, calls of 501 ms, one second: two calls, then -1."""
+    service = Service(lambda _: 0.501)
+    service.failing = {v: [None] * 9 for v in (1, 2)}
+    policy = RetryPolicy(Backoff.fixed(5, 0.1), on_result=lambda r: r is None)
+    operator = AsyncOperator(
+        service, 10, retry=policy, timeout_seconds=1.0, on_timeout=lambda _: -1
+    )
+    assert run(collect(operator, [1, 2])) == [-1, -1]
+    assert len(service.calls) == 4
+
+
+@pytest.mark.requirement("R-F232-5")
+@pytest.mark.parametrize("kind", ["raises", "returns what asks for a retry", "default"])
+def test_nothing_follows_a_deadline(run: Run, kind: str) -> None:
+    """The handler's answer is final, also if a call with that answer would be tried again."""
+
+    def handler(value: Any) -> None:
+        if kind == "raises":
+            raise OSError("retryable")
+
+    service = Service(lambda _: 10.0)
+    operator = AsyncOperator(
+        service,
+        1,
+        retry=RetryPolicy(
+            Backoff.fixed(9, 0.1),
+            on_result=lambda r: r is None,
+            on_exception=raised(OSError, UnavailableError),
+        ),
+        timeout_seconds=1.0,
+        on_timeout=None if kind == "default" else handler,
+    )
+    if kind.startswith("returns"):
+        assert run(collect(operator, ["x"])) == [None]
+    else:
+        with pytest.raises(OSError if kind == "raises" else UnavailableError) as caught:
+            run(collect(operator, ["x"]))
+        if kind == "default":
+            assert "timeout_seconds=1.0" in str(caught.value)
+    assert len(service.calls) == 1
+    assert operator.counts.timeouts == 1
+
+
+class Scripted:
+    """A function whose calls answer when the test says so, as often as it says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Completion] = []
+
+    def __call__(self, value: Any, completion: Completion) -> None:
+        self.calls.append(completion)
+
+
+@pytest.mark.requirement("R-F232-6", "R-F232-19")
+@pytest.mark.parametrize("handler", ["returns", "raises"])
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_every_order_of_late_result_timer_timeout_finish_cancel(
+    run: Run, mode: Any, handler: str
+) -> None:
+    """The five events in all orders, each followed by an idle loop or not: one outcome, no hang."""
+
+    def on_timeout(value: Any) -> str:
+        if handler == "raises":
+            raise OSError("retryable")
+        return "handled"
+
+    async def play(order: tuple[str, ...], pauses: tuple[bool, ...]) -> None:
+        fn = Scripted()
+        operator: AsyncOperator[Any, Any] = AsyncOperator(
+            CallbackFunction(fn), 1, mode=mode, retry=TWICE, timeout_seconds=9.5,
+            on_timeout=on_timeout,
+        )  # fmt: skip
+        loop: Any = asyncio.get_running_loop()
+        await operator.submit("x")
+        fn.calls[0].complete(None)  # asks for a retry, one second from now
+        await asyncio.sleep(0.1)
+        outcomes: list[Any] = []
+        ends: list[type[BaseException]] = []
+
+        async def consume() -> None:
+            try:
+                async for output in operator:
+                    assert isinstance(output, Output)
+                    outcomes.append(output.value)
+            except (AbortedError, OSError) as error:
+                ends.append(type(error))
+
+        consumer = asyncio.ensure_future(consume())
+        for event, pause in zip(order, pauses, strict=True):
+            if event == "late result":
+                fn.calls[-1].complete("ok")
+                fn.calls[-1].complete("twice")
+            elif event == "timer":
+                loop.stall(1.0)
+            elif event == "timeout":
+                loop.stall(10.0)
+            elif event == "finish":
+                if operator._machine.ended is None:
+                    operator.drain()
+            else:
+                operator.cancel()
+            if pause:
+                for _ in range(4):
+                    await asyncio.sleep(0)
+        for completion in fn.calls:
+            completion.complete("very late")
+        await asyncio.wait_for(consumer, 100)
+        # a value, or an end without one; a cancel after the value left ends the operator only
+        assert len(outcomes) == 1 or (not outcomes and len(ends) == 1), (order, outcomes, ends)
+        assert set(outcomes) <= {"ok", "handled", "very late"}
+        assert operator.counts.waiting == len(operator) == 0
+        assert operator._machine.next_when() is None
+        assert len(fn.calls) <= 3
+        await operator.aclose()
+
+    async def main() -> None:
+        events = ("late result", "timer", "timeout", "finish", "cancel")
+        for order in itertools.permutations(events):
+            for pauses in itertools.product((False, True), repeat=5):
+                await play(order, pauses)
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-7")
+def test_answers_of_other_attempts_do_not_count(run: Run) -> None:
+    """The first call answers again while the second is under way; then the second one twice."""
+
+    async def main() -> None:
+        fn = Scripted()
+        async with AsyncOperator(CallbackFunction(fn), 1, retry=TWICE) as operator:
+            await operator.submit("x")
+            fn.calls[0].complete(None)
+            await asyncio.sleep(1.5)
+            fn.calls[0].complete("from the first call")
+            fn.calls[0].fail(ValueError("from the first call"))
+            await asyncio.sleep(1)
+            assert operator.counts.late == 2
+            fn.calls[1].complete("right")
+            fn.calls[1].complete("twice")
+            assert await anext(operator) == Output(0, "right")
+            operator.close_input()
+            with pytest.raises(StopAsyncIteration):
+                await anext(operator)
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-17")
+def test_drain_calls_what_waits_once_more_and_ends(run: Run) -> None:
+    """Waiting elements get their last call at once; their timers, due at the same moment, none."""
+
+    async def main() -> list[Any]:
+        loop: Any = asyncio.get_running_loop()
+        service = Service(lambda _: 0.5)
+        service.failing = {v: [None] * 5 for v in (0, 1)}
+        service.failing[2] = [None] * 5
+        operator = AsyncOperator(service, 4, retry=TWICE)
+        for v in (0, 1):
+            await operator.submit(v)
+        await asyncio.sleep(0.6)  # both wait until 1.5
+        await operator.submit(2)  # its call is under way
+        loop.stall(0.9)  # the timers are due, and nobody has looked
+        operator.drain()
+        found = [output async for output in operator]
+        assert [v for _, v in service.calls] == [0, 1, 2, 0, 1]
+        assert operator.counts.give_ups == 3
+        with pytest.raises(Exception, match="closed"):
+            await operator.submit(3)
+        await operator.aclose()
+        return found
+
+    assert run(main()) == [Output(0, None), Output(1, None), Output(2, None)]
+
+
+@pytest.mark.requirement("R-F232-17")
+def test_drain_with_a_backlog_of_restored_elements(run: Run) -> None:
+    """What a restore could not take in yet is called once too before the output ends."""
+
+    async def main() -> None:
+        service = Service()
+        service.failing = {f"v{i}": [None] for i in range(5)}
+        first = AsyncOperator(Service(), 9)
+        for i in range(5):
+            await first.submit(f"v{i}")
+        snapshot = first.suspend()
+        operator = AsyncOperator(service, 2, retry=TWICE, snapshot=snapshot)
+        operator.drain()
+        assert [output async for output in operator] == [Output(i, None) for i in range(5)]
+        assert len(service.calls) == 5
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-18")
+@pytest.mark.parametrize("how", ["suspend", "cancel", "error"])
+def test_nothing_is_called_or_emitted_after_the_end(run: Run, how: str) -> None:
+    """One done, one under way, one waiting: nothing leaves, late answers go quietly, no call comes;
+    the cursor stays below what did not leave."""
+
+    async def main() -> None:
+        fn = Scripted()
+        operator: AsyncOperator[Any, Any] = AsyncOperator(
+            CallbackFunction(fn), 5, retry=TWICE, timeout_seconds=50
+        )
+        for v in "abcd":
+            await operator.submit(v)
+        fn.calls[0].complete("left")
+        assert await anext(operator) == Output(0, "left")
+        fn.calls[2].complete("done, not taken: held back by b")
+        fn.calls[3].complete(None)
+        await asyncio.sleep(0.1)
+        assert operator.counts.waiting == 1
+        if how == "suspend":
+            kept = operator.suspend()
+            assert kept.entries == tuple(SavedElement(i, v) for i, v in enumerate("abcd") if i)
+        elif how == "cancel":
+            operator.cancel()
+        else:
+            fn.calls[1].fail(ValueError("fatal"))
+            await asyncio.sleep(0)
+        calls = len(fn.calls)
+        for completion in fn.calls:
+            completion.complete("late")
+        await asyncio.sleep(100)
+        for _ in range(2):
+            with pytest.raises(ValueError if how == "error" else AbortedError):
+                await anext(operator)
+        with pytest.raises(AbortedError):
+            await operator.submit("e")
+        assert len(fn.calls) == calls
+        assert operator.cursor == 1
+        assert len(operator) == operator.counts.waiting == 0
+        await operator.aclose()
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-18")
+def test_running_calls_are_stopped(run: Run) -> None:
+    """Tasks under way are cancelled by a cancel, and gone when the operator is closed."""
+
+    async def main() -> None:
+        service = Service(lambda _: 1e6)
+        async with AsyncOperator(service, 3) as operator:
+            for v in range(3):
+                await operator.submit(v)
+            await asyncio.sleep(1)
+            assert service.under_way == 3
+        assert service.under_way == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-20")
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_failure_in_a_full_operator_blocks_nobody(run: Run, mode: Any) -> None:
+    """A submitter that waits for room and the consumer both end, with the first cause."""
+
+    async def main() -> None:
+        service = Service(lambda v: 5.0 if v == 1 else 1e9)
+        cause = ValueError("fatal")
+        service.failing = {1: [cause]}
+        operator = AsyncOperator(service, 2, mode=mode)
+        await operator.submit(0)
+        await operator.submit(1)
+        third = asyncio.ensure_future(operator.submit(2))
+        with pytest.raises(ValueError, match="fatal") as caught:
+            await anext(operator)
+        assert caught.value is cause
+        assert "async element 1, attempt 1" in cause.__notes__
+        with pytest.raises(AbortedError) as blocked:
+            await third
+        assert blocked.value.__cause__ is cause
+        await operator.aclose()
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-19")
+def test_timer_after_the_completion_has_no_effect(run: Run) -> None:
+    """The loop stalls beyond deadline and retry; the answer is handled first, then the timers."""
+
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        fn = Scripted()
+        operator: AsyncOperator[Any, Any] = AsyncOperator(
+            CallbackFunction(fn), 2, timeout_seconds=5.0, on_timeout=lambda _: "late"
+        )
+        await operator.submit("x")
+        fn.calls[0].complete("in time")
+        loop.stall(5.0)
+        assert await anext(operator) == Output(0, "in time")
+        await asyncio.sleep(10)
+        assert operator.counts.timeouts == 0
+        await operator.aclose()
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-12")
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_crash_with_a_full_queue_loses_and_doubles_nothing(run: Run, mode: Any) -> None:
+    """Ten crashes over twenty inputs with every queue full: the outputs are the inputs', once each.
+
+    The consumer acts as a pipeline's: outputs and snapshot become durable in one step.
+    """
+    inputs = list(range(20))
+    published: list[Any] = []
+    durable = b""
+
+    async def life(crash_after: int) -> bool:
+        nonlocal durable
+        snapshot = decode_snapshot(durable) if durable else None
+        operator = AsyncOperator(
+            Service(lambda v: 1.0 + (v * 7) % 5), 4, mode=mode, snapshot=snapshot
+        )
+        start = snapshot.next_ordinal if snapshot else 0
+        feeder = asyncio.ensure_future(operator._feed(inputs[start:]))
+        unpublished: list[Any] = []
+        try:
+            async for output in operator:
+                assert isinstance(output, Output)
+                unpublished.append(output.value)
+                if len(unpublished) == 2:
+                    await asyncio.sleep(0)  # the feeder fills the queue again
+                    durable = encode_snapshot(operator.snapshot())
+                    published.extend(unpublished)
+                    unpublished.clear()
+                    crash_after -= 1
+                    if crash_after == 0:
+                        return False
+            published.extend(unpublished)
+            return True
+        finally:
+            feeder.cancel()
+            await operator.aclose()
+
+    lives = 1
+    while not run(life(1)):
+        lives += 1
+    assert lives > 5
+    assert sorted(published) == sorted(f"r{v}" for v in inputs)
+    if mode == "ordered":
+        assert published == [f"r{v}" for v in inputs]
+
+
+def test_source_that_fails_ends_the_output_with_its_error(run: Run) -> None:
+    """The source's exception is raised by the iteration, not lost in the feeder."""
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        raise KeyError("source")
+
+    with pytest.raises(KeyError, match="source"):
+        run(collect(AsyncOperator(Service(), 3), source()))
+
+
+def test_leaving_the_iteration_early_closes_everything(run: Run) -> None:
+    """A consumer that breaks off leaves no task behind."""
+
+    async def main() -> None:
+        operator = AsyncOperator(Service(), 3)
+        results = operator.map(range(100))
+        async for _ in results:
+            break
+        await results.aclose()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_empty_source(run: Run) -> None:
+    """No input, no output, no call."""
+    operator = AsyncOperator(Service(), 3)
+    assert run(collect(operator, [])) == []
+    assert operator.counts.attempts == 0

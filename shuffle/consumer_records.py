@@ -148,4 +148,6 @@ class Finished:
 
 
 ConsumerRecord = Open | Ack | Reserve | Released | Finished | Closed
-CONSUMER_RECORDS = RecordCodec((Open, Ack, Reserve, Released, Finished, Closed))
+CONSUMER_RECORDS: RecordCodec[ConsumerRecord] = RecordCodec(
+    (Open, Ack, Reserve, Released, Finished, Closed)
+)

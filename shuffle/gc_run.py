@@ -14,7 +14,7 @@ from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.gc import Judged, Scope, named_by
-from durable_shuffle.shuffle.gc_survey import KeepsTemporaries, survey
+from durable_shuffle.shuffle.gc_survey import survey, temporaries_of
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import ConsumerPath, check_name
 from durable_shuffle.shuffle.producer_log import abort_attempt
@@ -182,8 +182,9 @@ class _Acting:
         elif objects:
             self._storage.delete([one.key for one in objects])
             self._count(_sum(objects))
-        if temporary and isinstance(self._storage, KeepsTemporaries):
-            self._storage.delete_temporary([one.key for one in temporary])
+        keeper = temporaries_of(self._storage)
+        if temporary and keeper is not None:
+            keeper.delete_temporary([one.key for one in temporary])
             self._count(_sum(temporary))
 
     def _count(self, freed: Freed) -> None:

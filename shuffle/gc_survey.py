@@ -46,6 +46,12 @@ class KeepsTemporaries(Protocol):
         """Delete such files; a missing one is fine."""
 
 
+def temporaries_of(storage: Storage) -> KeepsTemporaries | None:
+    """Return what keeps a storage's temporary files, None if it has none."""
+    backend = getattr(storage, "backend", storage)
+    return backend if isinstance(backend, KeepsTemporaries) else None
+
+
 def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: float) -> list[Scope]:
     """Judge everything that is stored of a job.
 
@@ -60,9 +66,7 @@ def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: fl
     consumers: dict[ConsumerPath, list[ObjectInfo]] = {}
     rest: list[ObjectInfo] = []
     temporaries: dict[object, list[Judged]] = defaultdict(list)
-    hidden = (
-        list(storage.temporary_files(f"{job}/")) if isinstance(storage, KeepsTemporaries) else []
-    )
+    hidden = list(keeper.temporary_files(f"{job}/")) if (keeper := temporaries_of(storage)) else []
     for info in storage.list(f"{job}/"):
         owner = _owner(job, info.key)
         if isinstance(owner, StagePath):

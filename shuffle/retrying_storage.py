@@ -145,6 +145,11 @@ class RetryingStorage:
         return self._counts
 
     @property
+    def backend(self) -> Storage:
+        """The storage itself, for what it can do beyond the contract; sends each request once."""
+        return self._storage
+
+    @property
     def description(self) -> str:
         return self._storage.description
 

@@ -222,8 +222,8 @@ MUTATIONS = (
     Mutation(
         "approximate",
         "records are handed out first and reserved afterwards",
-        "shuffle/view.py",
-        "        goal = max(upto, min(end, upto + task.settings.reserve_records))",
+        "shuffle/consumer_task.py",
+        "        goal = max(upto, min(end, upto + self.settings.reserve_records))",
         "        goal = max(0, upto - 1)",
         APPROXIMATE,
     ),

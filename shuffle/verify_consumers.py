@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.shuffle.consumer_records import (
     CONSUMER_RECORDS,
-    ConsumerRecord,
     OutputRef,
     StateRef,
 )
@@ -103,7 +103,7 @@ def _check(
     )
 
 
-def _folded(log: LogCopy[ConsumerRecord], tally: _Tally) -> ResumeSet:
+def _folded(log: LogCopy[Any], tally: _Tally) -> ResumeSet:
     """Return what the log adds up to at the last record that can stand where it stands."""
     last = ResumeSet()
     state: ResumeSet | None = last

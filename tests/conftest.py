@@ -66,8 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed and the Hypothesis profile once per run."""
     given = os.environ.get("DURABLE_SHUFFLE_SEED")
     config.stash[_SEED] = secrets.randbits(32) if given is None else int(given)
+    # the processes that share the run's tests share its seed
+    os.environ["DURABLE_SHUFFLE_SEED"] = str(config.stash[_SEED])
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-    if wanted := config.getoption("--min-spark-tests"):
+    wanted = config.getoption("--min-spark-tests")
+    if wanted and not hasattr(config, "workerinput"):  # workers of a shared run do not judge it
         config.pluginmanager.register(_SparkTests(wanted))
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import durable_shuffle
+from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -92,6 +93,7 @@ def run_map_task(
     context = TaskContext.get()
     if context is None:
         raise IncompatibleError("map tasks run inside Spark tasks only")
+    quicken_worker()
     producer = context.partitionId()
     clock = SystemClock()
     start = clock.monotonic()
@@ -195,6 +197,7 @@ def read_function(
     """Return the `mapInArrow` function that yields the subpartitions whose numbers it is given."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        quicken_worker()
         check_version(version)
         for batch in batches:
             for subpartition in batch.column(0).to_pylist():

@@ -67,9 +67,16 @@ class ClassicEngine:
         return split_settings(self._spark)
 
     def plan(
-        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
     ) -> Planned:
-        session = catalyst.planning_session(self._spark, {**transfer_settings(df.schema), **conf})
+        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        session = catalyst.planning_session(self._spark, {**transfer, **conf})
         ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
         with self._cutting_files_by(conf):

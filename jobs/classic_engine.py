@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark import RDD
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 
@@ -26,6 +27,20 @@ from durable_shuffle.jobs.tasks import (
     map_result,
 )
 from durable_shuffle.jobs.transfer import transfer_settings
+
+
+class _RowsAsTheyAre(RDD[Row]):
+    """Rows of a DataFrame, pickled by the JVM, that `runJob` takes without a function of its own.
+
+    For a function, even `list`, every task would get a second Python worker, 40 ms each.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        rows = df.rdd
+        super().__init__(rows._jrdd, rows.ctx, rows._jrdd_deserializer)  # noqa: SLF001
+
+    def mapPartitions(self, f: object, preservesPartitioning: bool = False) -> Any:  # noqa: FBT001, FBT002
+        return self
 
 
 class ClassicEngine:
@@ -52,9 +67,16 @@ class ClassicEngine:
         return split_settings(self._spark)
 
     def plan(
-        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
     ) -> Planned:
-        session = catalyst.planning_session(self._spark, {**transfer_settings(df.schema), **conf})
+        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        session = catalyst.planning_session(self._spark, {**transfer, **conf})
         ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
         with self._cutting_files_by(conf):
@@ -70,9 +92,9 @@ class ClassicEngine:
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
         with self._cutting_files_by(planned.conf):
-            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+            tasks = _RowsAsTheyAre(planned.df.mapInArrow(function, RESULT_SCHEMA))
         with self._described(label):
-            rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
+            rows: list[Row] = self._spark.sparkContext.runJob(tasks, list, list(producers))
         return [map_result(row.asDict()) for row in rows]
 
     def run_numbered(

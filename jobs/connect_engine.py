@@ -21,7 +21,7 @@ from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, map_result
-from durable_shuffle.jobs.transfer import transfer_settings
+from durable_shuffle.jobs.transfer import TRANSFER_KEYS, transfer_settings
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _SPLIT_SETTINGS = (
@@ -58,7 +58,13 @@ class ConnectEngine:
         return {key: value for key, value in found.items() if value is not None}
 
     def plan(
-        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
     ) -> Planned:
         def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
@@ -66,9 +72,11 @@ class ConnectEngine:
             yield pa.RecordBatch.from_pydict({"partition": [number]})
 
         shaped = with_partition_ids(df, cols, n)
+        splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
         with self._settings({**conf, _ADAPTIVE: "false"}):
             found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
-        return Planned(shaped, len(found), "", 0, {**transfer_settings(df.schema), **conf})
+        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        return Planned(shaped, len(found), "", 0, {**transfer, **splits})
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-import durable_shuffle
 from durable_shuffle.jobs.arguments import as_schema, check_function
 from durable_shuffle.jobs.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.column_types import check_columns
@@ -30,6 +29,7 @@ from durable_shuffle.jobs.consume_task import (
 )
 from durable_shuffle.jobs.engine import Engine, ReadBack
 from durable_shuffle.jobs.report import ConsumerReport
+from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -187,7 +187,7 @@ class Consumers:
             settings=self._settings,
             tries=self._engine.task_tries,
             patience_seconds=_PATIENCE_SECONDS,
-            version=durable_shuffle.__version__,
+            code=running_code(),
         )
 
     def _resume_sets(
@@ -230,7 +230,7 @@ class Consumers:
             logs,
             schema,
             settings=self._settings,
-            version=durable_shuffle.__version__,
+            code=running_code(),
         )
         back = ReadBack(
             function=function,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from durable_shuffle.jobs.consume_step import UserCodeError, UserStep
-from durable_shuffle.jobs.tasks import ArrowFunction, check_version
+from durable_shuffle.jobs.tasks import ArrowFunction, check_code
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -62,7 +62,7 @@ class ConsumeSpec:
     """How often Spark runs a failing task."""
     patience_seconds: float
     """How long a fenced task waits for a winner that writes nothing."""
-    version: str
+    code: str
 
     def log(self, subpartition: int) -> SlotLog:
         """The log of the task that reads one subpartition."""
@@ -106,7 +106,7 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
     stage = StageHandle(counting, spec.stage.path, spec.stage.describe)
     done, error = Consumed(0, 0, 0), cast("DurableShuffleError | None", None)
     try:
-        check_version(spec.version)
+        check_code(spec.code)
         try:
             done = _consume(spec, stage, subpartition)
         except FencedError:
@@ -178,7 +178,7 @@ def published_function(
     schema: pa.Schema,
     *,
     settings: Settings,
-    version: str,
+    code: str,
 ) -> ArrowFunction:
     """Return the `mapInArrow` function that yields what the consumer tasks published.
 
@@ -187,7 +187,7 @@ def published_function(
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        check_version(version)
+        check_code(code)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 prefix, slot = logs[number]

@@ -57,14 +57,28 @@ class Engine(Protocol):
         """The settings that decide input splits, with their values of now."""
 
     def plan(
-        self, df: DataFrame, cols: Sequence[str | Column], n: int | None, conf: Mapping[str, str]
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
     ) -> Planned:
-        """Plan the map side under `conf`. With `cols`, adds Spark's own partition ids modulo n."""
+        """Plan the map side under `conf`. With `cols`, adds Spark's own partition ids modulo n.
+
+        Args:
+            large_rows: hand rows over in batches that are limited by their bytes.
+        """
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        """Run the map tasks of `producers` (at least) and return their results."""
+        """Run the map tasks of `producers` (at least) and return their results.
+
+        Raises:
+            LargeRowsError: rows are too large for this plan; other producers may have committed.
+        """
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         """Return a DataFrame with the columns of `df` over the stored rows."""

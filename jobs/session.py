@@ -168,7 +168,7 @@ class DurableShuffle:
         Args:
             name: label of the stage, default "durable"; part of its identity.
         """
-        return self._run(StageRequest(df, name or "durable", None, ()))
+        return self._run(StageRequest(df, _label(name, "durable"), None, ()))
 
     def repartition(
         self,
@@ -265,7 +265,7 @@ class DurableShuffle:
         With `n=None` and no columns it explains `durable(df)`.
         """
         if n is None and not cols:
-            return self._runner.explain(StageRequest(df, name or "durable", None, ()))
+            return self._runner.explain(StageRequest(df, _label(name, "durable"), None, ()))
         return self._runner.explain(self._repartition_request(df, n, cols, name))
 
     def report(self) -> Report:
@@ -335,7 +335,11 @@ class DurableShuffle:
             cols, n = (cast("str | Column", n), *cols), None
         if n is None:
             n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
-        return StageRequest(df, name or "repartition", n, cols)
+        return StageRequest(df, _label(name, "repartition"), n, cols)
+
+
+def _label(name: str | None, default: str) -> str:
+    return default if name is None else name  # "" is no name, and refused as such
 
 
 def is_column(value: Any) -> bool:

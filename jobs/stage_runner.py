@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-import durable_shuffle
 from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
 from durable_shuffle.jobs.engines import engine_for
 from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
 from durable_shuffle.jobs.stage_request import CheckedRequest, StageRequest, check_request
 from durable_shuffle.jobs.tasks import MapResult, map_function, read_function
+from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (
     Decision,
     Found,
@@ -119,22 +120,15 @@ class StageRunner:
             )
         )
         results: list[MapResult] = []
+        earlier = 0  # producers that committed before the rest was planned again
         seal = read_state(stage).seal
         native = planned.native_exchanges if planned else 0
         if seal is None:
             assert planned is not None  # only a sealed stage is used without a plan
             commits = self._committed(stage, planned.producers)
-            missing = [p for p in range(planned.producers) if p not in commits]
-            function = map_function(
-                StageHandle(self._task_storage, stage.path, stage.describe),
-                producers=planned.producers,
-                settings=self._settings,
-                tries=self._engine.task_tries,
-                version=durable_shuffle.__version__,
-            )
-            label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-            if missing:
-                results = self._engine.run(planned, function, missing, label)
+            stored = len(commits)
+            results = self._write(checked, stage, planned, commits)
+            earlier = len(commits) - stored
             for result in results:
                 commits[result.committed.commit.producer] = result.committed
             self._log.check_owner()
@@ -145,7 +139,7 @@ class StageRunner:
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
             )
-        ran = sum(r.wrote for r in results)
+        ran = earlier + sum(r.wrote for r in results)
         retries = sum(r.tries_before for r in results)
         reruns = count_reruns(stage, seal)
         if isinstance(decision, Resume) or retries:
@@ -177,6 +171,45 @@ class StageRunner:
             seconds=self._clock.monotonic() - start,
         )
         return frame, report
+
+    def _write(
+        self,
+        checked: CheckedRequest,
+        stage: StageHandle,
+        planned: Planned,
+        commits: dict[int, Committed],
+    ) -> list[MapResult]:
+        """Run the producers that are not in `commits`; a second time, if their rows are large.
+
+        Those that committed in the first run are added to `commits`.
+        """
+        try:
+            return self._run_missing(stage, planned, commits, LARGE_BATCH_BYTES)
+        except LargeRowsError:
+            careful = self._plan(checked, planned.conf, large_rows=True)
+            commits.update(self._committed(stage, planned.producers))
+            return self._run_missing(stage, careful, commits, None)
+
+    def _run_missing(
+        self,
+        stage: StageHandle,
+        planned: Planned,
+        commits: Mapping[int, Committed],
+        max_batch_bytes: int | None,
+    ) -> list[MapResult]:
+        missing = [p for p in range(planned.producers) if p not in commits]
+        if not missing:
+            return []
+        function = map_function(
+            StageHandle(self._task_storage, stage.path, stage.describe),
+            producers=planned.producers,
+            settings=self._settings,
+            tries=self._engine.task_tries,
+            code=running_code(),
+            max_batch_bytes=max_batch_bytes,
+        )
+        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
+        return self._engine.run(planned, function, missing, label)
 
     def _stored(self, checked: CheckedRequest, identity: StageIdentity) -> StageHandle | None:
         path = self._log.state.stages.get((checked.name, identity.fingerprint))
@@ -222,8 +255,10 @@ class StageRunner:
         stored = open_stage(self._storage, others[-1]).describe.components
         return explain_miss(identity.components, stored)
 
-    def _plan(self, checked: CheckedRequest, conf: Mapping[str, str]) -> Planned:
-        return self._engine.plan(checked.df, checked.cols, checked.n, conf)
+    def _plan(
+        self, checked: CheckedRequest, conf: Mapping[str, str], *, large_rows: bool = False
+    ) -> Planned:
+        return self._engine.plan(checked.df, checked.cols, checked.n, conf, large_rows=large_rows)
 
     def _describe(
         self, checked: CheckedRequest, identity: StageIdentity, planned: Planned
@@ -272,7 +307,7 @@ class StageRunner:
                 StageHandle(self._task_storage, stage.path, stage.describe),
                 seal,
                 settings=self._settings,
-                version=durable_shuffle.__version__,
+                code=running_code(),
             ),
             partitions=stage.describe.partitions,
             hashed_by=stage.describe.keys,

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-import durable_shuffle
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.transfer import LargeRowsError
+from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -55,27 +57,40 @@ class MapResult:
     """How often Spark had started this task before."""
 
 
-def check_version(expected: str) -> None:
-    """Refuse to work with another version of this library than the driver's."""
-    if durable_shuffle.__version__ != expected:
+def check_code(expected: str) -> None:
+    """Refuse to work with other code of this library than the driver's.
+
+    Args:
+        expected: `running_code()` of the driver.
+    """
+    if running_code() != expected:
         raise IncompatibleError(
-            f"executor has durable-shuffle {durable_shuffle.__version__}, the driver "
-            f"{expected}: install the same version on both"
+            f"this executor runs durable-shuffle {running_code()}, its driver {expected} (version "
+            "and digest of the code): install the same on both, and start a new Spark application "
+            "after a change"
         )
 
 
 def map_function(
-    stage: StageHandle, *, producers: int, settings: Settings, tries: int, version: str
+    stage: StageHandle,
+    *,
+    producers: int,
+    settings: Settings,
+    tries: int,
+    code: str,
+    max_batch_bytes: int | None = None,
 ) -> ArrowFunction:
     """Return the `mapInArrow` function that writes its partition as one producer.
 
     Args:
         producers: M; 0 if the driver learns it only from the results.
         tries: how often Spark runs a failing task.
+        max_batch_bytes: a larger batch ends the task, which then reports LargeRowsError.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield run_map_task(stage, batches, producers, settings, tries, version)
+        checked = batches if max_batch_bytes is None else _limited(batches, max_batch_bytes)
+        yield run_map_task(stage, checked, producers, settings, tries, code)
 
     return write
 
@@ -86,19 +101,20 @@ def run_map_task(
     producers: int,
     settings: Settings,
     tries: int,
-    version: str,
+    code: str,
 ) -> pa.RecordBatch:
     """Write one producer's output; the body of `map_function`."""
     context = TaskContext.get()
     if context is None:
         raise IncompatibleError("map tasks run inside Spark tasks only")
+    quicken_worker()
     producer = context.partitionId()
     clock = SystemClock()
     start = clock.monotonic()
     counting = CountingStorage(stage.storage)
     counted = StageHandle(counting, stage.path, stage.describe)
     try:
-        check_version(version)
+        check_code(code)
         result = run_producer(
             counted,
             producer,
@@ -111,9 +127,16 @@ def run_map_task(
         if context.attemptNumber() + 1 < tries:
             raise
         return _row(context, None, counting, clock.monotonic() - start, e)
-    except DurableShuffleError as e:
+    except (DurableShuffleError, LargeRowsError) as e:
         return _row(context, None, counting, clock.monotonic() - start, e)
     return _row(context, result, counting, clock.monotonic() - start, None)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.nbytes > max_bytes:
+            raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
+        yield batch
 
 
 def _with_ids(
@@ -140,7 +163,7 @@ def _row(
     result: ProducerResult | None,
     storage: CountingStorage,
     seconds: float,
-    error: DurableShuffleError | None,
+    error: DurableShuffleError | LargeRowsError | None,
 ) -> pa.RecordBatch:
     commit = None if result is None else PRODUCER_RECORDS.encode(result.committed.commit)
     values: dict[str, tuple[object, pa.DataType]] = {
@@ -167,7 +190,10 @@ def map_result(row: dict[str, object]) -> MapResult:
 
     Raises:
         DurableShuffleError: the error that the task met.
+        LargeRowsError: the task was handed too large a batch.
     """
+    if row["error"] == LargeRowsError.__name__:
+        raise LargeRowsError(row["message"])
     if row["error"] is not None:
         kind = getattr(errors, str(row["error"]), errors.CorruptDataError)
         raise kind(f"producer {row['producer']}: {row['message']}")
@@ -190,12 +216,13 @@ def map_result(row: dict[str, object]) -> MapResult:
 
 
 def read_function(
-    stage: StageHandle, seal: Seal, *, settings: Settings, version: str
+    stage: StageHandle, seal: Seal, *, settings: Settings, code: str
 ) -> ArrowFunction:
     """Return the `mapInArrow` function that yields the subpartitions whose numbers it is given."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        check_version(version)
+        quicken_worker()
+        check_code(code)
         for batch in batches:
             for subpartition in batch.column(0).to_pylist():
                 rows = read_subpartition(stage, seal, subpartition, settings)

@@ -1,7 +1,8 @@
 """Run the long test families one by one, resume where a run stopped, write docs/soak.md.
 
-A family that passed at the current commit is not run again (`--fresh` forgets that). State is kept
-in .soak/state.json; the seed of each run is printed and kept, so that a failure replays with
+A family that passed at the current commit is not run again (`--fresh` forgets that). The page keeps
+the last result of every family that still exists, with the commit it ran at. State is kept in
+.soak/state.json; the seed of each run is printed and kept, so that a failure replays with
 DURABLE_SHUFFLE_SEED.
 """
 
@@ -34,7 +35,7 @@ def commit() -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout[:12]
 
 
-def run(node: str) -> dict[str, object]:
+def run(node: str, at: str) -> dict[str, object]:
     """Run one family and return what came of it."""
     env = {**os.environ, "HYPOTHESIS_PROFILE": "soak"}
     command = [sys.executable, "-m", "pytest", "-m", "soak", "--timeout=0", "-q", node]
@@ -45,25 +46,30 @@ def run(node: str) -> dict[str, object]:
         sys.stdout.write(done.stdout[-8000:])
     return {
         "passed": done.returncode == 0,
+        "commit": at,
         "seconds": round(time.monotonic() - start, 1),
         "seed": seed[1] if seed else "",
         "day": datetime.now(UTC).date().isoformat(),
     }
 
 
-def write_result(results: dict[str, dict[str, object]], at: str) -> None:
+def write_result(results: dict[str, dict[str, object]]) -> None:
     """Write the result page."""
     lines = [
         "# Soak results",
         "",
-        f"Written by `make soak` at commit `{at}`. One row per long test family.",
+        "Written by `make soak`. One row per long test family: its last run. Seconds are those of",
+        "a shared machine with 2 cores.",
         "",
-        "| family | result | seconds | seed | day |",
-        "|---|---|---|---|---|",
+        "| family | result | seconds | seed | commit | day |",
+        "|---|---|---|---|---|---|",
     ]
     for node, r in sorted(results.items()):
         verdict = "passed" if r["passed"] else "FAILED"
-        lines.append(f"| `{node}` | {verdict} | {r['seconds']} | {r['seed']} | {r['day']} |")
+        lines.append(
+            f"| `{node}` | {verdict} | {r['seconds']} | {r['seed']} "
+            f"| `{r['commit']}` | {r['day']} |"
+        )
     RESULT.write_text("\n".join(lines) + "\n")
 
 
@@ -74,18 +80,19 @@ def main() -> int:
     parser.add_argument("-k", default="", help="only families whose id contains this")
     options = parser.parse_args()
     at = commit()
-    state = json.loads(STATE.read_text()) if STATE.exists() and not options.fresh else {}
-    results = state.get("results", {}) if state.get("commit") == at else {}
+    results = json.loads(STATE.read_text()) if STATE.exists() and not options.fresh else {}
     STATE.parent.mkdir(exist_ok=True)
-    wanted = [n for n in families() if options.k in n]
+    existing = families()
+    results = {node: r for node, r in results.items() if node in existing}
+    wanted = [node for node in existing if options.k in node]
     for i, node in enumerate(wanted, 1):
-        if results.get(node, {}).get("passed"):
+        if results.get(node, {}).get("passed") and results[node]["commit"] == at:
             continue
         sys.stdout.write(f"[{i}/{len(wanted)}] {node}\n")
         sys.stdout.flush()
-        results[node] = run(node)
-        STATE.write_text(json.dumps({"commit": at, "results": results}, indent=1))
-        write_result(results, at)
+        results[node] = run(node, at)
+        STATE.write_text(json.dumps(results, indent=1))
+        write_result(results)
     return int(any(not r["passed"] for r in results.values()))
 
 

@@ -41,6 +41,8 @@ _ARROW_ERRORS = (
 _STREAM_BYTES = 256 * 1024
 # more than the metadata of some hundred columns
 _EXCESS_BYTES = 64 * 1024
+# schema, and what compression adds to buffers that it cannot make shorter
+_SPARE_BYTES = 64 * 1024
 _PREFIX_BYTES = 8  # of a message: ffffffff, then the length of its metadata
 
 
@@ -156,23 +158,50 @@ def schema_from_bytes(data: Bytes) -> pa.Schema:
 def _messages(
     slices: Iterator[pa.RecordBatch], empty: pa.RecordBatch, options: pa.ipc.IpcWriteOptions
 ) -> Iterator[memoryview]:
-    """Yield the messages of `slices`; a stream is used for some of them, then replaced."""
-    left = True
-    while left:
+    """Yield the messages of `slices`; some of them share a stream, then it is replaced."""
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for part in slices:
+        group.append(part)
+        size += pa.ipc.get_record_batch_size(part)
+        if size >= _STREAM_BYTES:
+            yield from _stream([empty, *group], options, size)
+            group, size = [], 0
+    if group:
+        yield from _stream([empty, *group], options, size)
+
+
+def _stream(
+    batches: Sequence[pa.RecordBatch], options: pa.ipc.IpcWriteOptions, size: int
+) -> Iterator[memoryview]:
+    """Yield the messages of all batches but the first, which goes with the schema.
+
+    They are written into memory that does not move: growing costs a tenth of the encoding. Codecs
+    make next to nothing longer; what is longer after all is written once more, into memory that
+    grows.
+    """
+    memory = pa.allocate_buffer(size + size // 64 + _SPARE_BYTES)
+    try:
+        edges = _write(pa.FixedSizeBufferWriter(memory), batches, options)
+    except OSError:
         sink = pa.BufferOutputStream()
-        writer = pa.ipc.new_stream(sink, empty.schema, options=options)
-        writer.write_batch(empty)  # the schema comes with the first batch: one nobody keeps
-        edges = [sink.tell()]
-        while edges[-1] < _STREAM_BYTES and left:
-            part = next(slices, None)
-            if part is None:
-                left = False
-            else:
-                writer.write_batch(part)
-                edges.append(sink.tell())
-        stream = memoryview(sink.getvalue())
-        for start, end in pairwise(edges):
-            yield stream[start:end]
+        edges = _write(sink, batches, options)
+        memory = sink.getvalue()
+    stream = memoryview(memory).toreadonly().cast("B")
+    for start, end in pairwise(edges):
+        yield stream[start:end]
+
+
+def _write(
+    sink: pa.NativeFile, batches: Sequence[pa.RecordBatch], options: pa.ipc.IpcWriteOptions
+) -> list[int]:
+    """Return where the message of each batch ends."""
+    writer = pa.ipc.new_stream(sink, batches[0].schema, options=options)
+    edges = []
+    for batch in batches:
+        writer.write_batch(batch)
+        edges.append(sink.tell())
+    return edges
 
 
 def _slices(batch: pa.RecordBatch, bounds: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:

@@ -170,3 +170,11 @@ def test_extras_that_messages_name_exist() -> None:
             named |= set(re.findall(r'extra="([a-z0-9]+)"', path.read_text()))
     assert named
     assert named <= set(project["optional-dependencies"])
+
+
+def test_spark_extra_brings_what_arrow_functions_need() -> None:
+    """PySpark does not install pandas and refuses mapInArrow without it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = " ".join(project["optional-dependencies"]["spark"])
+    assert "pyspark" in wanted
+    assert "pandas" in wanted

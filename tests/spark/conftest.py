@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from identity_plans import write_table
+from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.faults import end_session
+from durable_shuffle.jobs.demo.faults import end_session
 from durable_shuffle.shuffle import open_storage
 from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.testing.flaky_storage import install
@@ -79,6 +80,12 @@ def spark() -> Iterator[SparkSession]:
 def session(spark: SparkSession) -> SparkSession:
     """A session of its own on the same context: what a test sets stays with that test."""
     return spark.newSession()
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A small Parquet table."""
+    return spark.read.parquet(write_table(tmp_path / "t"))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import durable_shuffle
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.consume_task import (
@@ -19,6 +18,7 @@ from durable_shuffle.jobs.consume_task import (
     consume_function,
     consume_result,
 )
+from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,
@@ -175,7 +175,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
         settings=Settings(),
         tries=1,
         patience_seconds=120,
-        version=durable_shuffle.__version__,
+        code=running_code(),
     )
     # two tasks that both are the one of subpartition 0, as a speculative copy would be
     rows = engine.run_numbered(consume_function(spec, (0, 0)), 2, RESULT_SCHEMA, "twins")

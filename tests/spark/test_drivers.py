@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import durable_shuffle
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.local_cluster import cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
+from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.tasks import map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.layout import StagePath
@@ -244,10 +244,10 @@ def test_twin_of_a_producer_returns_the_winners_result(
         producers=2,
         settings=Settings(),
         tries=1,
-        version=durable_shuffle.__version__,
+        code=running_code(),
     )
     met = df.mapInArrow(meet, "k long, v long")
-    planned = engine.plan(met, ("k",), 3, engine.planning_settings())
+    planned = engine.plan(met, ("k",), 3, engine.planning_settings(), large_rows=False)
     results = engine.run(planned, function, [1, 1], "twins")
     assert len({result.committed.commit.record_id for result in results}) == 1
     assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]

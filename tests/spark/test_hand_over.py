@@ -1,0 +1,72 @@
+"""What reaches Python workers: this very code once per application, rows in batches of any size."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs import ship as ship_module
+from durable_shuffle.jobs import stage_runner
+from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.running_code import code_in, running_code
+from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, ROWS_PER_BATCH
+from durable_shuffle.serialization.errors import IncompatibleError
+
+pytestmark = pytest.mark.spark
+ROW_BYTES = 20_000
+
+
+def test_first_archive_stays(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls in an application add no second archive."""
+    ship_module.ship(session)
+
+    def never(folder: Path) -> Path:
+        raise AssertionError(f"made again in {folder}")
+
+    monkeypatch.setattr(ship_module, "make_archive", never)
+    ship_module.ship(session)
+    archives = [code_in(f) for f in session.sparkContext.listFiles if code_in(f)]
+    assert archives == [running_code()]
+
+
+def test_tasks_refuse_to_run_other_code(
+    session: SparkSession, shuffle: DurableShuffle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Map and reading tasks compare digests, not versions."""
+    stored = shuffle.repartition(session.range(10), 2, "id")
+    other = f"{running_code()[:-1]}x"
+    monkeypatch.setattr(stage_runner, "running_code", lambda: other)
+    with pytest.raises(IncompatibleError, match=other):
+        shuffle.repartition(session.range(11), 2, "id")
+    with pytest.raises(PythonException, match=f"IncompatibleError(.|\n)*{other}"):
+        shuffle.repartition(session.range(10), 2, "id").count()
+    assert stored.count() == 10
+
+
+def test_long_strings_travel_in_limited_batches(
+    session: SparkSession, shuffle: DurableShuffle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a producer that meets too large a batch is planned again, once, under Spark's limit."""
+    assert ROW_BYTES * ROWS_PER_BATCH > LARGE_BATCH_BYTES
+    plans: list[bool] = []
+    plan = ClassicEngine.plan
+
+    def spy(*args: object, large_rows: bool, **kwargs: object) -> Planned:
+        plans.append(large_rows)
+        return plan(*args, large_rows=large_rows, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ClassicEngine, "plan", spy)
+    rows = 2 * ROWS_PER_BATCH
+    # producer 0 has short strings and commits at once, producer 1 long ones
+    text = F.repeat(F.lit("x"), F.when(F.col("id") < rows, 1).otherwise(ROW_BYTES))
+    df = session.range(0, 2 * rows, 1, 2).withColumn("text", text)
+    stored = shuffle.repartition(df, 4, "id")
+    found = stored.agg(F.count("*"), F.sum("id"), F.sum(F.length("text"))).first()
+    assert found == (2 * rows, rows * (2 * rows - 1), rows * (1 + ROW_BYTES))
+    assert plans == [False, True]
+    report = shuffle.report().stages[-1]
+    assert (report.producers, report.producers_run, report.producers_rerun) == (2, 2, 0)

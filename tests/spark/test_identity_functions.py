@@ -1,0 +1,141 @@
+"""Identity of code that plans call, and what cannot be recognised in another run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from identity_plans import differing, identify, setting, write_table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
+
+pytestmark = pytest.mark.spark
+
+
+def shifted(amount: int) -> Callable[[int], int]:
+    """A function with a closure."""
+    return lambda x: x + amount
+
+
+def test_python_functions_count(table: DataFrame) -> None:
+    """Body and closure of plain, pandas and Arrow functions count, as aspect "functions"."""
+
+    def plain(function: Callable[[int], int]) -> DataFrame:
+        return table.select(F.udf(function, "long")("id").alias("x"))
+
+    assert differing(plain(shifted(1)), plain(shifted(1))) == set()
+    assert differing(plain(shifted(1)), plain(shifted(2))) == {"functions"}
+    assert differing(plain(lambda x: x + 1), plain(lambda x: x - 1)) == {"functions"}
+
+    def arrow(skip: int) -> DataFrame:
+        def work(batches: Any) -> Any:
+            for batch in batches:
+                yield batch.slice(skip)
+
+        return table.mapInArrow(work, table.schema)
+
+    assert differing(arrow(1), arrow(1)) == set()
+    assert differing(arrow(1), arrow(2)) == {"functions"}
+    swapped = [
+        table.select(F.udf(f, "long")("id").alias("x"), F.udf(g, "long")("id").alias("y"))
+        for f, g in ((shifted(1), shifted(2)), (shifted(2), shifted(1)))
+    ]
+    assert differing(*swapped) == {"functions"}
+
+
+def test_broadcast_in_a_function_counts(spark: SparkSession, table: DataFrame) -> None:
+    """A broadcast variable counts by its value, not by its id."""
+
+    def use(value: int) -> DataFrame:
+        held = spark.sparkContext.broadcast([value])
+        return table.select(F.udf(lambda x: x + held.value[0], "long")("id").alias("x"))
+
+    assert differing(use(1), use(1)) == set()
+    assert differing(use(1), use(2)) == {"functions"}
+
+
+@pytest.mark.parametrize("expression", ["current_timestamp()", "now()", "current_date()"])
+def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
+    """A plan that asks for the time means something else in every run."""
+    (reason,) = identify(table.selectExpr("id", f"{expression} as t")).unresolved
+    assert "another" in reason
+    nested = table.filter(f"id in (select 1 where {expression} is not null)")
+    assert identify(nested).unresolved
+
+
+class Generated(DataSource):
+    """A source that is not made of files."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "identity_generated"
+
+    def schema(self) -> str:
+        return "id long"
+
+    def reader(self, schema: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
+    """A data source that is not made of files is unresolved by name, also inside a join."""
+    session.dataSource.register(Generated)
+    source = session.read.format("identity_generated").load()
+    (reason,) = identify(source).unresolved
+    assert "identity_generated" in reason
+    files = session.read.parquet(write_table(tmp_path / "t"))
+    assert identify(files.join(source, "id")).unresolved == (reason,)
+
+
+def test_unpicklable_variable_of_a_function_is_named(table: DataFrame) -> None:
+    """A function whose variable refuses to be recognised says which one."""
+
+    class Odd:
+        def __init__(self) -> None:
+            self.refuse = False
+
+        def __reduce__(self) -> Any:
+            if self.refuse:
+                raise TypeError("no second time")
+            return (_odd, (Odd,))
+
+    odd = Odd()
+    df = table.select(F.udf(lambda x: x + len(str(odd)), "long")("id"))
+    (reason,) = identify(df).unresolved
+    assert "odd" in reason
+    assert "no second time" in reason
+
+
+def _odd(kind: Any) -> Any:
+    made = kind()
+    made.refuse = True
+    return made
+
+
+def test_instability_below_an_exchange_is_named(spark: SparkSession, table: DataFrame) -> None:
+    """Random values, choices by arrival and functions declared so count only below an exchange."""
+    chance = F.udf(lambda x: x, "long").asNondeterministic()
+
+    def found(df: DataFrame) -> tuple[str, ...]:
+        return identify(df).unstable_below_exchange
+
+    def with_rand(df: DataFrame) -> DataFrame:
+        return df.withColumn("r", F.rand(7))
+
+    assert found(table.groupBy("k").count()) == ()
+    assert found(with_rand(table)) == ()
+    assert found(with_rand(table.groupBy("k").count())) == ()
+    assert found(with_rand(table).groupBy("r").count()) == ("rand",)
+    assert found(with_rand(table).repartition(3, "k")) == ("rand",)
+    assert found(table.repartition(3, F.expr("uuid()"))) == ("uuid",)
+    assert found(table.select(chance("id").alias("x")).distinct()) == ("<lambda>",)
+    assert found(table.limit(3).repartition(3, "k")) == ("GlobalLimit",)
+    assert found(table.groupBy("k").agg(F.first("id"))) == ()
+    assert found(table.groupBy("k").agg(F.first("id").alias("x")).groupBy("x").count()) == (
+        "first",
+    )
+    small = with_rand(table).filter("r < 0.5").select("k")
+    assert found(table.join(F.broadcast(small), "k")) == ("rand",)
+    with setting(spark, adaptive__enabled="false"):
+        assert found(with_rand(table).groupBy("r").count()) == ("rand",)

@@ -1,0 +1,200 @@
+"""Identity of what a plan reads: files, rows, stages below, and how files are split."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from identity_plans import ASPECTS, differing, identify, resolved, setting, write_table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.splits import SPLIT_SETTINGS, identify_splits, split_settings
+
+pytestmark = pytest.mark.spark
+HOUR_NS = 3_600_000_000_000
+
+
+def test_files_count(spark: SparkSession, tmp_path: Path) -> None:
+    """A rewritten, added or renamed file is another input, a fresh listing of the same is not."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    part = folder / "part-0.txt"
+    part.write_text("one")
+    before = spark.read.text(str(folder))
+    assert differing(before, spark.read.text(str(folder))) == set()
+    first = resolved(before)
+    seen = {first["files"]}
+
+    def now() -> None:
+        components = resolved(spark.read.text(str(folder)))
+        assert {**components, "files": first["files"]} == first
+        assert components["files"] not in seen
+        seen.add(components["files"])
+
+    later = part.stat().st_mtime_ns + HOUR_NS
+    part.write_text("two")  # as long as before: only the time tells
+    os.utime(part, ns=(later, later))
+    now()
+    part.write_text("three")
+    os.utime(part, ns=(later, later))  # only the length tells
+    now()
+    (folder / "part-1.txt").write_text("more")
+    now()
+    part.rename(folder / "part-9.txt")
+    now()
+    (folder / "part-9.txt").unlink()
+    now()
+
+
+def test_reader_options_count_but_not_credentials(spark: SparkSession, tmp_path: Path) -> None:
+    """An option that changes parsing counts; a rotated secret does not, nor does it show."""
+    (tmp_path / "x.csv").write_text("a,b\n1;2,3\n")
+
+    def read(**options: str) -> DataFrame:
+        reader = spark.read.schema("a string, b string").options(**options)
+        return reader.csv(str(tmp_path / "x.csv"))
+
+    assert differing(read(), read(sep=";")) == {"plan"}
+    assert differing(read(header="true"), read(HEADER="true")) == set()
+    one, two = ({"fs.s3a.secret.key": secret} for secret in ("first-secret", "second-secret"))
+    assert differing(read(**one), read(**two)) == set()
+    assert "first-secret" not in repr(identify(read(**one)))
+
+
+def test_partitioned_and_v2_files_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Partition folders count by value, and the newer file sources list the same files."""
+    for value in (1, 2):
+        write_table(tmp_path / f"t/p={value}", files=1)
+    read = spark.read.parquet(str(tmp_path / "t"))
+    with setting(spark, sources__useV1SourceList=""):
+        newer = resolved(spark.read.parquet(str(tmp_path / "t")))
+    assert newer["files"] == resolved(read)["files"]
+    (tmp_path / "t/p=2").rename(tmp_path / "t/p=3")
+    assert differing(read, spark.read.parquet(str(tmp_path / "t"))) == {"files"}
+
+
+ROWS: list[dict[str, list[object]]] = [
+    {"k": [1, 2], "v": ["a", None]},
+    {"k": [1, 2], "v": ["a", ""]},
+    {"k": [1, 2], "v": ["a", "null"]},
+    {"k": [1, 2], "v": ["a", "None"]},
+    {"k": [2, 1], "v": ["a", None]},
+    {"k": [1, None], "v": ["a", None]},
+    {"k": [1, 0], "v": ["a", None]},
+    {"k": [1], "v": ["a"]},
+    {"k": [1, 2, 2], "v": ["a", None, None]},
+]
+
+
+def test_local_rows_count(spark: SparkSession) -> None:
+    """Contents of local relations count exactly: nulls, empty strings, order, number."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    made = [resolved(spark.createDataFrame(pa.table(rows, schema))) for rows in ROWS]
+    again = [resolved(spark.createDataFrame(pa.table(rows, schema))) for rows in ROWS]
+    assert made == again
+    assert len({components["rows"] for components in made}) == len(ROWS)
+    assert len({components["plan"] for components in made}) == 1
+    one = spark.sql("select * from values ('a', null), ('b', 'x'), (null, null) as t(a, b)")
+    two = spark.sql("select * from values ('a', 'null'), ('b', 'x'), (null, null) as t(a, b)")
+    assert differing(one, two) == {"rows"}
+
+
+def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
+    """An RDD scan is the stage that it reads, or it cannot be recognised."""
+    df = spark.createDataFrame([(1, "a")], ["k", "v"]).filter("k > 0")
+    (reason,) = identify(df).unresolved
+    assert "RDD scan (k, v)" in reason
+    asked: list[int] = []
+
+    def stage(name: str) -> PlanIdentity:
+        def of(rdd: int) -> str:
+            asked.append(rdd)
+            return name
+
+        return identify_plan(df, of)
+
+    one, again, two = stage("aa"), stage("aa"), stage("bb")
+    assert one == again
+    assert one.unresolved == ()
+    changed = {aspect for aspect in ASPECTS if one.components[aspect] != two.components[aspect]}
+    assert changed == {"stages_below"}
+    scan = df._jdf.queryExecution().analyzed().child()
+    while "LogicalRDD" not in scan.getClass().getName():
+        scan = scan.child()
+    assert set(asked) == {scan.rdd().id()}
+
+
+def test_cached_data_frame_is_unresolved(spark: SparkSession) -> None:
+    """What was cached meanwhile is read from the cache, also by a data frame made before."""
+    below = spark.range(3).filter("id > 0")
+    above = below.select((F.col("id") * 2).alias("x"))
+    assert identify(above).unresolved == ()
+    below.cache()
+    try:
+        (reason,) = identify(above).unresolved
+    finally:
+        below.unpersist()
+    assert "cached" in reason
+    assert identify(above).unresolved == ()
+
+
+def test_splits_show_bounds_and_shape(spark: SparkSession, tmp_path: Path) -> None:
+    """Other split bounds differ with an equal number of partitions; so do other operators."""
+    folder = write_table(tmp_path / "t", files=1)
+    size = (tmp_path / "t/part-0.parquet").stat().st_size
+
+    def cut(limit: int) -> tuple[int, str]:
+        values = {"files__maxPartitionBytes": str(limit), "files__openCostInBytes": "0"}
+        with setting(spark, adaptive__enabled="false", **values):
+            df = spark.read.parquet(folder)
+            return df.rdd.getNumPartitions(), identify_splits(df)
+
+    whole, again = cut(size), cut(size)
+    assert whole == again
+    thirds, other = cut(size * 2 // 5), cut(size * 3 // 7)
+    assert thirds[0] == other[0] == 3
+    assert thirds[1] != other[1]
+    with setting(spark, adaptive__enabled="false"):
+        left = spark.read.parquet(folder)
+        small = left.groupBy("k").count()
+        by_hash = identify_splits(left.join(small, "k"))
+        with setting(spark, autoBroadcastJoinThreshold="-1"):
+            assert identify_splits(left.join(small, "k")) != by_hash
+        ranges = [spark.range(0, 10, 1, 2), spark.range(0, 10, 1, 3), spark.range(0, 11, 1, 2)]
+        assert len({identify_splits(df) for df in ranges}) == 3
+        assert identify_splits(spark.range(0, 10, 1, 2)) == identify_splits(ranges[0])
+
+
+def test_splits_of_pruned_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """A scan pruned by a subquery shows the splits that are left, and the query still runs."""
+    for value in (1, 2, 3):
+        write_table(tmp_path / f"t/p={value}", files=1)
+    with setting(spark, adaptive__enabled="false"):
+        spark.read.parquet(str(tmp_path / "t")).createOrReplaceTempView("identity_parts")
+
+        def pruned(value: int) -> DataFrame:
+            inner = f"select max(id) + 1 from range({value})"
+            return spark.sql(f"select id from identity_parts where p = ({inner})")
+
+        first, second = pruned(1), pruned(2)
+        assert identify_splits(first) != identify_splits(second)
+        assert identify_splits(first) == identify_splits(pruned(1))
+        assert first.count() == second.count() == 10
+
+
+def test_split_settings_are_effective_values(spark: SparkSession) -> None:
+    """Defaults that depend on the cores are resolved; set values win."""
+    found = split_settings(spark)
+    assert set(found) <= set(SPLIT_SETTINGS)
+    assert found["spark.sql.files.minPartitionNum"] == "2"
+    assert found["spark.sql.leafNodeDefaultParallelism"] == "2"
+    assert found["spark.sql.shuffle.partitions"] == "8"
+    assert found["spark.sql.files.maxPartitionBytes"].startswith("134217728")
+    with setting(spark, leafNodeDefaultParallelism="5"):
+        assert split_settings(spark)["spark.sql.files.minPartitionNum"] == "5"
+    with setting(spark, files__minPartitionNum="7"):
+        found = split_settings(spark)
+    assert found["spark.sql.files.minPartitionNum"] == "7"
+    assert found["spark.sql.leafNodeDefaultParallelism"] == "2"

@@ -38,6 +38,7 @@ RESULT_SCHEMA = (
     "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Produce = Callable[[StageHandle, int, str], ProducerResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,28 @@ def map_function(
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield run_map_task(stage, batches, producers, settings, tries, version)
+        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            return run_producer(
+                counted,
+                producer,
+                _with_ids(stage, producer, batches),
+                attempt=attempt,
+                producers=producers,
+                settings=settings,
+            )
+
+        yield run_map_task(stage, produce, tries, version)
 
     return write
 
 
-def run_map_task(
-    stage: StageHandle,
-    batches: Iterator[pa.RecordBatch],
-    producers: int,
-    settings: Settings,
-    tries: int,
-    version: str,
-) -> pa.RecordBatch:
-    """Write one producer's output; the body of `map_function`."""
+def run_map_task(stage: StageHandle, produce: Produce, tries: int, version: str) -> pa.RecordBatch:
+    """Write one producer's output; the body of every map task.
+
+    Args:
+        produce: writes and commits, given the stage on a storage that counts requests, the
+            producer's number and the id of this attempt.
+    """
     context = TaskContext.get()
     if context is None:
         raise IncompatibleError("map tasks run inside Spark tasks only")
@@ -99,14 +108,7 @@ def run_map_task(
     counted = StageHandle(counting, stage.path, stage.describe)
     try:
         check_version(version)
-        result = run_producer(
-            counted,
-            producer,
-            _with_ids(stage, producer, batches),
-            attempt=RandomIds().new_id(),
-            producers=producers,
-            settings=settings,
-        )
+        result = produce(counted, producer, RandomIds().new_id())
     except (UnavailableError, OutcomeUnknownError) as e:
         if context.attemptNumber() + 1 < tries:
             raise

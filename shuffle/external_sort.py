@@ -38,7 +38,7 @@ def sorted_batches(
     Raises:
         UnavailableError: rows did not fit and the scratch space cannot be written.
     """
-    levels: list[list[Run]] = [[]]
+    runs = _Runs(order, schema, memory_bytes, scratch)
     try:
         held: list[pa.RecordBatch] = []
         held_bytes = 0
@@ -48,27 +48,76 @@ def sorted_batches(
             held.append(batch)
             held_bytes += batch.nbytes
             if held_bytes >= memory_bytes:
-                _add_run(levels, _sorted(held, order), order, schema, memory_bytes, scratch)
+                runs.add(_sorted(held, order))
                 held_bytes = 0
         last = _sorted(held, order) if held else None
-        if not any(levels):
+        if not runs.any:
             if last is not None:
                 yield from slices(last, batch_rows)
             return
         if last is not None:
-            _add_run(levels, last, order, schema, memory_bytes, scratch)
-        # runs of higher levels hold earlier rows
-        remaining = [run for level in reversed(levels) for run in level]
-        levels = [remaining]
-        while len(remaining) > FAN_IN:
-            merged = scratch.write(_merged(remaining[:FAN_IN], order), schema)
-            _close(remaining[:FAN_IN])
-            remaining[:FAN_IN] = [merged]
-        for batch in _merged(remaining, order):
+            runs.add(last)
+            last = None
+        for batch in runs.merged():
             yield from slices(batch, batch_rows)
     finally:
-        for level in levels:
+        runs.close()
+
+
+class _Runs:
+    """Runs on scratch, in levels: each run of a level was merged from FAN_IN of the level below."""
+
+    def __init__(
+        self, order: Order, schema: pa.Schema, memory_bytes: int, scratch: Scratch
+    ) -> None:
+        self._order, self._schema, self._scratch = order, schema, scratch
+        self._head_bytes = max(1, memory_bytes // (2 * FAN_IN))
+        self._head_rows = 0
+        self._levels: list[list[Run]] = [[]]
+
+    @property
+    def any(self) -> bool:
+        """True once something was added."""
+        return any(self._levels)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write sorted rows that come after all added before."""
+        if not self._head_rows:
+            per_row = batch.nbytes / batch.num_rows
+            self._head_rows = max(1, int(self._head_bytes / max(1.0, per_row)))
+        self._levels[0].append(self._written([batch]))
+        at = 0
+        while len(self._levels[at]) == FAN_IN:
+            if at + 1 == len(self._levels):
+                self._levels.append([])
+            merged = self._written(_merged(self._levels[at], self._order))
+            self._levels[at + 1].append(merged)
+            _close(self._levels[at])
+            self._levels[at] = []
+            at += 1
+
+    def merged(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in order."""
+        # runs of higher levels hold earlier rows
+        left = [run for level in reversed(self._levels) for run in level]
+        self._levels = [left]
+        while len(left) > FAN_IN:
+            merged = self._written(_merged(left[:FAN_IN], self._order))
+            _close(left[:FAN_IN])
+            left[:FAN_IN] = [merged]
+        yield from _merged(left, self._order)
+
+    def close(self) -> None:
+        """Give the space back."""
+        for level in self._levels:
             _close(level)
+
+    def _written(self, batches: Iterable[pa.RecordBatch]) -> Run:
+        heads = (head for batch in batches for head in slices(batch, self._head_rows))
+        run = self._scratch.write(heads, self._schema)
+        # many batches came and went: what the allocator keeps of them would add to the next run
+        pa.default_memory_pool().release_unused()
+        return run
 
 
 def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
@@ -76,27 +125,6 @@ def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
     joined = pa.concat_batches(held)
     held.clear()
     return joined.take(pa.array(order(joined)))
-
-
-def _add_run(
-    levels: list[list[Run]],
-    batch: pa.RecordBatch,
-    order: Order,
-    schema: pa.Schema,
-    memory_bytes: int,
-    scratch: Scratch,
-) -> None:
-    head_bytes = max(1, memory_bytes // (2 * FAN_IN))
-    rows = max(1, int(batch.num_rows * head_bytes / max(1, batch.nbytes)))
-    levels[0].append(scratch.write(slices(batch, rows), schema))
-    at = 0
-    while len(levels[at]) == FAN_IN:
-        if at + 1 == len(levels):
-            levels.append([])
-        levels[at + 1].append(scratch.write(_merged(levels[at], order), schema))
-        _close(levels[at])
-        levels[at] = []
-        at += 1
 
 
 def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:

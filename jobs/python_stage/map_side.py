@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
+from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
 from durable_shuffle.jobs.tasks import ArrowFunction, run_map_task
 from durable_shuffle.serialization.arrow_codec import storable_batch, storable_schema
@@ -134,6 +135,8 @@ def python_map_function(
     """Return the `mapInArrow` function that maps its partition and writes it as one producer."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_frugal_memory()
+
         def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
             return run_producer(
                 counted,

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
+from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.tasks import check_version
 from durable_shuffle.recovery.resumable import ResumableRun, is_resumable
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
@@ -60,6 +61,7 @@ class ReduceSide:
         return self.identity
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_frugal_memory()
         check_version(self.version)
         for batch in batches:
             for task in batch.column(0).to_pylist():

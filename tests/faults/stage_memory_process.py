@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from durable_shuffle import Grouped
 from durable_shuffle.jobs.python_stage.map_side import MapSide
+from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.local_storage import LocalStorage
@@ -63,6 +64,7 @@ def main(folder: str, batches: int, kind: str) -> None:
     }
     ids, storage = RandomIds(), LocalStorage(Path(folder))
     stage = new_stage(storage, ids, SCHEMA, partitions=PARTITIONS, compression="none")
+    use_frugal_memory()
     idle = peak_mib()
     side = MapSide(
         feed=lambda given: given,

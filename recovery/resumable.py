@@ -192,7 +192,7 @@ class ResumableRun:
 
     def _await_winner(self) -> ResumeSet | None:
         """Wait until the consumer has finished; None if its log stands still for too long."""
-        log = SlotLog(self.stage.storage, self.path.log_prefix, clock=self.clock)
+        log = SlotLog(self.stage.storage, self.path.log_prefix)
         seen, since = -1, self.clock.monotonic()
         while self.clock.monotonic() - since < self.settings.winner_wait_seconds:
             found = read_resume_set(log)

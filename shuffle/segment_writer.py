@@ -97,12 +97,14 @@ class SegmentWriter:
         """
         if not self._held:
             return pa.RecordBatch.from_pylist([], self._stage.schema), np.zeros(0, dtype=np.uint16)
-        rows = pa.Table.from_batches([b for b, _ in self._held])
-        ids = np.concatenate([i for _, i in self._held])
+        parts = [batch for batch, _ in self._held]
+        ids = np.concatenate([ids for _, ids in self._held])
         self._held, self._held_bytes = [], 0
         order, _ = counting_sort(ids, self._stage.describe.partitions)
-        (batch,) = rows.take(pa.array(order)).combine_chunks().to_batches()
-        del rows
+        if not parts[0].num_columns:  # rows that are nothing but a number
+            return pa.concat_batches(parts), ids[order]
+        (batch,) = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks().to_batches()
+        del parts
         pa.default_memory_pool().release_unused()
         return batch, ids[order]
 

@@ -52,6 +52,9 @@ class ClassicEngine:
         default = "1" if is_local(spark) else "4"
         self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
 
+    def cores(self) -> int:
+        return self._spark.sparkContext.defaultParallelism
+
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
         return narrow_arrow_schema(df.schema)
 

@@ -41,6 +41,9 @@ class ConnectEngine:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
+    def cores(self) -> int:
+        return 0
+
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
         return arrow_schema(df.schema)
 

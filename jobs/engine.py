@@ -44,6 +44,9 @@ class Engine(Protocol):
     task_tries: int
     """How often Spark runs a failing task."""
 
+    def cores(self) -> int:
+        """How many tasks run at once, 0 if that is not known."""
+
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
         """Arrow schema of the rows as Python workers see them, columns named c0, c1, …"""
 

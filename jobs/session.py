@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -16,6 +17,7 @@ from durable_shuffle.jobs.consume import (
     check_consume,
 )
 from durable_shuffle.jobs.preflight import default_url, preflight
+from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.jobs.stage_info import StageInfo, stage_info
@@ -37,7 +39,7 @@ from durable_shuffle.shuffle.stage import open_stage
 Retention = Literal["until_released", "when_consumed"] | timedelta
 
 
-class DurableShuffle:
+class DurableShuffle(PythonStages):
     """Durable stages of one Spark job.
 
     The newest driver of a job wins: creating this object claims the job, and an older driver stops
@@ -108,6 +110,7 @@ class DurableShuffle:
         self._reports: list[StageReport] = []
         self._consumer_reports: list[ConsumerReport] = []
         self._stages_of_frames = StagesOfFrames()
+        self._version, self._results = version, WeakKeyDictionary()
         self._runner = StageRunner(
             spark=spark,
             storage=self._storage,

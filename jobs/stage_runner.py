@@ -1,23 +1,24 @@
-"""One wrapped stage, from the user's DataFrame to the stored one.
+"""One wrapped stage, from what the user asks for to the stored one.
 
-The order of steps is the same on every kind of session: check the request, fingerprint the plan,
-look into the job log, decide (recovery/resume.py), describe or reuse, run what is missing, seal,
-hand the read side back. Every step that changes truth wins a slot first.
+The order of steps is the same for every kind of work and session: fingerprint it, look into the job
+log, decide (recovery/resume.py), describe or reuse, run what is missing, seal, hand the read side
+back. Every step that changes truth wins a slot first.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
+from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.engines import engine_for
 from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.running_code import running_code
-from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
-from durable_shuffle.jobs.stage_request import CheckedRequest, StageRequest, check_request
-from durable_shuffle.jobs.tasks import MapResult, map_function, read_function
+from durable_shuffle.jobs.stage_identity import StageIdentity
+from durable_shuffle.jobs.stage_request import StageRequest, check_request
+from durable_shuffle.jobs.stage_work import FrameWork, StageWork
+from durable_shuffle.jobs.tasks import MapResult
 from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (
     Decision,
@@ -37,7 +38,7 @@ from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
-from durable_shuffle.shuffle.records import Describe, Seal, StageUse
+from durable_shuffle.shuffle.records import Describe, StageUse
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import (
     StageHandle,
@@ -47,6 +48,8 @@ from durable_shuffle.shuffle.stage import (
     seal_stage,
 )
 from durable_shuffle.shuffle.storage import Storage
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +94,28 @@ class StageRunner:
 
     def explain(self, request: StageRequest) -> Explanation:
         """Say what `run` would do."""
-        checked = check_request(request, self._engine)
-        identity = identify_stage(checked, self._engine, self._version, self._ids)
-        stage = self._stored(checked, identity)
-        decision, _ = self._decide(checked, identity, stage, "auto")
+        work = FrameWork(check_request(request, self._engine), self._engine)
+        identity = work.identify(self._version, self._ids)
+        stage = self._stored(work, identity)
+        decision, _ = self._decide(work, identity, stage, "auto")
         return Explanation(
-            checked.name, identity.fingerprint, not isinstance(decision, Fresh), decision.why
+            work.name, identity.fingerprint, not isinstance(decision, Fresh), decision.why
         )
 
     def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
+        return self.run_work(FrameWork(check_request(request, self._engine), self._engine))
+
+    def run_work(self, work: StageWork[R]) -> tuple[R, StageReport]:
+        """Make sure the work is stored and sealed, and return what it reads back as."""
         start, requests = self._clock.monotonic(), self._storage.total
         before = self._storage.retry_counts
-        checked = check_request(request, self._engine)
-        identity = identify_stage(checked, self._engine, self._version, self._ids)
-        stage = self._stored(checked, identity)
-        decision, planned = self._decide(checked, identity, stage, self._policy)
+        identity = work.identify(self._version, self._ids)
+        stage = self._stored(work, identity)
+        decision, planned = self._decide(work, identity, stage, self._policy)
         if isinstance(decision, Fresh) or stage is None:
-            planned = planned or self._plan(checked, self._engine.planning_settings())
-            stage = self._describe(checked, identity, planned)
+            planned = planned or work.plan(work.planning_settings())
+            stage = self._describe(work, identity, planned)
         self._log.append(
             StageUse(
                 self._ids.new_id(),
@@ -127,7 +133,7 @@ class StageRunner:
             assert planned is not None  # only a sealed stage is used without a plan
             commits = self._committed(stage, planned.producers)
             stored = len(commits)
-            results = self._write(checked, stage, planned, commits)
+            results = self._write(work, stage, planned, commits)
             earlier = len(commits) - stored
             for result in results:
                 commits[result.committed.commit.producer] = result.committed
@@ -144,7 +150,7 @@ class StageRunner:
         reruns = count_reruns(stage, seal)
         if isinstance(decision, Resume) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
-        frame = self._read(checked, stage, seal)
+        back = work.read(self._in_tasks(stage), seal, settings=self._settings)
         after = self._storage.retry_counts
         report = StageReport(
             name=stage.path.name,
@@ -170,11 +176,11 @@ class StageRunner:
             retries=retries,
             seconds=self._clock.monotonic() - start,
         )
-        return frame, report
+        return back, report
 
     def _write(
         self,
-        checked: CheckedRequest,
+        work: StageWork[Any],
         stage: StageHandle,
         planned: Planned,
         commits: dict[int, Committed],
@@ -184,14 +190,15 @@ class StageRunner:
         Those that committed in the first run are added to `commits`.
         """
         try:
-            return self._run_missing(stage, planned, commits, LARGE_BATCH_BYTES)
+            return self._run_missing(work, stage, planned, commits, LARGE_BATCH_BYTES)
         except LargeRowsError:
-            careful = self._plan(checked, planned.conf, large_rows=True)
+            careful = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
-            return self._run_missing(stage, careful, commits, None)
+            return self._run_missing(work, stage, careful, commits, None)
 
     def _run_missing(
         self,
+        work: StageWork[Any],
         stage: StageHandle,
         planned: Planned,
         commits: Mapping[int, Committed],
@@ -200,36 +207,37 @@ class StageRunner:
         missing = [p for p in range(planned.producers) if p not in commits]
         if not missing:
             return []
-        function = map_function(
-            StageHandle(self._task_storage, stage.path, stage.describe),
+        function = work.writer(
+            self._in_tasks(stage),
             producers=planned.producers,
             settings=self._settings,
-            tries=self._engine.task_tries,
-            code=running_code(),
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-        return self._engine.run(planned, function, missing, label)
+        return work.run(planned, function, missing, label)
 
-    def _stored(self, checked: CheckedRequest, identity: StageIdentity) -> StageHandle | None:
-        path = self._log.state.stages.get((checked.name, identity.fingerprint))
+    def _in_tasks(self, stage: StageHandle) -> StageHandle:
+        return StageHandle(self._task_storage, stage.path, stage.describe)
+
+    def _stored(self, work: StageWork[Any], identity: StageIdentity) -> StageHandle | None:
+        path = self._log.state.stages.get((work.name, identity.fingerprint))
         return open_stage(self._storage, path) if path else None
 
     def _decide(
         self,
-        checked: CheckedRequest,
+        work: StageWork[Any],
         identity: StageIdentity,
         stage: StageHandle | None,
         policy: ReusePolicy,
     ) -> tuple[Decision, Planned | None]:
         if stage is None:
             wanted = Wanted(None, "", identity.unstable)
-            return decide(wanted, None, policy, self._why_miss(checked, identity)), None
+            return decide(wanted, None, policy, self._why_miss(work, identity)), None
         sealed = read_state(stage).seal is not None
         if sealed or policy == "never":
             found = Found(sealed, None, "", frozenset())
             return decide(Wanted(None, "", identity.unstable), found, policy), None
-        planned = self._plan(checked, stage.describe.planning)
+        planned = work.plan(stage.describe.planning)
         commits = self._committed(stage, stage.describe.producers)
         decision = decide(
             Wanted(planned.producers, planned.splits, identity.unstable),
@@ -243,49 +251,43 @@ class StageRunner:
         )
         return decision, None if isinstance(decision, Fresh) else planned
 
-    def _why_miss(self, checked: CheckedRequest, identity: StageIdentity) -> str:
+    def _why_miss(self, work: StageWork[Any], identity: StageIdentity) -> str:
         if identity.unresolved:
             return (
                 f"cannot be recognised in another run: {'; '.join(identity.unresolved)}; give "
                 "version= to vouch for it"
             )
-        others = [p for p in self._log.state.order if p.name == checked.name]
+        others = [p for p in self._log.state.order if p.name == work.name]
         if not others:
-            return f"the job has no stage named {checked.name!r}"
+            return f"the job has no stage named {work.name!r}"
         stored = open_stage(self._storage, others[-1]).describe.components
         return explain_miss(identity.components, stored)
 
-    def _plan(
-        self, checked: CheckedRequest, conf: Mapping[str, str], *, large_rows: bool = False
-    ) -> Planned:
-        return self._engine.plan(checked.df, checked.cols, checked.n, conf, large_rows=large_rows)
-
     def _describe(
-        self, checked: CheckedRequest, identity: StageIdentity, planned: Planned
+        self, work: StageWork[Any], identity: StageIdentity, planned: Planned
     ) -> StageHandle:
-        partitioner, partitions = checked.partitioner, checked.n
+        shape = work.shape()
+        partitioner, partitions = shape.partitioner, shape.partitions
         if partitions is None:
             partitions = planned.producers
             if partitions == 0:  # an empty plan still reads back as one empty partition
                 partitioner, partitions = "round_robin", 1
-        path = StagePath(
-            self._log.state.job, checked.name, identity.fingerprint, self._ids.new_id()
-        )
+        path = StagePath(self._log.state.job, shape.name, identity.fingerprint, self._ids.new_id())
         describe = Describe(
             record_id=self._ids.new_id(),
             generation=self._log.generation,
             name=path.name,
             fingerprint=path.fingerprint,
             incarnation=path.incarnation,
-            schema=schema_to_bytes(storable_schema(self._engine.arrow_schema(checked.df))),
-            codec="arrow",
+            schema=schema_to_bytes(storable_schema(shape.schema)),
+            codec=shape.codec,
             compression=self._settings.compression,
-            columns=tuple(checked.df.columns),
+            columns=shape.columns,
             producers=planned.producers,
             partitions=partitions,
             writing="batch",
             partitioner=partitioner,
-            keys=checked.key_positions,
+            keys=shape.keys,
             components=identity.components,
             splits=planned.splits,
             planning=planned.conf,
@@ -300,19 +302,3 @@ class StageRunner:
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             found = list(pool.map(read, range(producers)))
         return {p: c for p, c in enumerate(found) if c is not None}
-
-    def _read(self, checked: CheckedRequest, stage: StageHandle, seal: Seal) -> DataFrame:
-        back = ReadBack(
-            function=read_function(
-                StageHandle(self._task_storage, stage.path, stage.describe),
-                seal,
-                settings=self._settings,
-                code=running_code(),
-            ),
-            partitions=stage.describe.partitions,
-            hashed_by=stage.describe.keys,
-            rows=seal.rows,
-            memory_bytes=seal.memory_bytes,
-            fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
-        )
-        return self._engine.read(checked.df, back)

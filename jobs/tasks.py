@@ -40,6 +40,7 @@ RESULT_SCHEMA = (
     "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Produce = Callable[[StageHandle, int, str], ProducerResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +90,28 @@ def map_function(
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        checked = batches if max_batch_bytes is None else _limited(batches, max_batch_bytes)
-        yield run_map_task(stage, checked, producers, settings, tries, code)
+        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            return run_producer(
+                counted,
+                producer,
+                _with_ids(stage, producer, limited(batches, max_batch_bytes)),
+                attempt=attempt,
+                producers=producers,
+                settings=settings,
+            )
+
+        yield run_map_task(stage, produce, tries, code)
 
     return write
 
 
-def run_map_task(
-    stage: StageHandle,
-    batches: Iterator[pa.RecordBatch],
-    producers: int,
-    settings: Settings,
-    tries: int,
-    code: str,
-) -> pa.RecordBatch:
-    """Write one producer's output; the body of `map_function`."""
+def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) -> pa.RecordBatch:
+    """Write one producer's output; the body of every map task.
+
+    Args:
+        produce: writes and commits, given the stage on a storage that counts requests, the
+            producer's number and the id of this attempt.
+    """
     context = TaskContext.get()
     if context is None:
         raise IncompatibleError("map tasks run inside Spark tasks only")
@@ -115,14 +123,7 @@ def run_map_task(
     counted = StageHandle(counting, stage.path, stage.describe)
     try:
         check_code(code)
-        result = run_producer(
-            counted,
-            producer,
-            _with_ids(stage, producer, batches),
-            attempt=RandomIds().new_id(),
-            producers=producers,
-            settings=settings,
-        )
+        result = produce(counted, producer, RandomIds().new_id())
     except (UnavailableError, OutcomeUnknownError) as e:
         if context.attemptNumber() + 1 < tries:
             raise
@@ -132,9 +133,10 @@ def run_map_task(
     return _row(context, result, counting, clock.monotonic() - start, None)
 
 
-def _limited(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; a larger one than `max_bytes` ends the task with LargeRowsError."""
     for batch in batches:
-        if batch.nbytes > max_bytes:
+        if max_bytes is not None and batch.nbytes > max_bytes:
             raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
         yield batch
 

@@ -5,11 +5,13 @@ producer's log makes all of it count, or nothing. Deletes only what can never co
 segments before its COMMIT was ever sent, or after it lost to another's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -49,6 +51,9 @@ class ProducerResult:
     """True if the COMMIT that counts is this attempt's."""
 
 
+W = TypeVar("W", bound=SegmentWriter)
+
+
 def run_producer(
     stage: StageHandle,
     producer: int,
@@ -73,6 +78,35 @@ def run_producer(
         UnavailableError: the storage refused, a full disk for example. Segments stay only if it
             was the commit that was refused; a cleaner finds them.
     """
+
+    def begin(ordinals: npt.NDArray[np.uint64]) -> SegmentWriter:
+        return SegmentWriter(stage, producer, attempt, settings, next_ordinals=ordinals)
+
+    def fill(writer: SegmentWriter) -> None:
+        for batch, ids in checked_batches(stage, batches):
+            writer.add(batch, ids)
+
+    return run_writer(stage, producer, begin, fill, attempt=attempt, producers=producers)
+
+
+def run_writer(
+    stage: StageHandle,
+    producer: int,
+    begin: Callable[[npt.NDArray[np.uint64]], W],
+    fill: Callable[[W], None],
+    *,
+    attempt: str,
+    producers: int,
+) -> ProducerResult:
+    """Write one producer's output and commit it, unless it is committed already.
+
+    Args:
+        begin: makes the writer, given where it advances ordinals; called only if no COMMIT counts.
+        fill: gives the writer all there is; `finish` is called after it.
+
+    Raises:
+        as `run_producer`, and whatever `fill` raises; then nothing was committed.
+    """
     if not 0 <= producer < producers or not is_id(attempt):
         raise InvalidInputError(
             f"a producer must be below M={producers} and its attempt a random id of 32 "
@@ -83,10 +117,9 @@ def run_producer(
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)
-    writer = SegmentWriter(stage, producer, attempt, settings, next_ordinals=ordinals)
+    writer = begin(ordinals)
     try:
-        for batch, ids in checked_batches(stage, batches):
-            writer.add(batch, ids)
+        fill(writer)
         writer.finish()
         commit = Commit(
             record_id=attempt,

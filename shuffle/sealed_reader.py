@@ -102,19 +102,33 @@ def read_subpartition(
         stage.path.segment_key(int(e["producer"]), bytes(e["attempt"]).hex(), int(e["segment"]))
         for e in entries
     ]
-    for at in range(0, len(entries), _RANGES_AT_ONCE):
-        some = entries[at : at + _RANGES_AT_ONCE]
+    for start, end in _together(entries["length"].tolist(), settings.writer_memory_bytes):
+        some = entries[start:end]
         ranges = [
             ByteRange(key, int(e["offset"]), int(e["length"]))
-            for key, e in zip(keys[at:], some, strict=False)
+            for key, e in zip(keys[start:end], some, strict=True)
         ]
         try:
             buffers = stage.storage.read_ranges(ranges)
         except NotFoundError:
             require_seal(stage)  # says "released" if that is why
             raise
-        for range_, entry, data in zip(ranges, some, buffers, strict=True):
+        for n, (range_, entry) in enumerate(zip(ranges, some, strict=True)):
+            data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
             yield from _decode_extent(stage, subpartition, range_, entry, data, settings)
+            del data
+
+
+def _together(lengths: list[int], most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of extents to be read at once: some at a time, and not too many bytes."""
+    start = size = 0
+    for n, length in enumerate(lengths):
+        if n > start and (n - start == _RANGES_AT_ONCE or size + length > most_bytes):
+            yield start, n
+            start, size = n, 0
+        size += length
+    if lengths:
+        yield start, len(lengths)
 
 
 def _decode_extent(

@@ -15,8 +15,9 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import storable_batch
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.serialization.markers import Marker
+from durable_shuffle.shuffle.partitioner import counting_sort
 from durable_shuffle.shuffle.records import SegmentInfo
-from durable_shuffle.shuffle.segments import build_segment
+from durable_shuffle.shuffle.segments import Segment, build_segment
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
@@ -73,13 +74,7 @@ class SegmentWriter:
             self._write(markers)
 
     def _write(self, markers: Sequence[Marker]) -> None:
-        if self._held:
-            batch = pa.concat_batches([b for b, _ in self._held])
-            ids = np.concatenate([i for _, i in self._held])
-        else:
-            batch = pa.RecordBatch.from_pylist([], self._stage.schema)
-            ids = np.zeros(0, dtype=np.uint16)
-        self._held, self._held_bytes = [], 0
+        batch, ids = self._ordered()
         segment = build_segment(
             batch,
             ids,
@@ -93,6 +88,27 @@ class SegmentWriter:
             markers=markers,
             marked=self._stage.subpartitions_of(self._producer).tolist(),
         )
+        self._store(segment)
+
+    def _ordered(self) -> IdBatch:
+        """Return the held rows by partition, and hold them no more.
+
+        They are taken out of their pieces, so that they are in memory twice at most.
+        """
+        if not self._held:
+            return pa.RecordBatch.from_pylist([], self._stage.schema), np.zeros(0, dtype=np.uint16)
+        parts = [batch for batch, _ in self._held]
+        ids = np.concatenate([ids for _, ids in self._held])
+        self._held, self._held_bytes = [], 0
+        order, _ = counting_sort(ids, self._stage.describe.partitions)
+        if not parts[0].num_columns:  # rows that are nothing but a number
+            return pa.concat_batches(parts), ids[order]
+        (batch,) = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks().to_batches()
+        del parts
+        pa.default_memory_pool().release_unused()
+        return batch, ids[order]
+
+    def _store(self, segment: Segment) -> None:
         key = self._stage.path.segment_key(self._producer, self._attempt, self._number)
         self.written_keys.append(key)
         self._stage.storage.put(key, segment.parts)

@@ -49,7 +49,7 @@ def build_segment(
     markers: Sequence[Marker] = (),
     marked: Iterable[int] = (),
 ) -> Segment:
-    """Sort `batch` by partition id and encode it; advances `next_ordinals` in place.
+    """Sort `batch` by partition id, if it is not, and encode it; advances `next_ordinals` in place.
 
     Args:
         ids: one partition id per row, in [0, partitions).
@@ -58,7 +58,7 @@ def build_segment(
     """
     order, counts = counting_sort(ids, partitions)
     present = np.flatnonzero(counts)
-    if len(present) > 1:
+    if len(present) > 1 and (ids[1:] < ids[:-1]).any():
         batch = batch.take(pa.array(order))
     rows_per_frame = max(1, int(frame_bytes * batch.num_rows / max(1, batch.nbytes)))
     bounds: list[tuple[int, int]] = []

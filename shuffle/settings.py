@@ -59,6 +59,27 @@ class Settings:
     """Upper bound of that pause: an idle follower sends one small read per producer in this time,
     and sees what comes after a silence at most this much later."""
 
+    read_together_bytes: int = 16 * _MIB
+    """Uncompressed Arrow bytes that one reduce task reads at least: small neighbouring partitions
+    are read by one task, the reducer called for each. 0: always one partition per task."""
+
+    reduce_memory_bytes: int = 64 * _MIB
+    """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to
+    local scratch space. Its peak is about three times this."""
+
+    ack_rows: int = 1 << 20
+    """A resumable reducer acknowledges after this many rows at the latest: what a crash makes it
+    read again. Each acknowledgement stores its state."""
+
+    ack_seconds: float = 5.0
+    """And after this time, once the batch at hand is done."""
+
+    winner_wait_seconds: float = 60.0
+    """How long a fenced attempt waits without seeing the winner get on, before it takes over."""
+
+    scratch_folder: str | None = None
+    """Local folder for what does not fit into memory; None: the system's for temporary files."""
+
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
@@ -69,6 +90,7 @@ class Settings:
             )
         for name, low in (
             ("writer_memory_bytes", _MIB // 16),
+            ("reduce_memory_bytes", _MIB // 16),
             ("frame_bytes", 1024),
             ("max_frame_bytes", _MIB),
             ("read_batch_rows", 1),
@@ -76,6 +98,8 @@ class Settings:
             ("view_buffer_bytes", 1),
             ("reserve_records", 1),
             ("inline_state_bytes", 0),
+            ("read_together_bytes", 0),
+            ("ack_rows", 1),
             ("control_threads", 1),
         ):
             value = getattr(self, name)
@@ -83,6 +107,10 @@ class Settings:
                 raise InvalidInputError(
                     f"settings.{name} must be an integer of at least {low}, found={value!r}"
                 )
+        for name in ("ack_seconds", "winner_wait_seconds"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not value > 0:
+                raise InvalidInputError(f"settings.{name} must be above 0, found={value!r}")
         if 2 * self.view_buffer_bytes > self.view_memory_bytes:
             raise InvalidInputError(
                 "settings.view_buffer_bytes must be at most half of view_memory_bytes, "

@@ -28,6 +28,7 @@ from durable_shuffle.serialization.frames import (
     frame_size,
 )
 from durable_shuffle.serialization.markers import decode_marker
+from durable_shuffle.serialization.pair_codec import unpack_pairs
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_report import Finding, finding_of
@@ -45,6 +46,7 @@ class SegmentTask:
     """EXTENT entries with rows or markers in this segment."""
     schema: pa.Schema | None
     max_frame_bytes: int
+    kind: FrameKind = FrameKind.ARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,14 @@ def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memor
     if frame.kind is FrameKind.MARKER and frame.rows == 0:
         decode_marker(frame.body, name=task.key)
         return 0
-    if frame.kind is not FrameKind.ARROW or frame.continues:
+    if frame.kind is not task.kind or frame.continues:
         raise CorruptDataError(
-            f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of Arrow batches"
+            f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of {task.kind.name} "
+            "frames"
         )
-    if task.schema is not None:
+    if task.kind is FrameKind.MSGPACK:
+        unpack_pairs(frame.body, frame.rows)
+    elif task.schema is not None:
         batch = decode_batch(frame.body, task.schema)
         if batch.num_rows != frame.rows:
             raise CorruptDataError(f"a frame states {frame.rows} rows, holds {batch.num_rows}")

@@ -17,6 +17,8 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append
@@ -270,6 +272,7 @@ class _Walk:
 
     def _segment_tasks(self) -> Iterator[SegmentTask]:
         schema = self._schema()
+        pairs = self._describe is not None and self._describe.codec == PAIR_CODEC
         for p, key, record in self._counting():
             try:
                 extents = unpack_extents(record.extents, key)
@@ -287,6 +290,7 @@ class _Walk:
                     extents=extents[mine],
                     schema=schema,
                     max_frame_bytes=self._settings.max_frame_bytes,
+                    kind=FrameKind.MSGPACK if pairs else FrameKind.ARROW,
                 )
 
     def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:

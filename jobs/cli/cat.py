@@ -1,5 +1,6 @@
 """`durable-shuffle cat`: the rows of a sealed stage, without Spark."""
 
+import itertools
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
@@ -24,9 +25,12 @@ from durable_shuffle.jobs.cli.rows import (
     column_names,
     csv_line,
     json_line,
+    json_value,
     row_table,
 )
 from durable_shuffle.serialization.decimals import logical_batch
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.shuffle.object_reader import read_pairs
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
@@ -116,6 +120,11 @@ def _rows(stage: StageHandle, partition: int | None, limit: int | None) -> Itera
                 yield logical_batch(batch, stage.schema)
 
     left = limit
+    if stage.describe.codec == PAIR_CODEC:
+        pairs = (pair for k in partitions for pair in read_pairs(stage, seal, k, Settings()))
+        for pair in itertools.islice(pairs, limit):
+            yield [json_value(item) for item in pair]
+        return
     for batch in batches() if left != 0 else ():
         if left is not None:
             batch = batch.slice(0, left)

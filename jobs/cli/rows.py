@@ -31,7 +31,7 @@ def batch_rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
 
 
 def json_value(value: object) -> object:
-    """Return `value` as JSON can hold it: bytes in base64, times in ISO 8601, decimals as text."""
+    """Return `value` as JSON can hold it: bytes in base64, times in ISO 8601, others as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, bytes):
@@ -41,12 +41,10 @@ def json_value(value: object) -> object:
     if isinstance(value, timedelta | Decimal):
         return str(value)
     if isinstance(value, dict):
-        return {name: json_value(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):  # an entry of a map
+        return {str(name): json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):  # an entry of a map is a tuple
         return [json_value(inner) for inner in value]
-    if isinstance(value, list):
-        return [json_value(inner) for inner in value]
-    return value
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def json_line(names: Sequence[str], row: Sequence[object]) -> str:

@@ -19,6 +19,7 @@ import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from durable_shuffle.jobs.identity.code_use import ImportUse, code_digest, code_use
 from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
@@ -35,6 +36,14 @@ _CLASS_NOISE = frozenset(
         *("__parameters__", "__orig_bases__", "__type_params__", "__subclasshook__"),
     }
 )
+
+
+@runtime_checkable
+class OwnIdentity(Protocol):
+    """An object of this library that knows what it is, whatever handles it holds."""
+
+    def durable_identity(self) -> str:
+        """Return a text; equal texts mean equal behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,8 @@ class _Visit:
         data = data_parts(obj)
         if data is not None:
             return raw_digest(data)
+        if isinstance(obj, OwnIdentity):
+            return raw_digest(["own identity", obj.durable_identity()])
         return self._object(obj)
 
     def _sequence(self, tag: str, items: Iterable[object]) -> bytes:

@@ -14,12 +14,23 @@ if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
+    from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
 
 __version__ = "0.1.0"
-__all__ = ["DurableShuffle", "DurableShuffleError", "__version__", "named_stage", "open_view"]
+__all__ = [
+    "DurableShuffle",
+    "DurableShuffleError",
+    "Grouped",
+    "ResumableReducer",
+    "__version__",
+    "named_stage",
+    "open_view",
+]
 
 _MODULES = {
     "DurableShuffle": "durable_shuffle.jobs.session",
+    "Grouped": "durable_shuffle.shuffle.reducers",
+    "ResumableReducer": "durable_shuffle.shuffle.reducers",
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
 }

@@ -1,0 +1,186 @@
+"""Stages of Python objects: an RDD of key-value pairs in, one partitioned alike out."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import RDD, SparkContext
+from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
+
+from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.python_stage.spec import check_function
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stage_work import Shape
+from durable_shuffle.jobs.tasks import MapResult, check_code, map_result, run_map_task
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.layout import check_name
+from durable_shuffle.shuffle.object_producer import run_pair_producer
+from durable_shuffle.shuffle.object_reader import read_pairs
+from durable_shuffle.shuffle.partitioner import check_partition_count
+from durable_shuffle.shuffle.producer import ProducerResult
+from durable_shuffle.shuffle.records import Seal
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+
+_HASHED_IN_C = {int, str, bytes, float, bool}
+"""Types for which `portable_hash` is Python's own hash."""
+
+PartitionFunction = Callable[[Any], int]
+PairFunction = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSpec:
+    """An object stage whose arguments are right."""
+
+    rdd: RDD[Any]
+    name: str
+    partitions: int
+    partition_function: PartitionFunction
+
+
+def check_objects(
+    rdd: RDD[Any], *, name: str, partitions: int, partition_function: PartitionFunction
+) -> ObjectSpec:
+    """Return the checked spec.
+
+    Raises:
+        InvalidInputError: names what is wrong.
+    """
+    check_name("name", name)
+    if not isinstance(rdd, RDD):
+        raise InvalidInputError(
+            f"an RDD of (key, value) pairs is needed, found={type(rdd).__name__}; Spark Connect "
+            "has none"
+        )
+    check_partition_count(partitions)
+    if not callable(partition_function):
+        raise InvalidInputError(f"partition_function={partition_function!r} is no function")
+    check_function("partition_function", partition_function)
+    return ObjectSpec(rdd, name, partitions, partition_function)
+
+
+def key_partitions(
+    keys: list[Any], partition_function: PartitionFunction, partitions: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return the partition of each key, as `RDD.partitionBy` places it."""
+    if partition_function is portable_hash and _HASHED_IN_C.issuperset(map(type, keys)):
+        portable_hash("")  # refuses where strings hash differently from worker to worker
+        ids = np.fromiter(map(hash, keys), dtype=np.int64, count=len(keys)) % partitions
+    else:
+        found = [partition_function(key) % partitions for key in keys]
+        ids = np.fromiter(found, dtype=np.int64, count=len(keys))
+    narrow: npt.DTypeLike = np.uint16 if partitions <= 1 << 16 else np.uint32
+    return ids.astype(narrow)
+
+
+class ObjectWork:
+    """Implements `StageWork` for pairs; classic Spark only."""
+
+    def __init__(self, spec: ObjectSpec, tries: int) -> None:
+        self._spec, self._tries = spec, tries
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def shape(self) -> Shape:
+        return Shape(
+            name=self._spec.name,
+            codec=PAIR_CODEC,
+            schema=pa.schema([]),
+            columns=("key", "value"),
+            partitioner="function",
+            keys=(0,),
+            partitions=self._spec.partitions,
+        )
+
+    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
+        spec = self._spec
+        functions = [spec.partition_function, *_functions(spec.rdd)]
+        found = identify_function(tuple(functions))
+        components = {
+            "functions": found.digest,
+            "partitioning": hex_digest([PAIR_CODEC, str(spec.partitions)]),
+        }
+        unresolved = ("an RDD's input cannot be recognised in another run", *found.unresolved)
+        return fingerprinted(components, unresolved, version, ids)
+
+    def planning_settings(self) -> dict[str, str]:
+        return {}
+
+    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+        del large_rows  # pairs come pickled
+        rdd = self._spec.rdd
+        return Planned(cast("Any", rdd), rdd.getNumPartitions(), "", 0, dict(conf))
+
+    def writer(
+        self,
+        stage: StageHandle,
+        *,
+        producers: int,
+        settings: Settings,
+        max_batch_bytes: int | None,
+    ) -> PairFunction:
+        del max_batch_bytes  # pairs come pickled
+        spec, tries = self._spec, self._tries
+        function, partitions = spec.partition_function, spec.partitions
+        code = running_code()
+
+        def write(pairs: Iterable[Pair]) -> Iterator[dict[str, object]]:
+            def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+                return run_pair_producer(
+                    counted,
+                    producer,
+                    pairs,
+                    lambda keys: key_partitions(keys, function, partitions),
+                    attempt=attempt,
+                    producers=producers,
+                    settings=settings,
+                )
+
+            yield from run_map_task(stage, produce, tries, code).to_pylist()
+
+        return write
+
+    def run(
+        self, planned: Planned, function: PairFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        rdd: RDD[Any] = cast("Any", planned.df)
+        context = rdd.context
+        before = context.getLocalProperty("spark.job.description")
+        context.setJobDescription(label)
+        try:
+            rows = context.runJob(rdd.mapPartitions(function), list, list(producers))
+        finally:
+            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+        return [map_result(row) for row in rows]
+
+    def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> RDD[Pair]:
+        spec, code = self._spec, running_code()
+
+        def read(numbers: Iterable[int]) -> Iterator[Pair]:
+            check_code(code)
+            for number in numbers:
+                yield from read_pairs(stage, seal, number, settings)
+
+        context: SparkContext = spec.rdd.context
+        # of a range Spark makes a function's output, whose partitioning nothing preserves
+        numbered = context.parallelize(list(range(spec.partitions)), spec.partitions)
+        rows = numbered.mapPartitions(read, preservesPartitioning=True)
+        # what follows by the same key, groupByKey for one, then needs no exchange
+        rows.partitioner = Partitioner(spec.partitions, spec.partition_function)
+        return rows
+
+
+def _functions(rdd: RDD[Any]) -> list[object]:
+    """Return the Python functions that make the RDD, as far as they run in one task."""
+    return [rdd.func] if isinstance(rdd, PipelinedRDD) else []

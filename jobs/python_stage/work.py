@@ -1,0 +1,176 @@
+"""A Python stage as the stage runner sees it."""
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.arrow_schema import arrow_schema, named_arrow_schema
+from durable_shuffle.jobs.engine import Engine, Planned
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
+from durable_shuffle.jobs.python_stage.map_side import (
+    Feed,
+    FromSpark,
+    MapSide,
+    python_map_function,
+)
+from durable_shuffle.jobs.python_stage.reading_tasks import reading_tasks
+from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
+from durable_shuffle.jobs.python_stage.spec import StageSpec
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stage_work import Shape
+from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.records import Seal
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+
+_NAME_CHARS = 60
+"""Of the stage's label in a consumer's name; the digest behind it tells consumers apart."""
+
+
+class PythonWork:
+    """Implements `StageWork`: the map function runs where the rows are written, the reducer where
+    they are read."""
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        engine: Engine,
+        spark: SparkSession,
+        *,
+        below: ReduceSide | None = None,
+        version: str | None,
+        generation: int,
+        ids: IdSource,
+    ) -> None:
+        """
+        Args:
+            below: the reduce side that makes `spec.df`, if that is the untouched result of another
+                stage: it then runs in the map tasks, and its rows never go to the JVM.
+        """
+        self._spec, self._engine, self._spark, self._below = spec, engine, spark, below
+        self._version, self._generation, self._ids = version, generation, ids
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def shape(self) -> Shape:
+        spec = self._spec
+        return Shape(
+            name=spec.name,
+            codec="arrow",
+            schema=arrow_schema(spec.map_schema),
+            columns=tuple(spec.map_schema.names),
+            partitioner="function" if callable(spec.keys) else "hash",
+            keys=spec.key_positions,
+            partitions=spec.partitions,
+        )
+
+    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
+        spec = self._spec
+        if self._below is None:
+            plan = self._engine.identify(spec.df)
+        else:
+            plan = PlanIdentity({"stages_below": self._below.identity}, (), ())
+        found = identify_function((spec.map, spec.keys, spec.combine))
+        parts = [spec.map_schema.json(), str(spec.partitions)]
+        components = {
+            **plan.components,
+            "map": found.digest,
+            "partitioning": hex_digest(parts),
+        }
+        unresolved = (*plan.unresolved, *_sentences("map, keys or combine", found))
+        return fingerprinted(
+            components, unresolved, version, ids, unstable=plan.unstable_below_exchange
+        )
+
+    def planning_settings(self) -> dict[str, str]:
+        return self._engine.planning_settings()
+
+    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+        if self._below is None:
+            return self._engine.plan(self._spec.df, (), None, conf, large_rows=large_rows)
+        tasks = self._below.tasks
+        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        return Planned(numbers, len(tasks), hex_digest(map(str, tasks)), 0, dict(conf))
+
+    def writer(
+        self,
+        stage: StageHandle,
+        *,
+        producers: int,
+        settings: Settings,
+        max_batch_bytes: int | None,
+    ) -> ArrowFunction:
+        spec = self._spec
+        feed: Feed = self._below or FromSpark(
+            tuple(spec.df.columns), self._engine.arrow_schema(spec.df)
+        )
+        side = MapSide(
+            feed=feed,
+            map=spec.map,
+            schema=named_arrow_schema(spec.map_schema),
+            keys=spec.keys,
+            partitions=spec.partitions,
+            combine=spec.combine,
+            combine_bytes=settings.writer_memory_bytes,
+        )
+        return python_map_function(
+            side,
+            stage,
+            producers=producers,
+            settings=settings,
+            tries=self._engine.task_tries,
+            code=running_code(),
+            max_batch_bytes=max_batch_bytes if self._below is None else None,
+        )
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        return self._engine.run(planned, function, producers, label)
+
+    def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> ReduceSide:
+        spec = self._spec
+        found = identify_function((spec.reduce, spec.sort_by))
+        parts = [found.digest, spec.schema.json()]
+        if found.unresolved and self._version is None:
+            parts.append(self._ids.new_id())
+        reducer = hex_digest(parts)
+        # without a reducer, or with numbers of the user's own, the partitions are the result
+        may_join = spec.reduce is not None and not callable(spec.keys)
+        return ReduceSide(
+            stage=stage,
+            seal=seal,
+            names=tuple(spec.map_schema.names),
+            reduce=spec.reduce,
+            keys=spec.key_names,
+            sort_by=spec.sort_by,
+            schema=named_arrow_schema(spec.schema),
+            tasks=reading_tasks(
+                spec.partitions,
+                seal.memory_bytes,
+                together_bytes=settings.read_together_bytes if may_join else 0,
+                cores=self._engine.cores(),
+            ),
+            settings=settings,
+            code=running_code(),
+            identity=hex_digest([stage.path.prefix, reducer]),
+            consumer=f"{spec.name[:_NAME_CHARS]}-{reducer}",
+            generation=self._generation,
+        )
+
+
+def result_frame(spark: SparkSession, side: ReduceSide, schema: StructType) -> DataFrame:
+    """Return the DataFrame whose tasks run the reduce side."""
+    count = len(side.tasks)
+    return spark.range(0, count, 1, count).mapInArrow(side, schema)
+
+
+def _sentences(what: str, found: FunctionIdentity) -> tuple[str, ...]:
+    return tuple(f"{what}: {reason}" for reason in found.unresolved)

@@ -1,0 +1,152 @@
+"""What the stage runner needs to know of a stage, whoever asks for it.
+
+`StageWork` is the seam: `repartition` and `durable` (here), Python stages and object stages
+(`jobs/python_stage/`) differ in what they say through it, never in the order of steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
+from durable_shuffle.jobs.stage_request import CheckedRequest
+from durable_shuffle.jobs.tasks import ArrowFunction, MapResult, map_function, read_function
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.records import Seal
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What DESCRIBE says of a stage before its map side is planned."""
+
+    name: str
+    codec: str
+    schema: pa.Schema
+    """Of the stored records, columns named c0, c1, …"""
+    columns: tuple[str, ...]
+    """The user's names of the columns."""
+    partitioner: str
+    keys: tuple[int, ...]
+    partitions: int | None
+    """R; None for as many as there are producers."""
+
+
+class StageWork(Protocol[R_co]):
+    """One wrapped stage: what it is, how its producers run, how it is read back."""
+
+    @property
+    def name(self) -> str:
+        """Label of the stage."""
+
+    def shape(self) -> Shape:
+        """Return what DESCRIBE will say."""
+
+    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
+        """Fingerprint the work; `version` vouches for what cannot be resolved."""
+
+    def planning_settings(self) -> dict[str, str]:
+        """Return the settings that decide input splits, with their values of now."""
+
+    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+        """Plan the map side under `conf`; run nothing.
+
+        Args:
+            large_rows: hand rows over in batches that are limited by their bytes.
+        """
+
+    def writer(
+        self,
+        stage: StageHandle,
+        *,
+        producers: int,
+        settings: Settings,
+        max_batch_bytes: int | None,
+    ) -> Any:
+        """Return the function that writes one producer's output in a Spark task.
+
+        Args:
+            max_batch_bytes: a larger batch of Spark's ends the task with LargeRowsError.
+        """
+
+    def run(
+        self, planned: Planned, function: Any, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        """Run the map tasks of `producers` (at least) and return their results."""
+
+    def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> R_co:
+        """Return the sealed stage as the user gets it."""
+
+
+class FrameWork:
+    """`repartition` and `durable`: rows come from Spark and go back to Spark as they are."""
+
+    def __init__(self, checked: CheckedRequest, engine: Engine) -> None:
+        self._checked, self._engine = checked, engine
+
+    @property
+    def name(self) -> str:
+        return self._checked.name
+
+    def shape(self) -> Shape:
+        checked = self._checked
+        return Shape(
+            name=checked.name,
+            codec="arrow",
+            schema=self._engine.arrow_schema(checked.df),
+            columns=tuple(checked.df.columns),
+            partitioner=checked.partitioner,
+            keys=checked.key_positions,
+            partitions=checked.n,
+        )
+
+    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
+        return identify_stage(self._checked, self._engine, version, ids)
+
+    def planning_settings(self) -> dict[str, str]:
+        return self._engine.planning_settings()
+
+    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+        checked = self._checked
+        return self._engine.plan(checked.df, checked.cols, checked.n, conf, large_rows=large_rows)
+
+    def writer(
+        self,
+        stage: StageHandle,
+        *,
+        producers: int,
+        settings: Settings,
+        max_batch_bytes: int | None,
+    ) -> ArrowFunction:
+        return map_function(
+            stage,
+            producers=producers,
+            settings=settings,
+            tries=self._engine.task_tries,
+            code=running_code(),
+            max_batch_bytes=max_batch_bytes,
+        )
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        return self._engine.run(planned, function, producers, label)
+
+    def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> DataFrame:
+        back = ReadBack(
+            function=read_function(stage, seal, settings=settings, code=running_code()),
+            partitions=stage.describe.partitions,
+            hashed_by=stage.describe.keys,
+            rows=seal.rows,
+            memory_bytes=seal.memory_bytes,
+            fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
+        )
+        return self._engine.read(self._checked.df, back)

@@ -1,0 +1,214 @@
+"""A resumable reducer over one subpartition: reads by a view, acknowledges, goes on after a crash.
+
+Strategy: what the reducer said since the last acknowledgement is written as one object; then one
+record makes its name, the reducer's state and the position in the input count together. Only then
+is it handed on. A second attempt at the same work (after a crash, or a speculative one) first hands
+on what is published, then goes on behind it; the attempt that it fenced waits, bounded, for the
+winner's output and hands on the rest of that. So every attempt that ends well gives the same rows.
+
+Leaving early is a cancel: nothing is acknowledged, no hook but `close` is called.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import storable_schema
+from durable_shuffle.serialization.errors import (
+    FencedError,
+    InvalidInputError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.outputs import read_output, write_output
+from durable_shuffle.shuffle.reducers import ResumableReducer
+from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.view import View
+
+_RUNNING, _ENDED = b"\x00", b"\x01"
+"""First byte of a stored state: whether the reducer has said all."""
+
+_TURNS = 3
+"""How often an attempt takes over from one that fenced it and then stood still."""
+
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class ResumableRun:
+    """One attempt at one subpartition. Not thread-safe.
+
+    Args:
+        convert: from a stored batch to the one that the reducer sees.
+        check: from what the reducer returned to batches in `schema`.
+        schema: of the output.
+        generation: of the driver that launched this attempt.
+    """
+
+    stage: StageHandle
+    subpartition: int
+    reducer: ResumableReducer
+    consumer: str
+    generation: int
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch]
+    check: Callable[[Any], Iterator[pa.RecordBatch]]
+    schema: pa.Schema
+    settings: Settings
+    clock: Clock
+    ids: IdSource
+    _handed_on: int = field(default=0, init=False)
+    """Published outputs that this attempt has yielded."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that the reducer says of this subpartition, in the order of publication.
+
+        Raises:
+            FencedError: a newer driver works on this.
+            UnavailableError: other attempts hold the work and do not get on with it.
+        """
+        for _ in range(_TURNS):
+            try:
+                yield from self._attempt()
+            except FencedError:
+                won = self._await_winner()
+                if won is None:
+                    continue
+                yield from self._published(won)
+            return
+        raise UnavailableError(
+            f"other attempts hold this work and do not finish it: consumer={self.consumer!r} "
+            f"stage={self.stage.path.prefix!r} subpartition={self.subpartition}"
+        )
+
+    @property
+    def path(self) -> ConsumerPath:
+        """Where the consumer task's log stands."""
+        task = default_task(self.stage.path.incarnation, self.subpartition)
+        return ConsumerPath(self.stage.path.job, self.consumer, task)
+
+    @property
+    def token(self) -> str:
+        """What hooks are called with; the same in every attempt."""
+        return f"{self.path.consumer}/{self.path.task}"
+
+    def _attempt(self) -> Iterator[pa.RecordBatch]:
+        reducer = copy.deepcopy(self.reducer)
+        shutdown = getattr(reducer, "shutdown", None)
+
+        def perform(token: str, payload: bytes) -> None:
+            del token, payload  # ours is the same for prepare_to_shutdown and shutdown
+            if shutdown is not None:
+                shutdown(self.token)
+
+        try:
+            view = open_view(
+                self.stage,
+                self.subpartition,
+                consumer=self.consumer,
+                generation=self.generation,
+                on_effect=perform,
+                settings=self.settings,
+                clock=self.clock,
+                ids=self.ids,
+            )
+            with view:
+                yield from self._published(view)
+                state = view.state
+                if state is not None:
+                    reducer.restore(state[1:])
+                said: list[pa.RecordBatch] = []
+                yield from self._reduced(view, reducer, said)
+                if view.finished:
+                    return
+                ended = state is not None and state[:1] == _ENDED
+                if not ended:
+                    said += self.check(reducer.finish() or ())
+                    prepare = getattr(reducer, "prepare_to_shutdown", None)
+                    if prepare is not None:
+                        prepare(self.token)
+                    effect = None if shutdown is None else b""
+                    self._ack(view, reducer, said, _ENDED, effect)
+                view.finish()
+                yield from said
+        finally:
+            close = getattr(reducer, "close", None)
+            if close is not None:
+                close()
+
+    def _reduced(
+        self, view: View, reducer: ResumableReducer, said: list[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the reducer its rows; leaves in `said` what is not acknowledged yet."""
+        rows = said_bytes = 0
+        since = self.clock.monotonic()
+        for batch in view:
+            made = list(self.check(reducer.process(self.convert(batch)) or ()))
+            said += made
+            rows += batch.num_rows
+            said_bytes += sum(b.nbytes for b in made)
+            if (
+                rows >= self.settings.ack_rows
+                or said_bytes >= self.settings.reduce_memory_bytes
+                or self.clock.monotonic() - since >= self.settings.ack_seconds
+            ):
+                self._ack(view, reducer, said, _RUNNING, None)
+                yield from said
+                said.clear()
+                rows, said_bytes, since = 0, 0, self.clock.monotonic()
+
+    def _ack(
+        self,
+        view: View,
+        reducer: ResumableReducer,
+        said: list[pa.RecordBatch],
+        flag: bytes,
+        effect: bytes | None,
+    ) -> None:
+        state = reducer.snapshot()
+        if not isinstance(state, bytes):
+            raise InvalidInputError(
+                f"a reducer's snapshot must be bytes, found {type(state).__name__}"
+            )
+        outputs = []
+        if any(batch.num_rows for batch in said):
+            outputs.append(write_output(view.task, storable_schema(self.schema), said))
+        view.ack(outputs=outputs, state=flag + state, effect=effect)
+        self._handed_on += len(outputs)
+
+    def _published(self, log: View | ResumeSet) -> Iterator[pa.RecordBatch]:
+        """Yield published outputs that this attempt has not yielded yet."""
+        for output in log.outputs[self._handed_on :]:
+            yield from read_output(self.stage.storage, output, storable_schema(self.schema))
+            self._handed_on += 1
+
+    def _await_winner(self) -> ResumeSet | None:
+        """Wait until the consumer has finished; None if its log stands still for too long."""
+        log = SlotLog(self.stage.storage, self.path.log_prefix)
+        seen, since = -1, self.clock.monotonic()
+        while self.clock.monotonic() - since < self.settings.winner_wait_seconds:
+            found = read_resume_set(log)
+            if found.generation > self.generation:
+                raise FencedError(
+                    f"a newer driver works on this: consumer={self.consumer!r} "
+                    f"generation={found.generation} own={self.generation}"
+                )
+            if found.finished:
+                return found
+            if found.next_slot != seen:
+                seen, since = found.next_slot, self.clock.monotonic()
+            self.clock.sleep(_LOOK_SECONDS)
+        return None
+
+
+def is_resumable(reducer: object) -> bool:
+    """Return True for an object with the methods of `ResumableReducer`."""
+    return isinstance(reducer, ResumableReducer) and not isinstance(reducer, type)

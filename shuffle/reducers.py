@@ -1,0 +1,179 @@
+"""What a reducer may be, besides a plain generator function. Knows nothing of Spark."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.external_sort import sorted_batches
+from durable_shuffle.shuffle.key_codes import KeyCodes
+from durable_shuffle.shuffle.row_order import SortKey, row_order
+from durable_shuffle.shuffle.scratch import Scratch
+
+_CODE = "__group"
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A reducer that is called once per group of rows with equal keys.
+
+    Groups come in no particular order; rows within a group in the order of producers, or sorted by
+    `sort_by` of the stage. Each key is seen once, however its rows are spread over frames.
+
+    Args:
+        function: `function(table)` or `function(key, table)`, as Spark's `applyInArrow` takes it:
+            key is a tuple of pyarrow scalars. Returns a Table, a RecordBatch or an iterable of
+            these. The table holds the whole group in memory.
+        by: names of the key columns; default: the keys of the stage. They must be such that all
+            rows of a group are in one partition.
+        streamed: the function gets an iterator of RecordBatch in place of the table, for groups
+            that are larger than memory. It need not read it to the end.
+    """
+
+    function: Callable[..., Any]
+    by: str | tuple[str, ...] | None = None
+    streamed: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InvalidInputError(f"Grouped needs a function, found {self.function!r}")
+
+    def columns(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns to group by; `keys` are the stage's."""
+        if self.by is None:
+            return keys
+        return (self.by,) if isinstance(self.by, str) else tuple(self.by)
+
+    def takes_key(self) -> bool:
+        """True if the function wants the key as its first argument."""
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except ValueError:  # some built-in functions do not say
+            return False
+        required = [
+            p
+            for p in parameters
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        ]
+        return len(required) > 1
+
+
+@runtime_checkable
+class ResumableReducer(Protocol):
+    """A reducer that goes on inside its partition after a crash.
+
+    Its position in the input, its state and its output are acknowledged in one record: after a
+    crash it starts from `restore` with the rows behind that position, and what it had yielded up to
+    there is not asked of it again. One object serves one partition; it is made anew, by copying the
+    one that was given, for every attempt.
+
+    Optional, called only at the true end of the input, with a token that stays the same over
+    attempts (do what must happen once under that name): `prepare_to_shutdown(token)` before the
+    last record is acknowledged, after which nothing may be yielded, and `shutdown(token)` after.
+    Optional: `close()`, called once at the end of every attempt that can still call it.
+    """
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch] | None:
+        """Take rows; return what can be said already."""
+
+    def snapshot(self) -> bytes:
+        """Return the state after all rows taken so far."""
+
+    def restore(self, state: bytes) -> None:
+        """Become what `snapshot` saw."""
+
+    def finish(self) -> Iterable[pa.RecordBatch] | None:
+        """Return what is left to say; there are no more rows."""
+
+
+def run_grouped(
+    reducer: Grouped,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    by: tuple[str, ...],
+    sort_by: tuple[SortKey, ...],
+    schema: pa.Schema,
+    memory_bytes: int,
+    batch_rows: int,
+    scratch: Scratch,
+) -> Iterator[Any]:
+    """Yield what the function returns for each group, flattened to tables and batches.
+
+    Args:
+        schema: of the batches.
+        memory_bytes: rows held before they go to scratch.
+    """
+    codes = KeyCodes(by, schema)
+    keys = (SortKey(_CODE), *sort_by)
+    wide = schema.append(pa.field(_CODE, pa.int32()))
+
+    def numbered() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            number = pa.array(codes.codes(batch), pa.int32())
+            yield pa.RecordBatch.from_arrays([*batch.columns, number], schema=wide)
+
+    def order(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        if sort_by:
+            return row_order(batch, keys)
+        numbers = batch.column(_CODE).to_numpy()
+        if numbers.max(initial=0) < 1 << 16:
+            numbers = numbers.astype(np.uint16)  # numpy sorts these by radix
+        return np.argsort(numbers, kind="stable")
+
+    rows = sorted_batches(
+        numbered(),
+        order,
+        schema=wide,
+        memory_bytes=memory_bytes,
+        batch_rows=batch_rows,
+        scratch=scratch,
+    )
+    with_key = reducer.takes_key()
+    for code, group in _groups(rows, schema):
+        content: Any = group if reducer.streamed else pa.Table.from_batches(list(group), schema)
+        made = reducer.function(codes.key(code), content) if with_key else reducer.function(content)
+        if made is None:
+            raise InvalidInputError(
+                "the grouped reducer must return a Table, a RecordBatch or an iterable of these, "
+                "found None"
+            )
+        yield from [made] if isinstance(made, (pa.Table, pa.RecordBatch)) else made
+        for _ in group:  # what the function left of its group must not reach the next one
+            pass
+
+
+def _groups(
+    rows: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield (number, batches of its rows); each group must be read up before the next."""
+    parts = _parts(rows, schema)
+    ahead = next(parts, None)
+    while ahead is not None:
+        number, first = ahead
+
+        def group(number: int = number, first: pa.RecordBatch = first) -> Iterator[pa.RecordBatch]:
+            nonlocal ahead
+            yield first
+            ahead = next(parts, None)
+            while ahead is not None and ahead[0] == number:
+                yield ahead[1]
+                ahead = next(parts, None)
+
+        yield number, group()
+
+
+def _parts(
+    rows: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut sorted batches where the number changes."""
+    for batch in rows:
+        numbers = batch.column(batch.num_columns - 1).to_numpy()
+        plain = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            yield int(numbers[start]), plain.slice(start, end - start)

@@ -1,0 +1,108 @@
+"""Maps and reduces a stage of a given size in one process, and prints how much memory that took.
+
+usage: stage_memory_process.py FOLDER BATCHES REDUCER; prints MiB above what an idle worker has.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from durable_shuffle import Grouped
+from durable_shuffle.jobs.python_stage.map_side import MapSide
+from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
+from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.producer import run_producer
+from durable_shuffle.shuffle.row_order import SortKey
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.testing.small_stage import new_stage, seal
+
+WRITER_MIB = 16
+PARTITIONS = 2
+ROWS = 16_384
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.binary(48))])
+SETTINGS = Settings(
+    writer_memory_bytes=WRITER_MIB << 20,
+    reduce_memory_bytes=WRITER_MIB << 20,
+    frame_bytes=1 << 20,
+    compression="none",
+)
+
+
+def rows(count: int) -> Iterator[pa.RecordBatch]:
+    """Batches of 1 MiB of random bytes, made one at a time."""
+    rng = np.random.default_rng(7)
+    for _ in range(count):
+        text = pa.Array.from_buffers(
+            pa.binary(48), ROWS, [None, pa.py_buffer(rng.bytes(48 * ROWS))]
+        )
+        keys = pa.array(rng.integers(0, 64, ROWS))
+        yield pa.RecordBatch.from_arrays(
+            [keys, pa.array(rng.integers(0, 1 << 60, ROWS)), text], schema=SCHEMA
+        )
+
+
+def counted(group: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"n": [sum(batch.num_rows for batch in group)]})
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(folder: str, batches: int, kind: str) -> None:
+    reducers: dict[str, Any] = {
+        "generator": counted,
+        "sorted": counted,
+        "grouped": Grouped(counted, streamed=True),
+    }
+    ids, storage = RandomIds(), LocalStorage(Path(folder))
+    stage = new_stage(storage, ids, SCHEMA, partitions=PARTITIONS, compression="none")
+    use_frugal_memory()
+    idle = peak_mib()
+    side = MapSide(
+        feed=lambda given: given,
+        map=lambda given: given,
+        schema=SCHEMA,
+        keys=("k",),
+        partitions=PARTITIONS,
+        combine=None,
+        combine_bytes=WRITER_MIB << 20,
+    )
+    run_producer(
+        stage,
+        0,
+        side.id_batches(stage, rows(batches)),
+        attempt=ids.new_id(),
+        producers=1,
+        settings=SETTINGS,
+    )
+    mapped = peak_mib()
+    reduce = ReduceSide(
+        stage=stage,
+        seal=seal(stage, 1, ids.new_id()),
+        names=("k", "v", "s"),
+        reduce=reducers[kind],
+        keys=("k",),
+        sort_by=(SortKey("v"),) if kind == "sorted" else (),
+        schema=pa.schema([("n", pa.int64())]),
+        tasks=tuple(range(k, k + 1) for k in range(PARTITIONS)),
+        settings=SETTINGS,
+        version="",
+        identity="",
+    )
+    found = sum(
+        sum(made.column("n").to_pylist()) for k in range(PARTITIONS) for made in reduce.reduced(k)
+    )
+    assert found == batches * ROWS
+    print(mapped - idle, peak_mib() - idle)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

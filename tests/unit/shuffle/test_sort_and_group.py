@@ -1,0 +1,216 @@
+"""Sorting and grouping against Python's own sort and dictionaries, in memory and from scratch."""
+
+import datetime as dt
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.shuffle.external_sort import FAN_IN, sorted_batches
+from durable_shuffle.shuffle.key_codes import KeyCodes
+from durable_shuffle.shuffle.reducers import Grouped, run_grouped
+from durable_shuffle.shuffle.row_order import SortKey, row_order, sort_keys
+from durable_shuffle.shuffle.scratch import Scratch, slices
+
+
+def _instant(hours: int) -> dt.datetime:
+    return dt.datetime(2000, 1, 1, hours, tzinfo=dt.UTC)
+
+
+FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan]
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "long": (pa.int64(), st.integers(-3, 3)),
+    "double": (
+        pa.float64(),
+        st.sampled_from(FLOATS),
+    ),
+    "float": (pa.float32(), st.sampled_from(FLOATS)),
+    "string": (pa.string(), st.sampled_from(["", "a", "é", "漢", "ab", "\x00"])),
+    "binary": (pa.binary(), st.binary(max_size=2)),
+    "boolean": (pa.bool_(), st.booleans()),
+    "decimal": (
+        pa.decimal128(20, 2),
+        st.integers(-300, 300).map(lambda i: Decimal(i).scaleb(-2)),
+    ),
+    "date": (pa.date32(), st.dates(dt.date(1999, 1, 1), dt.date(1999, 1, 4))),
+    "time": (pa.timestamp("us", "UTC"), st.integers(0, 3).map(_instant)),
+    "nothing": (pa.null(), st.none()),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """One to three columns, nulls everywhere, and a column that numbers the rows."""
+    kinds = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
+    rows = draw(st.integers(0, 40))
+    columns = []
+    for kind in kinds:
+        values = st.lists(st.none() | VALUES[kind][1], min_size=rows, max_size=rows)
+        columns.append(pa.array(draw(values), VALUES[kind][0]))
+    names = [f"c{i}" for i in range(len(kinds))]
+    return pa.table([*columns, pa.array(range(rows), pa.int64())], names=[*names, "row"])
+
+
+def rank(value: Any) -> tuple[int, Any]:
+    """Spark's ascending order: nulls, numbers, NaN."""
+    if value is None:
+        return (0, 0)
+    if isinstance(value, float) and math.isnan(value):
+        return (2, 0)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+def same(value: Any) -> Any:
+    """A key under which values are equal as Spark groups them."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value + 0.0
+    return value
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    return pa.concat_batches([*table.to_batches(), pa.RecordBatch.from_pylist([], table.schema)])
+
+
+def python_sort(rows: list[dict[str, Any]], keys: list[SortKey]) -> list[int]:
+    for key in reversed(keys):
+        rows = sorted(
+            rows, key=lambda r: rank(r[key.column]), reverse=key.direction == "descending"
+        )
+    return [row["row"] for row in rows]
+
+
+@given(tables(), st.data())
+def test_order_is_pythons_over_sparks_ranks(table: pa.Table, data: st.DataObject) -> None:
+    """Any columns in any direction; equal rows keep their order (Python's reverse does too)."""
+    names = data.draw(st.permutations(table.column_names[:-1]))
+    keys = [
+        SortKey(n, data.draw(st.sampled_from(["ascending", "descending"])))  # type: ignore[arg-type]
+        for n in names
+    ]
+    found = row_order(one_batch(table), keys).tolist()
+    assert found == python_sort(table.to_pylist(), keys)
+
+
+@given(tables(), st.integers(1, 9))
+def test_codes_are_equal_where_keys_are(table: pa.Table, cut: int) -> None:
+    """Numbers over several batches follow a dictionary of the keys, in the order first seen."""
+    names = table.column_names[:-1]
+    codes = KeyCodes(names, table.schema)
+    found = [int(c) for b in slices(one_batch(table), cut) for c in codes.codes(b)]
+    seen: dict[tuple[Any, ...], int] = {}
+    keys = [tuple(same(row[n]) for n in names) for row in table.to_pylist()]
+    assert found == [seen.setdefault(key, len(seen)) for key in keys]
+    for key, code in seen.items():
+        assert tuple(same(s.as_py()) for s in codes.key(code)) == key
+
+
+def test_struct_keys_group_by_their_fields() -> None:
+    """A null struct is another key than a struct of nulls; lists are refused by name."""
+    values = [{"a": 1, "b": None}, None, {"a": None, "b": None}, {"a": 1, "b": None}, None]
+    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    batch = pa.record_batch([pa.array(values, kind)], names=["k"])
+    assert KeyCodes(["k"], batch.schema).codes(batch).tolist() == [0, 1, 2, 0, 1]
+    lists = pa.schema([("k", pa.struct([("a", pa.list_(pa.int64()))]))])
+    with pytest.raises(InvalidInputError, match=r"'k.a' of type list<item: int64>"):
+        KeyCodes(["k"], lists)
+
+
+def numbered(rng: random.Random, rows: int, distinct: int) -> pa.RecordBatch:
+    keys = pa.array([rng.randrange(distinct) for _ in range(rows)])
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=False), ("row", pa.int64())])
+    return pa.record_batch([keys, pa.array(range(rows))], schema=schema)
+
+
+@pytest.mark.parametrize("distinct", [1, 7, 10_000])
+@pytest.mark.parametrize("runs", [1, 2, 5, FAN_IN, FAN_IN + 1, 3 * FAN_IN + 2])
+def test_runs_merge_to_the_same_order(runs: int, distinct: int, seed: int) -> None:
+    """However many runs went to scratch, the rows come out as one stable sort gives them."""
+    batch = numbered(random.Random(seed), runs * 60, distinct)
+    scratch = Scratch(None)
+    memory = batch.nbytes // runs
+    found = list(
+        sorted_batches(
+            slices(batch, 10),
+            lambda b: row_order(b, [SortKey("k")]),
+            schema=batch.schema,
+            memory_bytes=max(1, memory) if runs > 1 else 10 * batch.nbytes,
+            batch_rows=16,
+            scratch=scratch,
+        )
+    )
+    rows = sorted(batch.to_pylist(), key=lambda r: r["k"])
+    assert [row for b in found for row in b.to_pylist()] == rows
+    assert max(b.num_rows for b in found) <= 16
+    assert (scratch.written_bytes > 0) == (runs > 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("memory", [100_000_000, 500])
+@pytest.mark.parametrize("distinct", [1, 9, 5000])
+def test_groups_equal_a_dictionary(distinct: int, memory: int, streamed: bool, seed: int) -> None:
+    """Every key once, its rows sorted within, from memory and from scratch, read up or not."""
+    batch = numbered(random.Random(seed), 600, distinct)
+    expected = defaultdict(list)
+    for row in batch.to_pylist():
+        expected[row["k"]].append(row["row"])
+    seen: dict[int, list[int]] = {}
+
+    def whole(key: tuple[pa.Scalar, ...], group: pa.Table) -> pa.Table:
+        assert key[0].as_py() not in seen
+        seen[key[0].as_py()] = group.column("row").to_pylist()
+        return group.slice(0, 1)
+
+    def by_batches(key: tuple[pa.Scalar, ...], group: Iterator[pa.RecordBatch]) -> Any:
+        first = next(group)
+        if key[0].as_py() % 2:  # leaves the rest of its rows unread
+            seen[key[0].as_py()] = expected[key[0].as_py()][::-1]
+            assert first.column("row")[0].as_py() == expected[key[0].as_py()][-1]
+        else:
+            rest = [row for b in group for row in b.column("row").to_pylist()]
+            seen[key[0].as_py()] = first.column("row").to_pylist() + rest
+        yield first.slice(0, 1)
+
+    function: Callable[..., Any] = by_batches if streamed else whole
+    made = run_grouped(
+        Grouped(function, streamed=streamed),
+        slices(batch, 50),
+        by=("k",),
+        sort_by=(SortKey("row", "descending"),),
+        schema=batch.schema,
+        memory_bytes=memory,
+        batch_rows=64,
+        scratch=Scratch(None),
+    )
+    firsts = [m.column("row")[0].as_py() for m in made]
+    assert sorted(firsts) == sorted(rows[-1] for rows in expected.values())
+    assert seen == {k: rows[::-1] for k, rows in expected.items()}
+
+
+def test_scratch_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The error names the folder and the setting."""
+    missing = tmp_path / "missing"
+    with pytest.raises(UnavailableError, match=r"missing.*settings.scratch_folder"):
+        Scratch(str(missing)).write([], pa.schema([("a", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("given_keys", "message"),
+    [
+        ("x", "no such column: found='x'"),
+        ([("a", "up")], "direction must be"),
+        ("l", "column 'l' of type list<item: int64> has no order"),
+    ],
+)
+def test_bad_sort_keys_are_named(given_keys: Any, message: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("l", pa.list_(pa.int64()))])
+    with pytest.raises(InvalidInputError, match=message):
+        sort_keys(given_keys, schema)

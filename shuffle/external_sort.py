@@ -20,6 +20,9 @@ Order = Callable[[pa.RecordBatch], npt.NDArray[np.int64]]
 
 FAN_IN = 16
 
+_RELEASE_BYTES = 32 << 20
+"""Merged between two times that the allocator is asked to give back what it does not use."""
+
 
 def sorted_batches(
     batches: Iterable[pa.RecordBatch],
@@ -115,7 +118,6 @@ class _Runs:
     def _written(self, batches: Iterable[pa.RecordBatch]) -> Run:
         heads = (head for batch in batches for head in slices(batch, self._head_rows))
         run = self._scratch.write(heads, self._schema)
-        # many batches came and went: what the allocator keeps of them would add to the next run
         pa.default_memory_pool().release_unused()
         return run
 
@@ -130,6 +132,7 @@ def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
 def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
     """Yield the rows of sorted runs in order; of equal rows those of the earlier run first."""
     heads: list[tuple[Run, pa.RecordBatch]] = [(run, run.read()) for run in runs if run.more]
+    passed = 0
     while len(heads) > 1:
         joined = pa.concat_batches([head for _, head in heads])
         ends = np.cumsum([head.num_rows for _, head in heads])
@@ -140,7 +143,15 @@ def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
         if unfinished:
             final = int(np.flatnonzero(np.isin(found, unfinished))[0]) + 1
         ready = found[:final]
-        yield joined.take(pa.array(ready))
+        made = joined.take(pa.array(ready))
+        del joined
+        passed += made.nbytes
+        yield made
+        del made
+        if passed >= _RELEASE_BYTES:
+            # many batches came and went: what the allocator keeps of them adds up
+            pa.default_memory_pool().release_unused()
+            passed = 0
         taken = np.bincount(np.searchsorted(ends, ready, side="right"), minlength=len(heads))
         heads = [
             (run, rest)

@@ -6,7 +6,7 @@ BUFFERS = "tests/unit/serialization/test_buffers.py"
 QUEUE = "tests/unit/shuffle/test_buffer_queue.py"
 RESUME = "tests/unit/shuffle/test_resume_set.py"
 OPEN = f"{VIEWS}test_open_and_fence.py"
-ACK = f"{VIEWS}test_acknowledge.py"
+ACK = f"{VIEWS}test_acknowledge.py {VIEWS}test_outcomes.py {VIEWS}test_effects.py"
 READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
 

@@ -16,6 +16,7 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs.consume_step import UserCodeError, UserStep
 from durable_shuffle.jobs.tasks import ArrowFunction, check_code
+from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -102,6 +103,7 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
     context = TaskContext.get()
     if context is None:
         raise IncompatibleError("consuming tasks run inside Spark tasks only")
+    quicken_worker()
     counting = CountingStorage(spec.stage.storage)
     stage = StageHandle(counting, spec.stage.path, spec.stage.describe)
     done, error = Consumed(0, 0, 0), cast("DurableShuffleError | None", None)
@@ -187,6 +189,7 @@ def published_function(
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        quicken_worker()
         check_code(code)
         for batch in batches:
             for number in batch.column(0).to_pylist():

@@ -38,7 +38,7 @@ def commit() -> str:
 def run(node: str, at: str) -> dict[str, object]:
     """Run one family and return what came of it."""
     env = {**os.environ, "HYPOTHESIS_PROFILE": "soak"}
-    command = [sys.executable, "-m", "pytest", "-m", "soak", "--timeout=0", "-q", node]
+    command = [sys.executable, "-m", "pytest", "-m", "soak", "--timeout=0", node]
     start = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     seed = SEED_LINE.search(done.stdout)
@@ -53,8 +53,8 @@ def run(node: str, at: str) -> dict[str, object]:
     }
 
 
-def write_result(results: dict[str, dict[str, object]]) -> None:
-    """Write the result page."""
+def write_result(results: dict[str, dict[str, object]], existing: list[str]) -> None:
+    """Write the result page; a family without a result is listed as not run."""
     lines = [
         "# Soak results",
         "",
@@ -64,7 +64,11 @@ def write_result(results: dict[str, dict[str, object]]) -> None:
         "| family | result | seconds | seed | commit | day |",
         "|---|---|---|---|---|---|",
     ]
-    for node, r in sorted(results.items()):
+    for node in sorted(existing):
+        if node not in results:
+            lines.append(f"| `{node}` | not run | | | | |")
+            continue
+        r = results[node]
         verdict = "passed" if r["passed"] else "FAILED"
         lines.append(
             f"| `{node}` | {verdict} | {r['seconds']} | {r['seed']} "
@@ -92,7 +96,7 @@ def main() -> int:
         sys.stdout.flush()
         results[node] = run(node, at)
         STATE.write_text(json.dumps(results, indent=1))
-        write_result(results)
+        write_result(results, existing)
     return int(any(not r["passed"] for r in results.values()))
 
 

@@ -315,7 +315,8 @@ class AsyncMachine:
     def _done(self, element: Element, result: Any) -> None:
         element.become(Phase.DONE)
         element.result = result
-        self._deadlines.discard(element)
+        if self._deadlines:
+            self._deadlines.discard(element)
         self._queue.done(element)
 
     def _fail(self, element: Element, error: BaseException) -> Sequence[Command]:

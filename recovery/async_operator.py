@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -106,6 +107,7 @@ class AsyncOperator(Generic[T, R]):
         self._on_timeout = self._time_out if on_timeout is None else on_timeout
         self._clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._timer: asyncio.TimerHandle | None = None
         self._consumer: asyncio.Future[None] | None = None
         self._submitters: deque[asyncio.Future[None]] = deque()
@@ -119,9 +121,13 @@ class AsyncOperator(Generic[T, R]):
             AbortedError: the operator ended; the cause says why.
             InvalidInputError: the input was closed, or another loop owns the operator.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop or not self._machine.has_room:
+        loop = self._loop
+        # not asked for by get_running_loop, which asks the system for the process id each time
+        ours = loop is not None and self._thread == get_ident() and loop.is_running()
+        if not ours or not self._machine.has_room:
             await self._room()
+            loop = self._loop
+        assert loop is not None
         self._calls.start(self._machine.submit(value, loop.time()), loop)
         if self._timer is None:
             self._set_timer()
@@ -184,7 +190,13 @@ class AsyncOperator(Generic[T, R]):
         """
         feeder = asyncio.ensure_future(self._feed(source))
         try:
-            while (entry := await self._leave()) is not None:
+            machine = self._machine
+            while True:
+                # without a coroutine for what is there already, unless somebody waits for its place
+                wanted = self._submitters or machine.has_backlog
+                entry = None if wanted else machine.pop()
+                if entry is None and (entry := await self._leave()) is None:
+                    return
                 yield entry if isinstance(entry, Marker) else entry.result
         finally:
             feeder.cancel()
@@ -317,7 +329,7 @@ class AsyncOperator(Generic[T, R]):
         except RuntimeError:
             running = None
         if self._loop is None and running is not None:
-            self._loop = running
+            self._loop, self._thread = running, get_ident()
             self._do(self._machine.admit(running.time(), self._clock.wall()), running)
             self._set_timer()
         if running is None or running is not self._loop:
@@ -381,8 +393,5 @@ class AsyncOperator(Generic[T, R]):
         except Exception as error:  # noqa: BLE001 - the consumer raises it
             self._end(error)
 
-    async def _put(self, value: Any) -> None:
-        if isinstance(value, Marker):
-            await self.submit_marker(value)
-        else:
-            await self.submit(value)
+    def _put(self, value: Any) -> Awaitable[None]:
+        return self.submit_marker(value) if isinstance(value, Marker) else self.submit(value)

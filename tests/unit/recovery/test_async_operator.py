@@ -9,7 +9,12 @@ import pytest
 
 from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
 from durable_shuffle.recovery.async_operator import AsyncOperator, Output
-from durable_shuffle.recovery.async_snapshot import SavedElement, decode_snapshot, encode_snapshot
+from durable_shuffle.recovery.async_snapshot import (
+    SavedElement,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from durable_shuffle.recovery.output_queues import Marker
 from durable_shuffle.serialization.errors import AbortedError, UnavailableError
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
@@ -520,3 +525,13 @@ def test_empty_source(run: Run) -> None:
     operator = AsyncOperator(Service(), 3)
     assert run(collect(operator, [])) == []
     assert operator.counts.attempts == 0
+
+
+@pytest.mark.requirement("R-F232-12")
+@pytest.mark.parametrize("capacity", [1, 2, 9])
+def test_map_over_a_snapshot_that_is_larger_than_the_queue(run: Run, capacity: int) -> None:
+    """What was restored comes first, through whatever room there is, then the source; no hang."""
+    entries = (*(SavedElement(i, i) for i in range(5)), Marker("m"), SavedElement(5, 5))
+    operator = AsyncOperator(Service(), capacity, snapshot=Snapshot(0, 6, entries))
+    expected = [*(f"r{i}" for i in range(5)), "m", *(f"r{i}" for i in range(5, 9))]
+    assert run(collect(operator, [6, 7, 8])) == expected

@@ -73,6 +73,16 @@ def test_consume(seen: dict[str, Any]) -> None:
     assert "ZeroDivisionError" in stages["user_error"]
 
 
+def test_python_stages(seen: dict[str, Any]) -> None:
+    """Map and reduce in Python, in a chain, and recognised by version; RDDs need classic Spark."""
+    python = seen["python"]
+    sums = [[k, sum(range(k, 40, 7))] for k in range(7)]
+    assert python["sums"] == sums
+    assert python["above"] == sums
+    assert python["decisions"] == ["fresh", "fresh", "reuse"]
+    assert python["objects"].startswith("InvalidInputError: an RDD of (key, value) pairs is needed")
+
+
 def test_release_and_fencing(seen: dict[str, Any]) -> None:
     """The newest driver lists and frees stages; the older one is fenced."""
     stages = seen["stages"]

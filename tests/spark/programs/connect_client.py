@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle import DurableShuffle, DurableShuffleError
+from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped
 from durable_shuffle.jobs.preflight import preflight
 from durable_shuffle.jobs.remote_storage import RemoteStorage
 from durable_shuffle.shuffle.clock import RandomIds
@@ -120,6 +120,37 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     return found
 
 
+def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The sum of v of each k."""
+    rows = list(batches)
+    if rows:
+        sums = pa.Table.from_batches(rows).group_by("k").aggregate([("v", "sum")])
+        yield from sums.rename_columns(["k", "total"]).to_batches()
+
+
+def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
+    """A Python map and reduce, grouped, in a chain; and what needs classic Spark."""
+    shuffle = DurableShuffle(spark, root, job="tests", version="1")
+    df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
+
+    def run() -> DataFrame:
+        return shuffle.stage(df, keys="k", partitions=3, reduce=summed, schema="k long, total long")
+
+    above = shuffle.stage(
+        run(),
+        keys="k",
+        partitions=2,
+        reduce=Grouped(lambda key, group: group),
+        name="above",
+    )
+    return {
+        "sums": sorted(list(row) for row in run().collect()),
+        "above": sorted(list(row) for row in above.collect()),
+        "decisions": [stage.decision for stage in shuffle.report().stages],
+        "objects": outcome(lambda: shuffle.stage_objects(df, 2)),  # type: ignore[arg-type]
+    }
+
+
 def remote(spark: SparkSession, root: str) -> dict[str, Any]:
     """The storage contract, carried out by tasks."""
     storage = RemoteStorage(spark, LocalStorage(root))
@@ -185,6 +216,7 @@ def main(root: str, folder: str) -> None:
     )
     answer = {
         "stages": stages(spark, f"{root}/stages", folder),
+        "python": python_stages(spark, f"{root}/python"),
         "remote": remote(spark, f"{root}/remote"),
         "other_host": other_host(spark, f"{root}/host"),
     }

@@ -94,7 +94,7 @@ def main(folder: str, batches: int, kind: str) -> None:
         schema=pa.schema([("n", pa.int64())]),
         tasks=tuple(range(k, k + 1) for k in range(PARTITIONS)),
         settings=SETTINGS,
-        version="",
+        code="",
         identity="",
     )
     found = sum(

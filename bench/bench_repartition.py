@@ -15,7 +15,7 @@ from interleaved import interleave
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.tpch_data import generate
+from durable_shuffle.jobs.demo.tpch_data import generate
 
 PARTITIONS = 32
 FIVE = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate")

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from durable_shuffle.jobs.local_cluster import QUICK_JVMS
-from durable_shuffle.jobs.recovery_figures import collect_figures
-from durable_shuffle.jobs.recovery_runner import RecoveryRunner
-from durable_shuffle.jobs.recovery_steps import plan_steps
-from durable_shuffle.jobs.recovery_table import CAPTION, figures_table, progress_bars
-from durable_shuffle.jobs.recovery_verdict import exit_status, failures
-from durable_shuffle.jobs.tpch_data import generate
-from durable_shuffle.jobs.tpch_oracle import Oracle
+from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
+from durable_shuffle.jobs.demo.recovery_figures import collect_figures
+from durable_shuffle.jobs.demo.recovery_runner import RecoveryRunner
+from durable_shuffle.jobs.demo.recovery_steps import plan_steps
+from durable_shuffle.jobs.demo.recovery_table import CAPTION, figures_table, progress_bars
+from durable_shuffle.jobs.demo.recovery_verdict import exit_status, failures
+from durable_shuffle.jobs.demo.tpch_data import generate
+from durable_shuffle.jobs.demo.tpch_oracle import Oracle
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 

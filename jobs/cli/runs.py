@@ -164,7 +164,7 @@ def _load(what: str) -> Callable[..., int]:
     """Import the run; raises ModuleNotFoundError if a part of the extra "demo" is missing."""
     from rich.console import Console
 
-    from durable_shuffle.jobs.bench_recovery import run_bench
+    from durable_shuffle.jobs.demo.bench_recovery import run_bench
     from durable_shuffle.jobs.tpch_recovery import DemoOptions, run_demo
 
     def run(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.faults import end_session
+from durable_shuffle.jobs.demo.faults import end_session
 from durable_shuffle.shuffle import open_storage
 from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.testing.flaky_storage import install

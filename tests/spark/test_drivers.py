@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import durable_shuffle
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.local_cluster import cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 from durable_shuffle.jobs.tasks import map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.layout import StagePath

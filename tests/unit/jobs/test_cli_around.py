@@ -189,13 +189,13 @@ def test_ready_made_runs(
         return 1
 
     fakes = {
-        "tpch_recovery": {"DemoOptions": Options, "run_demo": fake},
-        "bench_recovery": {"run_bench": fake},
+        "jobs.tpch_recovery": {"DemoOptions": Options, "run_demo": fake},
+        "jobs.demo.bench_recovery": {"run_bench": fake},
     }
     for name, members in fakes.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
-        monkeypatch.setitem(sys.modules, f"durable_shuffle.jobs.{name}", module)
+        monkeypatch.setitem(sys.modules, f"durable_shuffle.{name}", module)
     result = run(command, "--scale", "0.5", "--data", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "some text\n")
     result = run(command, "--json", "-", "--scale", "0.2")
@@ -205,7 +205,7 @@ def test_ready_made_runs(
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     """Without Spark the runs say what to install."""
-    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.bench_recovery", None)
+    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.demo.bench_recovery", None)
     result = run("demo")
     assert result.exit_code == 2
     assert "pip install 'durable-shuffle[demo]'" in result.stderr

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from durable_shuffle.jobs.event_log import map_tasks_by_group
+from durable_shuffle.jobs.demo.event_log import map_tasks_by_group
 
 
 def _submitted(stage: int, group: str | None) -> dict[str, Any]:

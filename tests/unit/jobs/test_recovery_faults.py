@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from durable_shuffle.jobs.faults import (
+from durable_shuffle.jobs.demo.faults import (
     end_session,
     kill_driver,
     kill_one_executor,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from durable_shuffle.jobs.faults import session_processes
-from durable_shuffle.jobs.recovery_runner import RecoveryRunner
-from durable_shuffle.jobs.recovery_steps import Progress, Step
-from durable_shuffle.jobs.tpch_data import TpchFiles
+from durable_shuffle.jobs.demo.faults import session_processes
+from durable_shuffle.jobs.demo.recovery_runner import RecoveryRunner
+from durable_shuffle.jobs.demo.recovery_steps import Progress, Step
+from durable_shuffle.jobs.demo.tpch_data import TpchFiles
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import SystemClock
 

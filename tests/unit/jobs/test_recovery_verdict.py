@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from durable_shuffle.jobs.recovery_steps import Progress, plan_steps
-from durable_shuffle.jobs.recovery_table import figures_table
-from durable_shuffle.jobs.recovery_verdict import Figures, exit_status, failures
+from durable_shuffle.jobs.demo.recovery_steps import Progress, plan_steps
+from durable_shuffle.jobs.demo.recovery_table import figures_table
+from durable_shuffle.jobs.demo.recovery_verdict import Figures, exit_status, failures
 
 CALM = Figures(
     producers="python",

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from durable_shuffle.jobs.tpch_data import TpchFiles, generate
-from durable_shuffle.jobs.tpch_oracle import Comparison, Oracle
+from durable_shuffle.jobs.demo.tpch_data import TpchFiles, generate
+from durable_shuffle.jobs.demo.tpch_oracle import Comparison, Oracle
 from durable_shuffle.serialization.errors import InvalidInputError
 
 SCHEMA = pa.schema(

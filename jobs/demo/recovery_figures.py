@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from durable_shuffle.jobs.event_log import map_tasks_by_group
-from durable_shuffle.jobs.recovery_driver import result_file, step_group, store_folder
-from durable_shuffle.jobs.recovery_steps import Outcome
-from durable_shuffle.jobs.recovery_verdict import Figures
+from durable_shuffle.jobs.demo.event_log import map_tasks_by_group
+from durable_shuffle.jobs.demo.recovery_driver import result_file, step_group, store_folder
+from durable_shuffle.jobs.demo.recovery_steps import Outcome
+from durable_shuffle.jobs.demo.recovery_verdict import Figures
+from durable_shuffle.jobs.demo.tpch_job import PRODUCERS, REDUCERS
+from durable_shuffle.jobs.demo.tpch_oracle import Oracle
 from durable_shuffle.jobs.storage_counts import reruns
-from durable_shuffle.jobs.tpch_job import PRODUCERS, REDUCERS
-from durable_shuffle.jobs.tpch_oracle import Oracle
 
 
 def collect_figures(work: Path, outcomes: Sequence[Outcome], oracle: Oracle) -> list[Figures]:

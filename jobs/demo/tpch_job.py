@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.demo.tpch_data import PARTS, TpchFiles
 from durable_shuffle.jobs.tasks import ArrowFunction
-from durable_shuffle.jobs.tpch_data import PARTS, TpchFiles
 
 REDUCERS = 12
 """Another number than PARTS: Spark's status tells map from reduce stages by the number of tasks."""

@@ -1,6 +1,6 @@
 """What a kill costs, with cheap and with expensive producers, durable and Spark's own shuffle.
 
-    python -m durable_shuffle.jobs.bench_recovery --quick [--scale 0.2] [--json FILE]
+    python -m durable_shuffle.jobs.demo.bench_recovery --quick [--scale 0.2] [--json FILE]
 
 The same code, checks and exit status as the demo, over {cheap, expensive producers} x {no fault,
 executor killed in the reduce, driver killed in the map and started again}. One run per cell: the

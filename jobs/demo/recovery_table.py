@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from durable_shuffle.jobs import recovery_steps
-from durable_shuffle.jobs.recovery_runner import Listener
-from durable_shuffle.jobs.recovery_steps import Step
-from durable_shuffle.jobs.recovery_verdict import Figures
+from durable_shuffle.jobs.demo import recovery_steps
+from durable_shuffle.jobs.demo.recovery_runner import Listener
+from durable_shuffle.jobs.demo.recovery_steps import Step
+from durable_shuffle.jobs.demo.recovery_verdict import Figures
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The process that gets killed: it works off steps on a cluster of its own and says how far it is.
 
-    python -m durable_shuffle.jobs.recovery_driver WORK DATA EVENTS STEPS_JSON
+    python -m durable_shuffle.jobs.demo.recovery_driver WORK DATA EVENTS STEPS_JSON
 
 Every line of EVENTS is a JSON object: `ready`, then per step `run`, `progress`…, `done`. The kills
 are the parent's (recovery_runner). A cluster that is new, or has a new executor, is warmed up by
@@ -19,17 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.local_cluster import await_executors, start_cluster
-from durable_shuffle.jobs.recovery_steps import Shuffle, Step
-from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.jobs.ship import ship
-from durable_shuffle.jobs.tpch_data import PARTS, TpchFiles
-from durable_shuffle.jobs.tpch_job import (
+from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
+from durable_shuffle.jobs.demo.recovery_steps import Shuffle, Step
+from durable_shuffle.jobs.demo.tpch_data import PARTS, TpchFiles
+from durable_shuffle.jobs.demo.tpch_job import (
     REDUCE_HASH_MIB,
     REDUCERS,
     native_repartition,
     revenue_per_order,
 )
+from durable_shuffle.jobs.session import DurableShuffle
+from durable_shuffle.jobs.ship import ship
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 _POLL_SECONDS = 0.03

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from durable_shuffle.jobs.recovery_steps import Shuffle
+from durable_shuffle.jobs.demo.recovery_steps import Shuffle
 
 FAULT_TITLES = {
     "none": "no fault",

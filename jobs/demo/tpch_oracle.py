@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from durable_shuffle.jobs.tpch_data import TpchFiles
-from durable_shuffle.jobs.tpch_job import ORACLE_SQL
+from durable_shuffle.jobs.demo.tpch_data import TpchFiles
+from durable_shuffle.jobs.demo.tpch_job import ORACLE_SQL
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from durable_shuffle.jobs.faults import end_session, kill_driver, kill_one_executor
-from durable_shuffle.jobs.local_cluster import cluster_environment
-from durable_shuffle.jobs.recovery_driver import store_folder
-from durable_shuffle.jobs.recovery_steps import Kill, Outcome, Progress, Step
+from durable_shuffle.jobs.demo.faults import end_session, kill_driver, kill_one_executor
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
+from durable_shuffle.jobs.demo.recovery_driver import store_folder
+from durable_shuffle.jobs.demo.recovery_steps import Kill, Outcome, Progress, Step
+from durable_shuffle.jobs.demo.tpch_data import TpchFiles
+from durable_shuffle.jobs.demo.tpch_job import PRODUCERS, REDUCERS
 from durable_shuffle.jobs.storage_counts import committed_producers
-from durable_shuffle.jobs.tpch_data import TpchFiles
-from durable_shuffle.jobs.tpch_job import PRODUCERS, REDUCERS
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 
@@ -85,7 +85,7 @@ class RecoveryRunner:
     def command(self, events: Path, steps: Sequence[Step]) -> list[str]:
         """Return the command line of a driver for these steps."""
         paths = [self._work, self._data.folder, events]
-        module = "durable_shuffle.jobs.recovery_driver"
+        module = "durable_shuffle.jobs.demo.recovery_driver"
         listed = json.dumps([s.to_dict() for s in steps])
         return [sys.executable, "-m", module, *map(str, paths), listed]
 

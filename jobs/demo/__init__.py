@@ -1,0 +1,1 @@
+"""The parts of the demo and of `bench recovery`: data, cluster, kills, figures."""

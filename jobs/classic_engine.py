@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.core.rdd import RDD
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 
@@ -33,7 +34,8 @@ class ClassicEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._stage_of_rdd: dict[int, str] = {}
+        self.stage_of_rdd: dict[int, str] = {}
+        """RDD id -> fingerprint of the stage that it reads."""
         default = "1" if is_local(spark) else "4"
         self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
 
@@ -46,7 +48,7 @@ class ClassicEngine:
         return found or ()
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        return identify_plan(cast("ClassicFrame", df), self._stage_of_rdd.get)
+        return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
 
     def planning_settings(self) -> dict[str, str]:
         return split_settings(self._spark)
@@ -57,7 +59,7 @@ class ClassicEngine:
         session = catalyst.planning_session(self._spark, {**transfer_settings(df.schema), **conf})
         ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
-        with self._cutting_files_by(conf):
+        with self.cutting_files_by(conf):
             return Planned(
                 shaped,
                 catalyst.partition_count(shaped),
@@ -69,17 +71,16 @@ class ClassicEngine:
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        with self._cutting_files_by(planned.conf):
+        with self.cutting_files_by(planned.conf):
             tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
-        with self._described(label):
-            rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
-        return [map_result(row.asDict()) for row in rows]
+        with self.described(label):
+            return run_producers(self._spark, tasks, producers)
 
     def run_numbered(
         self, function: ArrowFunction, tasks: int, schema: str, label: str
     ) -> list[dict[str, Any]]:
         numbers = self._spark.range(0, tasks, 1, tasks)
-        with self._described(label):
+        with self.described(label):
             return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
@@ -99,11 +100,11 @@ class ClassicEngine:
             row_count=back.rows,
             data_bytes=back.memory_bytes,
         )
-        self._stage_of_rdd[rdd] = back.fingerprint
+        self.stage_of_rdd[rdd] = back.fingerprint
         return frame
 
     @contextmanager
-    def _described(self, label: str) -> Iterator[None]:
+    def described(self, label: str) -> Iterator[None]:
         """Show a text for the jobs that run meanwhile in Spark's UI."""
         context = self._spark.sparkContext
         before = context.getLocalProperty("spark.job.description")
@@ -114,7 +115,7 @@ class ClassicEngine:
             context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
 
     @contextmanager
-    def _cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
+    def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
         """Give the user's session other split settings while a plan is made, then its own again.
 
         A file scan asks the session in which it was read, not the one that plans it. Nothing is
@@ -133,3 +134,22 @@ class ClassicEngine:
                     self._spark.conf.set(key, before[key])
                 else:
                     self._spark.conf.unset(key)
+
+
+def run_producers(
+    spark: SparkSession, tasks: RDD[Row], producers: Sequence[int]
+) -> list[MapResult]:
+    """Run some partitions of an RDD of map results, one Spark job in this thread."""
+    rows = spark.sparkContext.runJob(cast("RDD[Row]", _AsIs(tasks)), list, list(producers))
+    return [map_result(row.asDict()) for row in rows]
+
+
+class _AsIs:
+    """An RDD for `runJob` whose rows come as they are: no second Python worker hands them on."""
+
+    def __init__(self, rdd: RDD[Row]) -> None:
+        self._rdd = rdd
+
+    def mapPartitions(self, function: object) -> RDD[Row]:
+        del function
+        return self._rdd

@@ -15,12 +15,17 @@ from durable_shuffle.jobs.consume import (
     StagesOfFrames,
     check_consume,
 )
+from durable_shuffle.jobs.engines import engine_for
 from durable_shuffle.jobs.preflight import default_url, preflight
+from durable_shuffle.jobs.query.calls import QueryCalls
+from durable_shuffle.jobs.query.explain import QueryExplanation
+from durable_shuffle.jobs.query.make import make_query_runner
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.ship import ship
+from durable_shuffle.jobs.ship import is_connect, ship
 from durable_shuffle.jobs.stage_info import StageInfo, stage_info
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
+from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
@@ -37,7 +42,7 @@ from durable_shuffle.shuffle.stage import open_stage
 Retention = Literal["until_released", "when_consumed"] | timedelta
 
 
-class DurableShuffle:
+class DurableShuffle(QueryCalls):
     """Durable stages of one Spark job.
 
     The newest driver of a job wins: creating this object claims the job, and an older driver stops
@@ -108,19 +113,32 @@ class DurableShuffle:
         self._reports: list[StageReport] = []
         self._consumer_reports: list[ConsumerReport] = []
         self._stages_of_frames = StagesOfFrames()
-        self._runner = StageRunner(
-            spark=spark,
+        self._native: list[str] = []
+        engine = engine_for(spark)
+        store = StageStore(
             storage=self._storage,
             task_storage=task_storage,
+            task_tries=engine.task_tries,
             log=self._log,
-            version=version,
             policy=reuse,
             settings=self._settings,
             clock=self._clock,
             ids=self._ids,
         )
+        self._runner = StageRunner(
+            engine=engine, store=store, version=version, settings=self._settings, ids=self._ids
+        )
+        self._queries = make_query_runner(
+            spark,
+            engine=engine,
+            store=store,
+            version=version,
+            policy=reuse,
+            settings=self._settings,
+            ids=self._ids,
+        )
         self._consumers = Consumers(
-            engine=self._runner.engine,
+            engine=engine,
             storage=self._storage,
             task_storage=storage,
             log=self._log,
@@ -259,19 +277,26 @@ class DurableShuffle:
         n: int | str | Column | None = None,
         *cols: str | Column,
         name: str | None = None,
-    ) -> Explanation:
+    ) -> Explanation | QueryExplanation:
         """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why; run nothing.
 
-        With `n=None` and no columns it explains `durable(df)`.
+        With `n=None` and no columns it explains `query(df)`: which exchanges are committed, which
+        would run. On Spark Connect, which has no `query`, it then explains `durable(df)`.
         """
         if n is None and not cols:
+            if not is_connect(self._spark):
+                return self._queries.explain(df, name or "query")
             return self._runner.explain(StageRequest(df, name or "durable", None, ()))
         return self._runner.explain(self._repartition_request(df, n, cols, name))
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in sum."""
         return Report(
-            self._job, self.generation, tuple(self._reports), tuple(self._consumer_reports)
+            self._job,
+            self.generation,
+            tuple(self._reports),
+            tuple(self._consumer_reports),
+            tuple(self._native),
         )
 
     def stages(self) -> list[StageInfo]:

@@ -5,6 +5,7 @@ Two requests with equal fingerprints give equal subpartitions, so one may read w
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column
@@ -43,14 +44,27 @@ def identify_stage(
         with_keys = engine.identify(checked.df.select("*", *_aliased(checked.cols)))
         keys = with_keys.components.get("plan", "")
     components["partitioning"] = _digest([checked.partitioner, checked.n, keys])
-    unresolved = plan.unresolved
+    return fingerprinted(
+        components, plan.unresolved, version, ids, unstable=plan.unstable_below_exchange
+    )
+
+
+def fingerprinted(
+    components: Mapping[str, str],
+    unresolved: tuple[str, ...],
+    version: str | None,
+    ids: IdSource,
+    *,
+    unstable: tuple[str, ...] = (),
+) -> StageIdentity:
+    """Return the identity made of these components and of what the user vouches for."""
+    found = dict(components)
     if version is not None:
-        components["version"] = _digest(version)
+        found["version"] = _digest(version)
         unresolved = ()
     elif unresolved:
-        components["unresolved"] = ids.new_id()
-    fingerprint = _digest(sorted(components.items()))
-    return StageIdentity(fingerprint, components, unresolved, plan.unstable_below_exchange)
+        found["unresolved"] = ids.new_id()
+    return StageIdentity(_digest(sorted(found.items())), found, unresolved, unstable)
 
 
 def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:

@@ -1,51 +1,23 @@
 """One wrapped stage, from the user's DataFrame to the stored one.
 
 The order of steps is the same on every kind of session: check the request, fingerprint the plan,
-look into the job log, decide (recovery/resume.py), describe or reuse, run what is missing, seal,
-hand the read side back. Every step that changes truth wins a slot first.
+have the stage stored (stage_store.py), hand the read side back.
 """
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import durable_shuffle
-from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
-from durable_shuffle.jobs.engines import engine_for
+from durable_shuffle.jobs.engine import Engine, ReadBack
 from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
-from durable_shuffle.jobs.stage_request import CheckedRequest, StageRequest, check_request
-from durable_shuffle.jobs.tasks import MapResult, map_function, read_function
-from durable_shuffle.recovery.resume import (
-    Decision,
-    Found,
-    Fresh,
-    Resume,
-    ReusePolicy,
-    Wanted,
-    decide,
-    explain_miss,
-)
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.evidence import count_reruns
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
-from durable_shuffle.shuffle.records import Describe, Seal, StageUse
+from durable_shuffle.jobs.stage_identity import identify_stage
+from durable_shuffle.jobs.stage_request import StageRequest, check_request
+from durable_shuffle.jobs.stage_store import StageStore, StoredStage, WantedStage
+from durable_shuffle.jobs.tasks import read_function
+from durable_shuffle.recovery.resume import Fresh
+from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import (
-    StageHandle,
-    describe_stage,
-    open_stage,
-    read_state,
-    seal_stage,
-)
-from durable_shuffle.shuffle.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,221 +35,62 @@ class Explanation:
 
 
 class StageRunner:
-    """Runs stages of one claimed job. Not thread-safe."""
+    """Runs wrapped stages of one claimed job. Not thread-safe."""
 
     def __init__(
         self,
         *,
-        spark: SparkSession,
-        storage: CountingStorage,
-        task_storage: Storage,
-        log: JobLog,
+        engine: Engine,
+        store: StageStore,
         version: str | None,
-        policy: ReusePolicy,
         settings: Settings,
-        clock: Clock,
         ids: IdSource,
     ) -> None:
-        self._engine: Engine = engine_for(spark)
-        self._storage, self._task_storage, self._log = storage, task_storage, log
-        self._version, self._policy = version, policy
-        self._settings, self._clock, self._ids = settings, clock, ids
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of the session's kind."""
-        return self._engine
+        self._engine, self._store = engine, store
+        self._version, self._settings, self._ids = version, settings, ids
 
     def explain(self, request: StageRequest) -> Explanation:
         """Say what `run` would do."""
-        checked = check_request(request, self._engine)
-        identity = identify_stage(checked, self._engine, self._version, self._ids)
-        stage = self._stored(checked, identity)
-        decision, _ = self._decide(checked, identity, stage, "auto")
-        return Explanation(
-            checked.name, identity.fingerprint, not isinstance(decision, Fresh), decision.why
-        )
+        wanted = self._wanted(request)
+        decision = self._store.look(wanted)
+        hit = not isinstance(decision, Fresh)
+        return Explanation(wanted.name, wanted.identity.fingerprint, hit, decision.why)
 
     def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
-        start, requests = self._clock.monotonic(), self._storage.total
-        before = self._storage.retry_counts
-        checked = check_request(request, self._engine)
-        identity = identify_stage(checked, self._engine, self._version, self._ids)
-        stage = self._stored(checked, identity)
-        decision, planned = self._decide(checked, identity, stage, self._policy)
-        if isinstance(decision, Fresh) or stage is None:
-            planned = planned or self._plan(checked, self._engine.planning_settings())
-            stage = self._describe(checked, identity, planned)
-        self._log.append(
-            StageUse(
-                self._ids.new_id(),
-                self._log.generation,
-                stage.path.name,
-                stage.path.fingerprint,
-                stage.path.incarnation,
-            )
-        )
-        results: list[MapResult] = []
-        seal = read_state(stage).seal
-        native = planned.native_exchanges if planned else 0
-        if seal is None:
-            assert planned is not None  # only a sealed stage is used without a plan
-            commits = self._committed(stage, planned.producers)
-            missing = [p for p in range(planned.producers) if p not in commits]
-            function = map_function(
-                StageHandle(self._task_storage, stage.path, stage.describe),
-                producers=planned.producers,
-                settings=self._settings,
-                tries=self._engine.task_tries,
-                version=durable_shuffle.__version__,
-            )
-            label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-            if missing:
-                results = self._engine.run(planned, function, missing, label)
-            for result in results:
-                commits[result.committed.commit.producer] = result.committed
-            self._log.check_owner()
-            seal = seal_stage(
-                stage,
-                commits,
-                producers=planned.producers,
-                generation=self._log.generation,
-                record_id=self._ids.new_id(),
-            )
-        ran = sum(r.wrote for r in results)
-        retries = sum(r.tries_before for r in results)
-        reruns = count_reruns(stage, seal)
-        if isinstance(decision, Resume) or retries:
-            delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
-        frame = self._read(checked, stage, seal)
-        after = self._storage.retry_counts
-        report = StageReport(
-            name=stage.path.name,
-            fingerprint=stage.path.fingerprint,
-            incarnation=stage.path.incarnation,
-            decision=type(decision).__name__.lower(),
-            why=decision.why,
-            producers=seal.producers,
-            producers_run=ran,
-            producers_reused=seal.producers - ran,
-            producers_rerun=reruns.attempts,
-            native_exchanges=native,
-            rows=seal.rows,
-            data_bytes=seal.data_bytes,
-            objects=reruns.segments + seal.producers + 1,
-            requests=self._storage.total - requests + sum(r.requests for r in results),
-            storage_retries=after.retries
-            - before.retries
-            + sum(r.storage_retries for r in results),
-            storage_wait_seconds=after.waited_seconds
-            - before.waited_seconds
-            + sum(r.storage_wait_seconds for r in results),
-            retries=retries,
-            seconds=self._clock.monotonic() - start,
-        )
-        return frame, report
+        stored = self._store.ensure(self._wanted(request))
+        return self._read(request.df, stored), stored.report
 
-    def _stored(self, checked: CheckedRequest, identity: StageIdentity) -> StageHandle | None:
-        path = self._log.state.stages.get((checked.name, identity.fingerprint))
-        return open_stage(self._storage, path) if path else None
-
-    def _decide(
-        self,
-        checked: CheckedRequest,
-        identity: StageIdentity,
-        stage: StageHandle | None,
-        policy: ReusePolicy,
-    ) -> tuple[Decision, Planned | None]:
-        if stage is None:
-            wanted = Wanted(None, "", identity.unstable)
-            return decide(wanted, None, policy, self._why_miss(checked, identity)), None
-        sealed = read_state(stage).seal is not None
-        if sealed or policy == "never":
-            found = Found(sealed, None, "", frozenset())
-            return decide(Wanted(None, "", identity.unstable), found, policy), None
-        planned = self._plan(checked, stage.describe.planning)
-        commits = self._committed(stage, stage.describe.producers)
-        decision = decide(
-            Wanted(planned.producers, planned.splits, identity.unstable),
-            Found(
-                sealed=False,
-                producers=stage.describe.producers,
-                splits=stage.describe.splits,
-                committed=frozenset(commits),
-            ),
-            policy,
-        )
-        return decision, None if isinstance(decision, Fresh) else planned
-
-    def _why_miss(self, checked: CheckedRequest, identity: StageIdentity) -> str:
-        if identity.unresolved:
-            return (
-                f"cannot be recognised in another run: {'; '.join(identity.unresolved)}; give "
-                "version= to vouch for it"
-            )
-        others = [p for p in self._log.state.order if p.name == checked.name]
-        if not others:
-            return f"the job has no stage named {checked.name!r}"
-        stored = open_stage(self._storage, others[-1]).describe.components
-        return explain_miss(identity.components, stored)
-
-    def _plan(self, checked: CheckedRequest, conf: Mapping[str, str]) -> Planned:
-        return self._engine.plan(checked.df, checked.cols, checked.n, conf)
-
-    def _describe(
-        self, checked: CheckedRequest, identity: StageIdentity, planned: Planned
-    ) -> StageHandle:
-        partitioner, partitions = checked.partitioner, checked.n
-        if partitions is None:
-            partitions = planned.producers
-            if partitions == 0:  # an empty plan still reads back as one empty partition
-                partitioner, partitions = "round_robin", 1
-        path = StagePath(
-            self._log.state.job, checked.name, identity.fingerprint, self._ids.new_id()
-        )
-        describe = Describe(
-            record_id=self._ids.new_id(),
-            generation=self._log.generation,
-            name=path.name,
-            fingerprint=path.fingerprint,
-            incarnation=path.incarnation,
-            schema=schema_to_bytes(storable_schema(self._engine.arrow_schema(checked.df))),
-            codec="arrow",
-            compression=self._settings.compression,
-            columns=tuple(checked.df.columns),
-            producers=planned.producers,
-            partitions=partitions,
-            writing="batch",
-            partitioner=partitioner,
+    def _wanted(self, request: StageRequest) -> WantedStage:
+        engine = self._engine
+        checked = check_request(request, engine)
+        return WantedStage(
+            name=checked.name,
+            identity=identify_stage(checked, engine, self._version, self._ids),
+            partitioner=checked.partitioner,
+            partitions=checked.n,
             keys=checked.key_positions,
-            components=identity.components,
-            splits=planned.splits,
-            planning=planned.conf,
-            created_wall_seconds=self._clock.wall(),
+            columns=tuple(checked.df.columns),
+            schema=lambda: engine.arrow_schema(checked.df),
+            planning=engine.planning_settings,
+            plan=lambda conf: engine.plan(checked.df, checked.cols, checked.n, conf),
+            run=engine.run,
         )
-        return describe_stage(self._storage, path, describe)
 
-    def _committed(self, stage: StageHandle, producers: int) -> dict[int, Committed]:
-        def read(producer: int) -> Committed | None:
-            return counting_commit(read_log(stage.producer_log(producer)))
-
-        with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            found = list(pool.map(read, range(producers)))
-        return {p: c for p, c in enumerate(found) if c is not None}
-
-    def _read(self, checked: CheckedRequest, stage: StageHandle, seal: Seal) -> DataFrame:
+    def _read(self, df: DataFrame, stored: StoredStage) -> DataFrame:
+        describe = stored.handle.describe
+        function = read_function(
+            stored.handle,
+            stored.seal,
+            settings=self._settings,
+            version=durable_shuffle.__version__,
+        )
         back = ReadBack(
-            function=read_function(
-                StageHandle(self._task_storage, stage.path, stage.describe),
-                seal,
-                settings=self._settings,
-                version=durable_shuffle.__version__,
-            ),
-            partitions=stage.describe.partitions,
-            hashed_by=stage.describe.keys,
-            rows=seal.rows,
-            memory_bytes=seal.memory_bytes,
-            fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
+            function=function,
+            partitions=describe.partitions,
+            hashed_by=describe.keys,
+            rows=stored.seal.rows,
+            memory_bytes=stored.seal.memory_bytes,
+            fingerprint=stored.fingerprint,
         )
-        return self._engine.read(checked.df, back)
+        return self._engine.read(df, back)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.jobs.local_cluster import cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

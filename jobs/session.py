@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.arguments import check_option, is_column
 from durable_shuffle.jobs.consume import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
@@ -90,8 +91,8 @@ class DurableShuffle(QueryCalls):
         ids: IdSource | None = None,
     ) -> None:
         check_name("job", job)
-        _check_option("reuse", reuse, ("auto", "never", "require"))
-        _check_option("on_conflict", on_conflict, ("take_over", "fail"))
+        check_option("reuse", reuse, ("auto", "never", "require"))
+        check_option("on_conflict", on_conflict, ("take_over", "fail"))
         named = ("until_released", "when_consumed")
         if retention not in named and not isinstance(retention, timedelta):
             raise InvalidInputError(
@@ -361,13 +362,3 @@ class DurableShuffle(QueryCalls):
         if n is None:
             n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         return StageRequest(df, name or "repartition", n, cols)
-
-
-def is_column(value: Any) -> bool:
-    """Return True for a column of either kind of session."""
-    return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.sql")
-
-
-def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, found={value!r}")

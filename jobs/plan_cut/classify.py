@@ -1,5 +1,6 @@
 """Which exchanges can be durable, and what Catalyst says about them."""
 
+import json
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -36,14 +37,7 @@ def classify(node: Node) -> Exchange | str:
 
 def schema_of(plan: Any) -> StructType:
     """Return the schema of a physical plan's rows; names may repeat."""
-    return StructType.fromJson(_loads(str(plan.schema().json())))
-
-
-def _loads(text: str) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return StructType.fromJson(json.loads(str(plan.schema().json())))
 
 
 def union_is_zipped(node: Node) -> bool:

@@ -14,6 +14,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan_functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
@@ -21,7 +22,7 @@ from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})
 _SETS = frozenset({"And", "Or"})
-_NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec"})
+_NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
 
 
 class PieceWalk(CatalystWalk):
@@ -49,8 +50,6 @@ class PieceWalk(CatalystWalk):
 
     def components(self) -> dict[str, str]:
         """Digests of what was visited, by aspect."""
-        from durable_shuffle.jobs.identity.digests import hex_digest
-
         lists = {
             "files": self.leaves.files,
             "rows": self.leaves.rows,

@@ -11,6 +11,7 @@ import base64
 import json
 from typing import Any, cast
 
+from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs import catalyst
@@ -115,8 +116,6 @@ class RangeKeys:
 
     def _sorted_sample(self, wanted: int) -> Any:
         """Return an array of Spark's rows, a random sample of the keys in their order."""
-        from pyspark.sql import functions as F
-
         named = [
             catalyst.alias(self._jvm, struct, f"k{i}") for i, struct in enumerate(self._structs)
         ]

@@ -70,6 +70,7 @@ class PlannedQuery:
         self._session = catalyst.planning_session(self._spark, conf)
         planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
         self._jvm = Jvm(planned)
+        self._planned = planned
         plan = cast("Any", planned)._jdf.queryExecution().executedPlan()  # noqa: SLF001
         root = read_tree(self._jvm, plan)
         self.last, self.cuts = cut_plan(root, classify)
@@ -135,7 +136,7 @@ class PlannedQuery:
         self, cut: Cut, settings: str, version: str | None, ids: IdSource
     ) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, self._df_of_session(), self._engine.stage_of_rdd.get, stage_at)
+        walk = PieceWalk(self._jvm, self._planned, self._engine.stage_of_rdd.get, stage_at)
         walk.visit(cut.piece.root.plan)
         walk.visit(cut.node.partitioning)
         components = {**walk.components(), "settings": settings}
@@ -144,9 +145,6 @@ class PlannedQuery:
         )
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         return fingerprinted(components, unresolved, version, ids, unstable=unstable)
-
-    def _df_of_session(self) -> DataFrame:
-        return self._session.range(0)
 
     def _plan(self, cut: Cut, below: Mapping[int, StoredStage], conf: Mapping[str, str]) -> Planned:
         with active(self._session), self._lock:

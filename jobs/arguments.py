@@ -38,3 +38,14 @@ def check_function(what: str, function: Any) -> None:
             f"{what}={named} cannot be sent to workers: {error}; open connections, locks and files "
             "inside the function, not outside of it"
         ) from error
+
+
+def is_column(value: Any) -> bool:
+    """Return True for a column of either kind of session."""
+    return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.sql")
+
+
+def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of `allowed`."""
+    if value not in allowed:
+        raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, found={value!r}")

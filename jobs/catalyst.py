@@ -69,18 +69,27 @@ def narrow_decimals(df: DataFrame) -> DataFrame:
     if not narrow:
         return df
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    none, nil = jvm.scala.Option.empty(), _seq(jvm, [])
     columns = _output(df)
     for i in narrow:
-        long, new_id = (
-            expressions.UnscaledValue(columns[i]),
-            expressions.NamedExpression.newExprId(),
-        )
-        columns[i] = expressions.Alias(long, df.columns[i], new_id, nil, none, nil)
+        long = jvm.org.apache.spark.sql.catalyst.expressions.UnscaledValue(columns[i])
+        columns[i] = alias(jvm, long, df.columns[i])
+    return project(df, columns)
+
+
+def alias(jvm: Any, expression: Any, name: str) -> Any:
+    """Return a Catalyst expression with a name and a new id."""
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    new_id = expressions.NamedExpression.newExprId()
+    return expressions.Alias(expression, name, new_id, nil, none, nil)
+
+
+def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
+    """Return the given named Catalyst expressions over the columns of `df`."""
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, columns), analyzed)
-    return _of_rows(df.sparkSession, project)
+    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    return _of_rows(df.sparkSession, logical.Project(to_seq(jvm, columns), analyzed))
 
 
 def with_durable_rows(
@@ -108,14 +117,32 @@ def with_durable_rows(
     physical = jvm.org.apache.spark.sql.catalyst.plans.physical
     if hashed_by:
         attributes = [output.apply(i) for i in hashed_by]
-        partitioning = physical.HashPartitioning(_seq(jvm, attributes), partitions)
+        partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
     else:
         partitioning = physical.UnknownPartitioning(partitions)
     rdd = rows._jdf.queryExecution().toRdd()  # noqa: SLF001
-    none, nil = jvm.scala.Option.empty(), _seq(jvm, [])
     statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
-    logical_rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
-    arity = _arity(jvm, "org.apache.spark.sql.execution.LogicalRDD")
+    plan = _logical_rdd(session, output, rdd, partitioning, statistics)
+    return _of_rows(session, plan), int(rdd.id())
+
+
+def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
+    """Return a DataFrame over an RDD of Spark's internal rows.
+
+    Args:
+        output: a Seq of attributes, one per column.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    unknown = jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning
+    plan = _logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
+    return _of_rows(session, plan)
+
+
+def _logical_rdd(
+    session: SparkSession, output: Any, rdd: Any, partitioning: Any, statistics: Any | None
+) -> Any:
+    jvm: Any = session._jvm  # noqa: SLF001
+    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
     arguments: list[Any] = [
         output,
         rdd,
@@ -127,9 +154,16 @@ def with_durable_rows(
         jvm.scala.Option.apply(statistics),
         none,
     ]
-    if arity == 10:
+    if _arity(jvm, "org.apache.spark.sql.execution.LogicalRDD") == 10:
         arguments.append(False)
-    return _of_rows(session, logical_rdd(*arguments)), int(rdd.id())
+    return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
+
+
+def set_field(jvm_object: Any, name: str, value: Any) -> None:
+    """Give a field of a JVM object another value, although it is final."""
+    field = jvm_object.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    field.set(jvm_object, value)
 
 
 def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
@@ -146,13 +180,13 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
         return numbers.queryExecution().optimizedPlan().stats().rowCount()
 
     name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
-    no_columns = _module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
+    no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
     arguments = some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(False)  # noqa: FBT003
     array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
     return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
 
 
-def _module(jvm: Any, name: str) -> Any:
+def module(jvm: Any, name: str) -> Any:
     """Return a Scala object, for classes whose static forwarders are missing."""
     return getattr(getattr(jvm, f"{name}$"), "MODULE$")
 
@@ -188,5 +222,6 @@ def _items(seq: Any) -> list[Any]:
     return [seq.apply(i) for i in range(seq.size())]
 
 
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
+def to_seq(jvm: Any, items: Sequence[Any]) -> Any:
+    """Return a Scala Seq."""
     return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

@@ -29,26 +29,13 @@ from durable_shuffle.jobs.tasks import (
 from durable_shuffle.jobs.transfer import transfer_settings
 
 
-class _RowsAsTheyAre(RDD[Row]):
-    """Rows of a DataFrame, pickled by the JVM, that `runJob` takes without a function of its own.
-
-    For a function, even `list`, every task would get a second Python worker, 40 ms each.
-    """
-
-    def __init__(self, df: DataFrame) -> None:
-        rows = df.rdd
-        super().__init__(rows._jrdd, rows.ctx, rows._jrdd_deserializer)  # noqa: SLF001
-
-    def mapPartitions(self, f: object, preservesPartitioning: bool = False) -> Any:  # noqa: FBT001, FBT002
-        return self
-
-
 class ClassicEngine:
     """Implements `Engine` for a session with a SparkContext."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._stage_of_rdd: dict[int, str] = {}
+        self.stage_of_rdd: dict[int, str] = {}
+        """RDD id -> fingerprint of the stage that it reads."""
         default = "1" if is_local(spark) else "4"
         self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
 
@@ -64,7 +51,7 @@ class ClassicEngine:
         return found or ()
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        return identify_plan(cast("ClassicFrame", df), self._stage_of_rdd.get)
+        return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
 
     def planning_settings(self) -> dict[str, str]:
         return split_settings(self._spark)
@@ -82,7 +69,7 @@ class ClassicEngine:
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
         ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
-        with self._cutting_files_by(conf):
+        with self.cutting_files_by(conf):
             return Planned(
                 shaped,
                 catalyst.partition_count(shaped),
@@ -94,17 +81,16 @@ class ClassicEngine:
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        with self._cutting_files_by(planned.conf):
-            tasks = _RowsAsTheyAre(planned.df.mapInArrow(function, RESULT_SCHEMA))
-        with self._described(label):
-            rows: list[Row] = self._spark.sparkContext.runJob(tasks, list, list(producers))
-        return [map_result(row.asDict()) for row in rows]
+        with self.cutting_files_by(planned.conf):
+            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+        with self.described(label):
+            return run_producers(self._spark, tasks, producers)
 
     def run_numbered(
         self, function: ArrowFunction, tasks: int, schema: str, label: str
     ) -> list[dict[str, Any]]:
         numbers = self._spark.range(0, tasks, 1, tasks)
-        with self._described(label):
+        with self.described(label):
             return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
@@ -124,11 +110,11 @@ class ClassicEngine:
             row_count=back.rows,
             data_bytes=back.memory_bytes,
         )
-        self._stage_of_rdd[rdd] = back.fingerprint
+        self.stage_of_rdd[rdd] = back.fingerprint
         return frame
 
     @contextmanager
-    def _described(self, label: str) -> Iterator[None]:
+    def described(self, label: str) -> Iterator[None]:
         """Show a text for the jobs that run meanwhile in Spark's UI."""
         context = self._spark.sparkContext
         before = context.getLocalProperty("spark.job.description")
@@ -139,7 +125,7 @@ class ClassicEngine:
             context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
 
     @contextmanager
-    def _cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
+    def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
         """Give the user's session other split settings while a plan is made, then its own again.
 
         A file scan asks the session in which it was read, not the one that plans it. Nothing is
@@ -158,3 +144,25 @@ class ClassicEngine:
                     self._spark.conf.set(key, before[key])
                 else:
                     self._spark.conf.unset(key)
+
+
+def run_producers(
+    spark: SparkSession, tasks: RDD[Row], producers: Sequence[int]
+) -> list[MapResult]:
+    """Run some partitions of an RDD of map results, one Spark job in this thread."""
+    rows = spark.sparkContext.runJob(cast("RDD[Row]", _AsIs(tasks)), list, list(producers))
+    return [map_result(row.asDict()) for row in rows]
+
+
+class _AsIs:
+    """An RDD for `runJob` whose rows come as they are.
+
+    For a function, even `list`, every task would get a second Python worker, 40 ms each.
+    """
+
+    def __init__(self, rdd: RDD[Row]) -> None:
+        self._rdd = rdd
+
+    def mapPartitions(self, function: object) -> RDD[Row]:
+        del function
+        return self._rdd

@@ -22,7 +22,9 @@ class Planned:
     splits: str
     native_exchanges: int
     conf: dict[str, str]
-    """The settings it was planned with."""
+    """The settings it was planned with; a descriptor keeps them."""
+    partitions: int | None = None
+    """R, if it was decided while planning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ class StageReport:
     decision: str
     """"reuse", "resume" or "fresh"."""
     why: str
+    partitioner: str
+    """How rows found their partition, as in the stage's description."""
     producers: int
     producers_run: int
     """Producers whose task wrote in this session."""
@@ -95,6 +97,8 @@ class Report:
     generation: int
     stages: tuple[StageReport, ...]
     consumers: tuple[ConsumerReport, ...] = ()
+    native: tuple[str, ...] = ()
+    """What stayed Spark's own in whole queries, each with the reason."""
 
     def total(self) -> dict[str, float]:
         """Return the sum over all stages of every count."""
@@ -108,6 +112,7 @@ class Report:
             "stages": [asdict(s) for s in self.stages],
             "consumers": [asdict(c) for c in self.consumers],
             "total": self.total(),
+            "native": list(self.native),
         }
 
     def __str__(self) -> str:
@@ -115,6 +120,7 @@ class Report:
         parts += _table(StageReport, self.stages, ("incarnation", "why"))
         if self.consumers:
             parts += _table(ConsumerReport, self.consumers, ("stage", "resumed_from"))
+        parts += [f"native: {text}" for text in self.native]
         return "\n".join(parts)
 
 

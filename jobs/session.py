@@ -10,19 +10,25 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.arguments import check_option, is_column
 from durable_shuffle.jobs.consume import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
     StagesOfFrames,
     check_consume,
 )
+from durable_shuffle.jobs.engines import engine_for
 from durable_shuffle.jobs.preflight import default_url, preflight
 from durable_shuffle.jobs.python_stage.methods import PythonStages
+from durable_shuffle.jobs.query.calls import QueryCalls
+from durable_shuffle.jobs.query.explain import QueryExplanation
+from durable_shuffle.jobs.query.make import make_query_runner
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.ship import ship
+from durable_shuffle.jobs.ship import is_connect, ship
 from durable_shuffle.jobs.stage_info import StageInfo, stage_info
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
+from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
@@ -39,7 +45,7 @@ from durable_shuffle.shuffle.stage import open_stage
 Retention = Literal["until_released", "when_consumed"] | timedelta
 
 
-class DurableShuffle(PythonStages):
+class DurableShuffle(PythonStages, QueryCalls):
     """Durable stages of one Spark job.
 
     The newest driver of a job wins: creating this object claims the job, and an older driver stops
@@ -87,8 +93,8 @@ class DurableShuffle(PythonStages):
         ids: IdSource | None = None,
     ) -> None:
         check_name("job", job)
-        _check_option("reuse", reuse, ("auto", "never", "require"))
-        _check_option("on_conflict", on_conflict, ("take_over", "fail"))
+        check_option("reuse", reuse, ("auto", "never", "require"))
+        check_option("on_conflict", on_conflict, ("take_over", "fail"))
         named = ("until_released", "when_consumed")
         if retention not in named and not isinstance(retention, timedelta):
             raise InvalidInputError(
@@ -111,19 +117,32 @@ class DurableShuffle(PythonStages):
         self._consumer_reports: list[ConsumerReport] = []
         self._stages_of_frames = StagesOfFrames()
         self._version, self._results = version, WeakKeyDictionary()
-        self._runner = StageRunner(
-            spark=spark,
+        self._native: list[str] = []
+        engine = engine_for(spark)
+        store = StageStore(
             storage=self._storage,
             task_storage=task_storage,
+            task_tries=engine.task_tries,
             log=self._log,
-            version=version,
             policy=reuse,
             settings=self._settings,
             clock=self._clock,
             ids=self._ids,
         )
+        self._runner = StageRunner(
+            engine=engine, store=store, version=version, settings=self._settings, ids=self._ids
+        )
+        self._queries = make_query_runner(
+            spark,
+            engine=engine,
+            store=store,
+            version=version,
+            policy=reuse,
+            settings=self._settings,
+            ids=self._ids,
+        )
         self._consumers = Consumers(
-            engine=self._runner.engine,
+            engine=engine,
             storage=self._storage,
             task_storage=storage,
             log=self._log,
@@ -262,19 +281,26 @@ class DurableShuffle(PythonStages):
         n: int | str | Column | None = None,
         *cols: str | Column,
         name: str | None = None,
-    ) -> Explanation:
+    ) -> Explanation | QueryExplanation:
         """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why; run nothing.
 
-        With `n=None` and no columns it explains `durable(df)`.
+        With `n=None` and no columns it explains `query(df)`: which exchanges are committed, which
+        would run. On Spark Connect, which has no `query`, it then explains `durable(df)`.
         """
         if n is None and not cols:
+            if not is_connect(self._spark):
+                return self._queries.explain(df, _label(name, "query"))
             return self._runner.explain(StageRequest(df, _label(name, "durable"), None, ()))
         return self._runner.explain(self._repartition_request(df, n, cols, name))
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in sum."""
         return Report(
-            self._job, self.generation, tuple(self._reports), tuple(self._consumer_reports)
+            self._job,
+            self.generation,
+            tuple(self._reports),
+            tuple(self._consumer_reports),
+            tuple(self._native),
         )
 
     def stages(self) -> list[StageInfo]:
@@ -343,13 +369,3 @@ class DurableShuffle(PythonStages):
 
 def _label(name: str | None, default: str) -> str:
     return default if name is None else name  # "" is no name, and refused as such
-
-
-def is_column(value: Any) -> bool:
-    """Return True for a column of either kind of session."""
-    return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.sql")
-
-
-def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, found={value!r}")

@@ -5,7 +5,7 @@ Errors that a retry cannot mend come back as a row and are raised, typed, by the
 are raised here, so that Spark tries again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.group_reader import read_group
 from durable_shuffle.shuffle.partitioner import round_robin_ids
 from durable_shuffle.shuffle.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.producer_log import Committed
@@ -34,6 +35,8 @@ from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
 
 ID_COLUMN = "__partition_id"
+IDS_FROM_SPARK = ("hash", "range")
+"""Partitioners whose ids the JVM computes; they arrive as the last column."""
 RESULT_SCHEMA = (
     "producer long, slot long, wrote boolean, won boolean, requests long, storage_retries long, "
     "storage_wait_seconds double, seconds double, tries_before long, commit binary, "
@@ -149,7 +152,7 @@ def _with_ids(
     seen = 0
     for batch in batches:
         columns = batch.columns
-        if stage.describe.partitioner == "hash":
+        if stage.describe.partitioner in IDS_FROM_SPARK:
             ids = columns.pop().to_numpy(zero_copy_only=False).astype(dtype)
         elif stage.describe.partitioner == PASSTHROUGH:
             ids = np.full(batch.num_rows, producer, dtype=dtype)
@@ -228,6 +231,27 @@ def read_function(
         for batch in batches:
             for subpartition in batch.column(0).to_pylist():
                 rows = read_subpartition(stage, seal, subpartition, settings)
+                yield from join_small(rows, settings.read_batch_rows)
+
+    return read
+
+
+def read_groups_function(
+    stage: StageHandle,
+    seal: Seal,
+    groups: Sequence[tuple[int, int]],
+    *,
+    settings: Settings,
+    code: str,
+) -> ArrowFunction:
+    """As `read_function`; number i stands for the subpartitions [first, end) of groups[i]."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_code(code)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                first, end = groups[number]
+                rows = read_group(stage, seal, first, end, settings)
                 yield from join_small(rows, settings.read_batch_rows)
 
     return read

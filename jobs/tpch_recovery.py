@@ -9,7 +9,6 @@ The kills are real SIGKILLs of separate processes on this host.
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from durable_shuffle.jobs.demo.recovery_runner import RecoveryRunner
 from durable_shuffle.jobs.demo.recovery_steps import plan_steps
 from durable_shuffle.jobs.demo.recovery_table import CAPTION, figures_table, progress_bars
 from durable_shuffle.jobs.demo.recovery_verdict import exit_status, failures
-from durable_shuffle.jobs.demo.tpch_data import generate
+from durable_shuffle.jobs.demo.tpch_data import default_cache, generate
 from durable_shuffle.jobs.demo.tpch_oracle import Oracle
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.clock import Clock, SystemClock
@@ -81,7 +80,7 @@ def run_recovery(
             work = Path(stack.enter_context(temporary))
         work.mkdir(parents=True, exist_ok=True)
         work = work.resolve()
-        cache = (options.data or _default_cache()).resolve()
+        cache = (options.data or default_cache()).resolve()
         console.print(f"TPC-H scale {options.scale:g} in {cache}, work in {work}")
         data = generate(cache, options.scale)
         oracle = Oracle(data)
@@ -143,11 +142,6 @@ def or_error(run: Callable[[Console], int]) -> int:
     except DurableShuffleError as e:
         console.print(f"FAILED  {e.kind}: {e}", style="red", markup=False)
         return 2
-
-
-def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "durable-shuffle"
 
 
 if __name__ == "__main__":

@@ -109,8 +109,8 @@ class Describe:
     """"batch": each producer commits once, readers wait for the seal; "log": each appends, and may
     be followed while it does."""
     partitioner: str
-    """"hash", "round_robin", "function" (of the user's) or "passthrough" (producer p writes
-    subpartition p alone)."""
+    """"hash", "range", "round_robin", "single", "function" (of the user's) or "passthrough"
+    (producer p writes subpartition p alone)."""
     keys: tuple[int, ...]
     """Positions of the key columns in the schema."""
     components: dict[str, str]

@@ -58,6 +58,23 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
         require_seal(stage)  # says "released" if that is why
         raise
     entries = parse_slice(data, crc, name=name, subpartition=subpartition)
+    check_entries(stage, seal, entries, name=name, subpartition=subpartition)
+    return entries
+
+
+def check_entries(
+    stage: StageHandle,
+    seal: Seal,
+    entries: npt.NDArray[np.void],
+    *,
+    name: str,
+    subpartition: int,
+) -> None:
+    """Refuse index entries that miss a producer or do not join up.
+
+    Raises:
+        CorruptDataError: names the index object, its `name`.
+    """
     expected = stage.producers_of(subpartition, seal.producers)
     found = np.unique(entries["producer"])
     if not np.array_equal(found, np.asarray(expected)):
@@ -66,7 +83,6 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
             f"found={len(found)} stage={stage.path.prefix!r}"
         )
     _check_joined(entries, name=name, subpartition=subpartition)
-    return entries
 
 
 def _check_joined(entries: npt.NDArray[np.void], *, name: str, subpartition: int) -> None:
@@ -115,7 +131,7 @@ def read_subpartition(
             raise
         for n, (range_, entry) in enumerate(zip(ranges, some, strict=True)):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
-            yield from _decode_extent(stage, subpartition, range_, entry, data, settings)
+            yield from decode_extent(stage, subpartition, range_, entry, data, settings)
             del data
 
 
@@ -131,7 +147,7 @@ def _together(lengths: list[int], most_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, len(lengths)
 
 
-def _decode_extent(
+def decode_extent(
     stage: StageHandle,
     subpartition: int,
     where: ByteRange,
@@ -139,6 +155,7 @@ def _decode_extent(
     data: memoryview,
     settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one extent, whose bytes are `data`, checked and counted."""
     place = (
         f"segment={where.key!r} bytes=[{where.start}, {where.start + where.length}) "
         f"subpartition={subpartition}"

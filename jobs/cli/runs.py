@@ -40,6 +40,7 @@ class Benchmark(StrEnum):
     """What can be measured."""
 
     RECOVERY = "recovery"
+    CHAOS = "chaos"
 
 
 demo_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -106,10 +107,13 @@ def demo_consume(
 
 
 def bench(
-    _benchmark: Annotated[Benchmark, typer.Argument(metavar="[recovery]")] = Benchmark.RECOVERY,
+    benchmark: Annotated[
+        Benchmark, typer.Argument(metavar="[recovery|chaos]")
+    ] = Benchmark.RECOVERY,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Scale 0.2 instead of 1.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the usual scale.")] = False,
     scale: Annotated[float | None, typer.Option(help="TPC-H scale factor.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the kills of 'chaos'.")] = 0,
     json_file: JsonFile = None,
     data: Data = None,
     work: Work = None,
@@ -117,13 +121,20 @@ def bench(
 ) -> None:
     """Measure what a kill costs, with durable shuffles and with Spark's own.
 
+    'recovery' kills at chosen moments of one query; 'chaos' runs the 22 queries of TPC-H while an
+    executor dies every few seconds and the driver three times, and ends with 1 if a row differs,
+    committed work ran again or a kill did not happen.
+
     \b
     Examples:
       durable-shuffle bench recovery --quick
       durable-shuffle bench recovery --scale 2 --json bench.json
+      durable-shuffle bench chaos --seed 7
     """
-    scale = (0.2 if quick else 1.0) if scale is None else scale
-    _run("bench", scale, json_file, data, work, debug=debug)
+    usual = 1.0 if benchmark is Benchmark.RECOVERY else 0.05
+    scale = (usual / 5 if quick else usual) if scale is None else scale
+    what = "bench" if benchmark is Benchmark.RECOVERY else "chaos"
+    _run(what, scale, json_file, data, work, debug=debug, seed=seed)
 
 
 def _run(
@@ -134,10 +145,11 @@ def _run(
     work: Path | None,
     *,
     debug: bool,
+    seed: int = 0,
 ) -> None:
     with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
         try:
-            run = _load(what)
+            run = _load(what, seed)
         except ModuleNotFoundError as error:
             call.note(f"error: {error.name} is missing: pip install 'durable-shuffle[demo]'")
             raise typer.Exit(MISUSE) from None
@@ -160,16 +172,20 @@ def _end(code: int, shown: Path | None) -> None:
         raise typer.Exit(code)
 
 
-def _load(what: str) -> Callable[..., int]:
+def _load(what: str, seed: int) -> Callable[..., int]:
     """Import the run; raises ModuleNotFoundError if a part of the extra "demo" is missing."""
     from rich.console import Console
 
     from durable_shuffle.jobs.demo.bench_recovery import run_bench
+    from durable_shuffle.jobs.demo.chaos import ChaosOptions, run_chaos
     from durable_shuffle.jobs.tpch_recovery import DemoOptions, run_demo
 
     def run(
         scale: float, file: Path | None, data: Path | None, work: Path | None, *, to_stderr: bool
     ) -> int:
+        if what == "chaos":
+            chaos = ChaosOptions(scale=scale, seed=seed, json_file=file, data=data, work=work)
+            return run_chaos(chaos, Console(stderr=to_stderr))
         options = DemoOptions(scale, file, data, work)
         return (run_demo if what == "demo" else run_bench)(options, Console(stderr=to_stderr))
 

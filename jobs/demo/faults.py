@@ -32,6 +32,11 @@ def session_processes(session: int) -> dict[int, str]:
     return found
 
 
+def executor_count(session: int) -> int:
+    """Return how many executor processes the session has; one may still be starting."""
+    return sum(_EXECUTOR in command for command in session_processes(session).values())
+
+
 def kill_one_executor(session: int, clock: Clock) -> int:
     """SIGKILL an executor of the session and return its pid once it is dead.
 
@@ -42,7 +47,7 @@ def kill_one_executor(session: int, clock: Clock) -> int:
     executors = [p for p, command in session_processes(session).items() if _EXECUTOR in command]
     if not executors:
         raise NotFoundError(f"no executor process to kill: session={session}")
-    victim = min(executors)
+    victim = min(executors)  # the oldest, if pids have not wrapped
     os.kill(victim, signal.SIGKILL)
     _await_gone(lambda: victim in session_processes(session), f"executor pid={victim}", clock)
     return victim

@@ -54,7 +54,9 @@ def cluster_environment(
     }
 
 
-def start_cluster(work: Path, partitions: int, event_logs: Path) -> SparkSession:
+def start_cluster(
+    work: Path, partitions: int, event_logs: Path, more: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start a cluster of two single-core executors; the process has `cluster_environment`.
 
     Adaptive execution and all else that is not named here are Spark's defaults, as users have them.
@@ -62,6 +64,7 @@ def start_cluster(work: Path, partitions: int, event_logs: Path) -> SparkSession
     Args:
         partitions: `spark.sql.shuffle.partitions`.
         event_logs: existing folder for Spark's event log, one plain file per application.
+        more: further settings.
     """
     settings = {
         "spark.ui.enabled": "false",
@@ -82,7 +85,7 @@ def start_cluster(work: Path, partitions: int, event_logs: Path) -> SparkSession
     }
     builder = SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,{_EXECUTOR_MEMORY_MIB}]")
     builder = builder.appName("durable-shuffle demo")
-    for key, value in settings.items():
+    for key, value in {**settings, **(more or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -55,7 +55,9 @@ class PlanLeaves:
 
     def _relation(self, node: Any, name: str) -> None:
         self._head(node, name)
-        relation = node.relation()
+        self._file_relation(node.relation())
+
+    def _file_relation(self, relation: Any) -> None:
         relation_name = self._jvm.class_name(relation)
         if relation_name != "org.apache.spark.sql.execution.datasources.HadoopFsRelation":
             self._walk.give_up(f"the data source {simple_name(relation_name)}")
@@ -105,7 +107,9 @@ class PlanLeaves:
         Their serialization tells a null from an empty string, which their text does not.
         """
         self._head(node, name)
-        data = node.data().toIndexedSeq()
+        self._internal_rows(node.data().toIndexedSeq())
+
+    def _internal_rows(self, data: Any) -> None:
         self._walk.tokens.append(f"rows, list {len(self.rows)}")
         self.rows.append(f"{data.size()} {self._jvm.bytes_digest(self._df, data)}")
 

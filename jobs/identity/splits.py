@@ -6,6 +6,7 @@ The operators between the leaves and the root count too, because a plan that joi
 partitions like its scan and one that joins by sorting like its exchange.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,9 +35,17 @@ def identify_splits(planned: DataFrame) -> str:
         planned: on a session without adaptive execution. A scan whose partitions are pruned by a
             subquery waits for that subquery, which then counts as run for this data frame.
     """
-    jvm = Jvm(planned)
-    parts: list[str] = []
-    _collect(jvm, query_execution(planned).executedPlan(), parts)
+    return plan_splits(Jvm(planned), query_execution(planned).executedPlan())
+
+
+def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
+    """As `identify_splits`, of a physical plan.
+
+    Args:
+        more: what else decides which rows a producer reads.
+    """
+    parts = list(more)
+    _collect(jvm, plan, parts)
     return hex_digest(parts)
 
 

@@ -8,6 +8,7 @@ Not seen: ties in a window's or a limit's sort order, and the last bits of float
 where they decide the rows or keys of a further exchange.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
@@ -43,17 +44,41 @@ def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tupl
     return tuple(sorted(names))
 
 
+def unstable_in_piece(
+    jvm: Jvm, plan: Any, classes: set[str], stored: Collection[int]
+) -> tuple[str, ...]:
+    """Names, sorted, of what may answer differently below a broadcast, a subquery or an exchange
+    of Spark's own in a piece of a physical plan.
+
+    Args:
+        jvm: access to the driver's JVM.
+        plan: the top of the piece.
+        classes: simple class names in the piece.
+        stored: ids of operators whose rows come from storage, in an order that never changes.
+    """
+    if plan.deterministic() and _LIMITS.isdisjoint(classes) and _BY_ORDER.isdisjoint(classes):
+        return ()
+    names: set[str] = set()
+    _Look(jvm, names, expressions=True, stored=stored).at(plan, below=False)
+    return tuple(sorted(names))
+
+
 class _Look:
     """A walk down a physical plan."""
 
-    def __init__(self, jvm: Jvm, names: set[str], *, expressions: bool) -> None:
+    def __init__(
+        self, jvm: Jvm, names: set[str], *, expressions: bool, stored: Collection[int] = ()
+    ) -> None:
         self._jvm = jvm
         self._names = names
         self._expressions = expressions
+        self._stored = stored
 
     def at(self, node: Any, *, below: bool) -> bool:
         """Collect names below exchanges; return whether the rows of `node` passed an exchange."""
         class_name = simple_name(self._jvm.class_name(node))
+        if self._stored and int(node.id()) in self._stored:
+            return False
         if class_name == _AQE:
             return self.at(node.initialPlan(), below=below)
         is_exchange = self._jvm.is_a(node, _EXCHANGE) or class_name == "ReusedExchangeExec"

@@ -1,0 +1,214 @@
+"""Starts the chaos driver, kills its executors and itself by a plan, starts it again.
+
+Strategy: poll the event file; time counts only while a query runs, so that starting Spark is
+neither disturbed nor charged. A kill is sent between the first and the last event of a query, and
+counted only if the victim was alive before and dead after while the query had not ended.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from durable_shuffle.jobs.demo.chaos_plan import ChaosPlan, Shuffle
+from durable_shuffle.jobs.demo.faults import (
+    end_session,
+    executor_count,
+    kill_driver,
+    kill_one_executor,
+)
+from durable_shuffle.jobs.demo.local_cluster import EXECUTORS, QUICK_JVMS, cluster_environment
+from durable_shuffle.serialization.errors import UnavailableError
+from durable_shuffle.shuffle.clock import Clock
+
+_POLL_SECONDS = 0.02
+_SILENCE_BOUND_SECONDS = 240.0
+_PATIENCE_SECONDS = 20.0
+_TASKS_BETWEEN = 3
+"""Kills faster than executors start would only show that nothing can run at all."""
+
+Tell = Callable[[str], None]
+
+
+class ChaosRun:
+    """One pass over the plan's queries with one kind of shuffle. Use once.
+
+    Args:
+        kills: False for the calm pass: same processes, no faults.
+        tell: gets a line for people now and then.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        data: Path,
+        plan: ChaosPlan,
+        shuffle: Shuffle,
+        *,
+        kills: bool,
+        tell: Tell,
+        clock: Clock,
+    ) -> None:
+        self._work, self._data, self._plan, self._shuffle = work, data, plan, shuffle
+        self._tell, self._clock = tell, clock
+        self.job = f"{shuffle}-{'kills' if kills else 'calm'}"
+        self._gaps = plan.gaps() if kills else iter(())
+        self._driver_dies_at = plan.driver_dies_at() if kills else {}
+        self._next_gap = next(self._gaps, float("inf"))
+        self._since_kill = 0.0
+        self.seconds = 0.0
+        self.executor_kills = 0
+        self.driver_kills = 0
+        self.totals: list[dict[str, float]] = []
+        """Report of each driver when it was last heard of."""
+        self._left = list(plan.queries)
+
+    def run(self) -> None:
+        """Return when every query has given its rows.
+
+        Raises:
+            UnavailableError: a driver ended by itself or fell silent; holds the end of its log.
+        """
+        number = 0
+        while self._left:
+            self._session(f"{self.job}-{number}")
+            number += 1
+
+    def _session(self, name: str) -> None:
+        events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
+        events.touch()
+        self.totals.append({})
+        module = "durable_shuffle.jobs.demo.chaos_driver"
+        paths = map(str, (self._work, self._data, events))
+        command = [sys.executable, "-m", module, *paths, self._shuffle, self.job, *self._left]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                env=cluster_environment(self._work, os.environ, QUICK_JVMS),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        killed, patience = False, 0.0
+        try:
+            follower = _Follower(events, self._clock)
+            while process.poll() is None and not killed:
+                self._take_in(follower.news())
+                killed = self._kill_if_due(process, follower)
+                if follower.silent_seconds > _SILENCE_BOUND_SECONDS:
+                    raise UnavailableError(f"the driver fell silent; {_tail(log)}")
+                self._clock.sleep(_POLL_SECONDS)
+            self._take_in(follower.news())
+            patience = _PATIENCE_SECONDS
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            end_session(process.pid, self._clock, patience_seconds=patience)
+        if not killed and self._left:
+            raise UnavailableError(f"the driver ended: {process.returncode}; {_tail(log)}")
+
+    def _take_in(self, news: list[dict[str, Any]]) -> None:
+        for event in news:
+            if event["event"] == "done":
+                self.seconds += event["seconds"]
+                self.totals[-1] = event["total"]
+                self._left.remove(event["query"])
+                self._tell(f"{self.job}: {event['query']} {event['seconds']:.1f} s")
+            elif event["event"] == "failed":
+                self._tell(f"{self.job}: {event['query']} asked again: {event['error'][:200]}")
+
+    def _kill_if_due(self, process: subprocess.Popen[bytes], follower: "_Follower") -> bool:
+        """Kill what is due; return True if that was the driver."""
+        query = follower.query
+        if query is None:
+            return False
+        after = self._driver_dies_at.get(query)
+        if after is not None and follower.tasks >= after:
+            seconds_in = follower.seconds_in
+            kill_driver(process, self._clock)
+            self._take_in(follower.news())
+            if query in self._left:
+                self.driver_kills += 1
+                self.seconds += seconds_in
+                self._tell(f"{self.job}: driver killed in {query}")
+            del self._driver_dies_at[query]
+            return True
+        if self._since_kill + follower.tick() < self._next_gap:
+            self._since_kill += follower.took()
+            return False
+        if follower.moved < _TASKS_BETWEEN or executor_count(process.pid) < EXECUTORS:
+            return False  # nothing has gone on since the kill before: due as soon as it has
+        kill_one_executor(process.pid, self._clock)
+        follower.moved = 0
+        self._take_in(follower.news())
+        if query in self._left:
+            self.executor_kills += 1
+            self._tell(f"{self.job}: executor killed in {query}")
+        self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
+        follower.took()
+        return False
+
+
+class _Follower:
+    """What the event file says."""
+
+    def __init__(self, events: Path, clock: Clock) -> None:
+        self._events, self._clock = events, clock
+        self._read_to = 0
+        self._heard = self._tick = self._started = clock.monotonic()
+        self.query: str | None = None
+        self.tasks = 0
+        self.moved = 0
+        """Times that a task was seen to finish, since whoever uses it set it to 0."""
+        self._last = 0
+
+    @property
+    def silent_seconds(self) -> float:
+        return self._clock.monotonic() - self._heard
+
+    @property
+    def seconds_in(self) -> float:
+        """Since the query that runs began."""
+        return self._clock.monotonic() - self._started
+
+    def tick(self) -> float:
+        """Seconds of the running query since `took` was called last."""
+        return self._clock.monotonic() - self._tick
+
+    def took(self) -> float:
+        """As `tick`, and start counting anew."""
+        now = self._clock.monotonic()
+        passed, self._tick = now - self._tick, now
+        return passed
+
+    def news(self) -> list[dict[str, Any]]:
+        """Return the new events."""
+        with self._events.open("rb") as file:
+            file.seek(self._read_to)
+            lines = file.read().rpartition(b"\n")[0]
+        if not lines:
+            return []
+        self._read_to += len(lines) + 1
+        self._heard = self._clock.monotonic()
+        found = [json.loads(line) for line in lines.splitlines()]
+        for event in found:
+            if event["event"] == "start":
+                self.query, self.tasks, self._last = event["query"], 0, 0
+                self._started = self._tick = self._clock.monotonic()
+            elif event["event"] == "progress" and event["query"] == self.query:
+                self.tasks = max(self.tasks, event["tasks"])
+                self.moved += max(0, event["tasks"] - self._last)
+                self._last = event["tasks"]
+            elif event["event"] == "done":
+                self.query = None
+        return found
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return f"the end of its log {log}:\n" + "\n".join(lines[-30:])

@@ -1,0 +1,201 @@
+"""Where a plan is cut: exchanges, the pieces between them, and which are read alike.
+
+A piece is a part of the plan without a durable exchange inside: a tree whose leaves are sources
+and cuts. Every cut is fed by one piece; the last piece gives the query's rows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, Node
+
+Kind = Literal["hash", "single", "round_robin", "range"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What is known about a shuffle exchange before anything runs."""
+
+    kind: Kind
+    partitions: int
+    fixed: bool
+    """True if the user asked for this number of partitions."""
+
+
+@dataclass(slots=True, eq=False)
+class Cut:
+    """A durable exchange."""
+
+    number: int
+    """From 0; every cut comes after those that it needs."""
+    node: Node
+    exchange: Exchange
+    piece: "Piece"
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """The part of a plan above some cuts."""
+
+    root: Node
+    sites: dict[int, Cut] = field(default_factory=dict)
+    """Node id of an exchange, or of one that reuses it -> the cut that is read there."""
+    native: list[str] = field(default_factory=list)
+    """Spark's own exchanges inside the piece, with the reason."""
+    native_shuffles: int = 0
+    """How many of them shuffle."""
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """The cuts right below, each once."""
+        return list({cut.number: cut for cut in self.sites.values()}.values())
+
+
+_NATIVE = {
+    BROADCAST: "broadcast: every task reads it whole; made again by a driver that needs it",
+    "TakeOrderedAndProjectExec": "ORDER BY with LIMIT: each task's first rows go to one task",
+    "CollectLimitExec": "LIMIT: each task's first rows go to one task",
+    "CollectTailExec": "tail(): each task's last rows go to one task",
+}
+"""Operators that hold an exchange of Spark's own which is better left alone."""
+
+Classify = Callable[[Node], Exchange | str]
+"""A shuffle exchange, or why it stays Spark's own."""
+
+
+def cut_plan(root: Node, classify: Classify) -> tuple[Piece, list[Cut]]:
+    """Return the last piece and all cuts, lower ones first."""
+    cutter = _Cutter(classify)
+    return cutter.piece(root), cutter.cuts
+
+
+class _Cutter:
+    def __init__(self, classify: Classify) -> None:
+        self._classify = classify
+        self._by_id: dict[int, Cut | None] = {}
+        self.cuts: list[Cut] = []
+
+    def piece(self, root: Node) -> Piece:
+        piece = Piece(root)
+        self._collect(root, piece, set())
+        return piece
+
+    def _collect(self, node: Node, piece: Piece, seen: set[int]) -> None:
+        if node.id in seen:
+            return
+        seen.add(node.id)
+        exchange = node.target if node.name == REUSED and node.target is not None else node
+        if exchange.name == SHUFFLE:
+            cut = self._cut(exchange, piece)
+            if cut is not None:
+                piece.sites[node.id] = cut
+                return
+        if node.name in _NATIVE:
+            piece.native.append(_NATIVE[node.name])
+        for one in node.below():
+            self._collect(one, piece, seen)
+
+    def _cut(self, node: Node, piece: Piece) -> Cut | None:
+        if node.id not in self._by_id:
+            found = self._classify(node)
+            if isinstance(found, str):
+                self._by_id[node.id] = None
+                piece.native.append(found)
+                piece.native_shuffles += 1
+            else:
+                below = self.piece(node.children[0])
+                cut = Cut(len(self.cuts), node, found, below)
+                self.cuts.append(cut)
+                self._by_id[node.id] = cut
+        return self._by_id[node.id]
+
+
+_CHILDREN_APART = frozenset(
+    {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
+)
+
+
+def read_alike(piece: Piece, union_is_zipped: Callable[[Node], bool]) -> list[list[int]]:
+    """Return the sites that must be grouped alike, as lists of node ids.
+
+    A site in no list is read partition by partition: something beside it in a join, which is not
+    ours, has as many partitions. The rule is that of Spark's adaptive coalescing.
+    """
+    return list(_alike(piece.root, piece, union_is_zipped, set()))
+
+
+def only_stored(piece: Piece) -> bool:
+    """Return True if all rows of a piece come from cuts, broadcasts aside."""
+    leaves = list(_leaves(piece.root, piece))
+    return all(leaf.id in piece.sites or leaf.name == BROADCAST for leaf in leaves)
+
+
+def ready_broadcasts(piece: Piece) -> list[Node]:
+    """Return the broadcasts of a piece that read no cut, outermost ones alone."""
+    found: list[Node] = []
+
+    def reads_cut(node: Node) -> bool:
+        return node.id in piece.sites or any(reads_cut(one) for one in node.below())
+
+    def look(node: Node) -> None:
+        if node.id in piece.sites:
+            return
+        if node.name == BROADCAST and not reads_cut(node):
+            found.append(node)
+            return
+        for one in node.children:
+            look(one)
+
+    look(piece.root)
+    return found
+
+
+def _alike(
+    node: Node, piece: Piece, zipped: Callable[[Node], bool], seen: set[int]
+) -> Iterator[list[int]]:
+    if node.id in seen:
+        return
+    seen.add(node.id)
+    for subquery in node.subqueries:
+        yield from _alike(subquery, piece, zipped, seen)
+    if node.id in piece.sites:
+        yield from _groupable([node.id], piece)
+        return
+    if node.target is not None:
+        yield from _alike(node.target, piece, zipped, seen)
+        return
+    apart = (
+        len(node.children) < 2
+        or node.name in _CHILDREN_APART
+        or (node.name == "UnionExec" and not zipped(node))
+    )
+    if apart:
+        for child in node.children:
+            yield from _alike(child, piece, zipped, seen)
+        return
+    leaves = list(_leaves(node, piece))
+    for leaf in leaves:
+        if leaf.id not in piece.sites:  # the tops of broadcasts, and sources
+            yield from _alike(leaf, piece, zipped, seen)
+    if all(leaf.id in piece.sites or leaf.name == BROADCAST for leaf in leaves):
+        yield from _groupable([leaf.id for leaf in leaves if leaf.id in piece.sites], piece)
+
+
+def _leaves(node: Node, piece: Piece) -> Iterator[Node]:
+    """Sites, broadcasts and sources below `node`, subqueries left out."""
+    is_leaf = node.id in piece.sites or node.name == BROADCAST or not node.children
+    if node.name == REUSED and node.id not in piece.sites and node.target is not None:
+        yield node.target
+    elif is_leaf:
+        yield node
+    else:
+        for child in node.children:
+            yield from _leaves(child, piece)
+
+
+def _groupable(ids: list[int], piece: Piece) -> Iterator[list[int]]:
+    exchanges = [piece.sites[i].exchange for i in ids]
+    numbers = {e.partitions for e in exchanges}
+    if len(numbers) == 1 and numbers != {1} and not any(e.fixed for e in exchanges):
+        yield list(dict.fromkeys(ids))

@@ -1,0 +1,129 @@
+"""Puts reads of stored stages in the place of exchanges, and makes DataFrames of pieces.
+
+Operators bind to the session that is active when they are made, so all of this runs with the
+planning session active in the calling thread.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+
+from durable_shuffle.jobs import catalyst
+from durable_shuffle.jobs.identity.jvm import items, simple_name
+from durable_shuffle.jobs.plan_cut.tree import REUSED, Node
+from durable_shuffle.jobs.tasks import ID_COLUMN
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make `session` the active one of this thread, then the one that was."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+class Rebuilder:
+    """Rebuilds pieces of one plan. Shared operators stay shared. Not thread-safe."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._jvm: Any = session._jvm  # noqa: SLF001
+        self._done: dict[int, Any] = {}
+
+    def piece(self, root: Node, scan: Callable[[Node], Any], sites: Mapping[int, Any]) -> Any:
+        """Return the plan of a piece with `scan(site)` in the place of its sites.
+
+        Args:
+            scan: site -> a plan node, from `stored_scan`.
+            sites: node ids of the sites.
+        """
+        local: dict[int, Any] = {}
+
+        def build(node: Node) -> Any:
+            if node.id in sites:
+                if node.id not in local:
+                    local[node.id] = scan(node)
+                return local[node.id]
+            if node.id not in self._done:
+                self._done[node.id] = self._rebuilt(node, build)
+            return self._done[node.id]
+
+        return build(root)
+
+    def _rebuilt(self, node: Node, build: Callable[[Node], Any]) -> Any:
+        for subquery in node.subqueries:
+            build(subquery)
+        if node.target is not None:
+            target = build(node.target)
+            if target is node.target.plan or node.name != REUSED:
+                return node.plan
+            reused = self._jvm.org.apache.spark.sql.execution.exchange.ReusedExchangeExec
+            return reused(node.plan.output(), target)
+        if not node.children:
+            return node.plan
+        children = [build(child) for child in node.children]
+        if all(new is old.plan for new, old in zip(children, node.children, strict=True)):
+            return node.plan
+        if node.name in ("SubqueryExec", "SubqueryBroadcastExec"):
+            # expressions all over the plan hold this object; only its child is another one now
+            catalyst.set_field(node.plan, "child", children[0])
+            return node.plan
+        return node.plan.withNewChildren(catalyst.to_seq(self._jvm, children))
+
+    def stored_scan(self, site: Node, rdd: Any, partitions: int) -> Any:
+        """Return a scan over an RDD of stored rows that stands for a whole exchange."""
+        execution = self._jvm.org.apache.spark.sql.execution
+        none, nil = self._jvm.scala.Option.empty(), catalyst.to_seq(self._jvm, [])
+        partitioning = self._partitioning(site.partitioning, partitions)
+        name = "durable exchange"
+        return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
+
+    def _partitioning(self, original: Any, partitions: int) -> Any:
+        """The exchange's own partitioning, over as many partitions as are read."""
+        if original.numPartitions() == partitions:
+            return original
+        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
+        kind = simple_name(str(original.getClass().getName()))
+        if kind == "HashPartitioning":
+            return physical.HashPartitioning(original.expressions(), partitions)
+        if kind == "RangePartitioning":
+            return physical.RangePartitioning(original.ordering(), partitions)
+        return physical.UnknownPartitioning(partitions)
+
+
+def rows_of(session: SparkSession, plan: Any) -> DataFrame:
+    """Return a DataFrame over the rows of a physical plan, which is executed for it.
+
+    Broadcasts and subqueries of the plan run inside this call.
+    """
+    return catalyst.from_rdd(session, plan.output(), plan.execute())
+
+
+def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
+    """Return the rows with columns c0, c1, … and, if there is one, the partition id at the end.
+
+    Columns go by position, since names may repeat.
+
+    Args:
+        partition_id: a Catalyst expression over the columns of `rows`.
+    """
+    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    columns = [
+        catalyst.alias(jvm, attribute, f"c{i}")
+        for i, attribute in enumerate(items(analyzed.output()))
+    ]
+    if partition_id is not None:
+        columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
+    return catalyst.project(rows, columns)

@@ -1,0 +1,75 @@
+"""A physical plan read once from the JVM into plain nodes, so that decisions about it ask nobody.
+
+Wrappers of code generation stay nodes: the plan is rebuilt from what it was.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+
+SHUFFLE = "ShuffleExchangeExec"
+REUSED = "ReusedExchangeExec"
+BROADCAST = "BroadcastExchangeExec"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operator. `subqueries` are those of its own expressions."""
+
+    plan: Any
+    name: str
+    """Simple class name."""
+    id: int
+    """Unique within the JVM: one number is one object."""
+    children: list["Node"] = field(default_factory=list)
+    subqueries: list["Node"] = field(default_factory=list)
+    target: "Node | None" = None
+    """What a reused exchange or subquery stands for."""
+    partitioning: Any = None
+    """Output partitioning of exchanges, reused ones and unions."""
+
+    def below(self) -> Iterator["Node"]:
+        """Children, subqueries and what it stands for."""
+        yield from self.children
+        yield from self.subqueries
+        if self.target is not None:
+            yield self.target
+
+    def every(self) -> Iterator["Node"]:
+        """This node and all that hang on it, each once."""
+        seen: set[int] = set()
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            if node.id not in seen:
+                seen.add(node.id)
+                yield node
+                stack += node.below()
+
+
+def read_tree(jvm: Jvm, plan: Any) -> Node:
+    """Return the tree of a physical plan; an object met twice is one node."""
+    return _Reader(jvm).read(plan)
+
+
+class _Reader:
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+        self._known: dict[int, Node] = {}
+
+    def read(self, plan: Any) -> Node:
+        number = int(plan.id())
+        if number in self._known:
+            return self._known[number]
+        node = Node(plan, simple_name(self._jvm.class_name(plan)), number)
+        self._known[number] = node
+        if node.name in (REUSED, "ReusedSubqueryExec"):
+            node.target = self.read(plan.child())
+        else:
+            node.children = [self.read(child) for child in items(plan.children())]
+        node.subqueries = [self.read(one) for one in items(plan.subqueries())]
+        if node.name in (SHUFFLE, REUSED, "UnionExec"):
+            node.partitioning = plan.outputPartitioning()
+        return node

@@ -1,0 +1,1 @@
+"""Whole queries with every shuffle exchange durable."""

@@ -1,0 +1,57 @@
+"""What a query would do: its exchanges, which are committed, which would run. Plain values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["committed", "partly committed", "missing", "not needed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeExplanation:
+    """One durable exchange."""
+
+    number: int
+    """From 0; every exchange comes after those that it reads."""
+    kind: str
+    partitions: int
+    columns: tuple[str, ...]
+    fingerprint: str
+    reads: tuple[int, ...]
+    """Numbers of the exchanges right below."""
+    state: State
+    why: str
+
+    def __str__(self) -> str:
+        columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
+        reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
+        return (
+            f"{self.number:>3}  {self.state:<16}  {self.kind}({self.partitions}) [{columns}]"
+            f"{reads}: {self.why}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExplanation:
+    """All exchanges of a query, lower ones first."""
+
+    name: str
+    exchanges: tuple[ExchangeExplanation, ...]
+    native: tuple[str, ...]
+    """What stays Spark's own, each with the reason."""
+
+    @property
+    def hit(self) -> bool:
+        """True if no producer would run."""
+        return all(e.state in ("committed", "not needed") for e in self.exchanges)
+
+    @property
+    def why(self) -> str:
+        """One line."""
+        running = [e for e in self.exchanges if e.state in ("missing", "partly committed")]
+        if not running:
+            return "every exchange that is needed is committed"
+        return f"{len(running)} of {len(self.exchanges)} exchanges would run"
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.why}", *map(str, self.exchanges)]
+        return "\n".join([*lines, *(f"native: {text}" for text in self.native)])

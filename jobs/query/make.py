@@ -1,0 +1,69 @@
+"""Gives a session its query runner: the real one on classic Spark, a refusal on Spark Connect."""
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.query.explain import QueryExplanation
+from durable_shuffle.jobs.query.progress import Progress
+from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.ship import is_connect
+from durable_shuffle.jobs.stage_store import StageStore
+from durable_shuffle.recovery.resume import ReusePolicy
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.settings import Settings
+
+_REFUSAL = (
+    "query() needs the plans of a classic Spark session, which Spark Connect does not show: use "
+    "repartition() or stage() there"
+)
+
+
+class Queries(Protocol):
+    """Runs whole queries."""
+
+    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+        """Store what is missing of the query's exchanges, and return its rows."""
+
+    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+        """Say what `run` would do; plans, runs nothing."""
+
+
+class RefusedQueries:
+    """Spark Connect shows no plans, so nothing can be cut there."""
+
+    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+        raise InvalidInputError(_REFUSAL)
+
+    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+        raise InvalidInputError(_REFUSAL)
+
+
+def make_query_runner(
+    spark: SparkSession,
+    *,
+    engine: Engine,
+    store: StageStore,
+    version: str | None,
+    policy: ReusePolicy,
+    settings: Settings,
+    ids: IdSource,
+) -> Queries:
+    """Return the runner that fits the session."""
+    if is_connect(spark):
+        return RefusedQueries()
+    from durable_shuffle.jobs.classic_engine import ClassicEngine
+    from durable_shuffle.jobs.query.runner import QueryRunner
+
+    assert isinstance(engine, ClassicEngine)
+    return QueryRunner(
+        spark,
+        engine=engine,
+        store=store,
+        version=version,
+        policy=policy,
+        settings=settings,
+        ids=ids,
+    )

@@ -1,0 +1,251 @@
+"""A query planned for cutting: its pieces, what each cut is called, and how to make and read it.
+
+Everything that asks the JVM is done under one lock: operators are shared between pieces, and
+threads that run independent map sides meet here.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+from durable_shuffle.jobs import catalyst
+from durable_shuffle.jobs.arrow_schema import narrow_arrow_schema, narrow_schema
+from durable_shuffle.jobs.classic_engine import ClassicEngine, run_producers
+from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.identity.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.settings_identity import settings_digest
+from durable_shuffle.jobs.identity.splits import plan_splits
+from durable_shuffle.jobs.identity.unstable import unstable_in_piece
+from durable_shuffle.jobs.plan_cut.classify import classify, schema_of, union_is_zipped
+from durable_shuffle.jobs.plan_cut.cuts import (
+    Cut,
+    Piece,
+    cut_plan,
+    only_stored,
+    read_alike,
+    ready_broadcasts,
+)
+from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
+from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
+from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, with_ids
+from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stage_store import StoredStage, WantedStage
+from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, read_groups_function
+from durable_shuffle.jobs.transfer import transfer_settings
+from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.group_reader import subpartition_bytes
+from durable_shuffle.shuffle.settings import Settings
+
+_GROUP = "spark.durableShuffle.group."
+"""Settings of grouping, recorded with a stage beside those that cut files."""
+_BOUNDS = "spark.durableShuffle.range.bounds"
+"""Where a descriptor keeps the bounds of a range exchange."""
+
+
+class PlannedQuery:
+    """One query, planned under one set of split settings."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        *,
+        name: str,
+        engine: ClassicEngine,
+        conf: Mapping[str, str],
+        version: str | None,
+        settings: Settings,
+        ids: IdSource,
+    ) -> None:
+        self._spark: SparkSession = df.sparkSession
+        self.name = name
+        self._engine, self._settings = engine, settings
+        self.conf = dict(conf)
+        self._lock = threading.RLock()
+        self._session = catalyst.planning_session(self._spark, conf)
+        planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
+        self._jvm = Jvm(planned)
+        self._planned = planned
+        plan = cast("Any", planned)._jdf.queryExecution().executedPlan()  # noqa: SLF001
+        root = read_tree(self._jvm, plan)
+        self.last, self.cuts = cut_plan(root, classify)
+        self._zips_unions = any(
+            node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
+        )
+        self._rebuilder = Rebuilder(self._session)
+        self._identities: list[StageIdentity] = []
+        settings_aspect = settings_digest(self._jvm, java_session(df))
+        for cut in self.cuts:
+            self._identities.append(self._identify(cut, settings_aspect, version, ids))
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """What stays Spark's own in any piece, each reason once."""
+        pieces = [self.last, *(cut.piece for cut in self.cuts)]
+        return tuple(dict.fromkeys(text for piece in pieces for text in piece.native))
+
+    def fingerprint(self, cut: Cut) -> str:
+        """Name and fingerprint of the stage of a cut."""
+        return f"{self.name}-{self._identities[cut.number].fingerprint}"
+
+    def wanted(self, cut: Cut, below: Mapping[int, StoredStage]) -> WantedStage:
+        """Return the stage of a cut.
+
+        Args:
+            below: cut number -> stage, for all cuts that its piece reads; may be filled later, up
+                to the time when the stage is planned.
+        """
+        schema = schema_of(cut.node.plan)
+        rule = _rule(self._spark)
+
+        def plan(conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+            return self._plan(cut, below, conf, large_rows=large_rows)
+
+        return WantedStage(
+            name=self.name,
+            identity=self._identities[cut.number],
+            partitioner=cut.exchange.kind,
+            partitions=cut.exchange.partitions,
+            keys=(),
+            columns=tuple(field.name for field in schema),
+            schema=lambda: narrow_arrow_schema(schema),
+            planning=lambda: {**self.conf, **rule},
+            plan=plan,
+            run=self._run,
+        )
+
+    def start_broadcasts(self, pieces: Sequence[Piece]) -> None:
+        """Let Spark begin with broadcasts that need no stored stage, while map sides run."""
+        with active(self._session), self._lock:
+            for piece in pieces:
+                for node in ready_broadcasts(piece):
+                    node.plan.prepare()
+
+    def result(self, below: Mapping[int, StoredStage]) -> DataFrame:
+        """Return the query's rows over its stored stages, on the user's session."""
+        with active(self._session), self._lock:
+            plan, _ = self._rebuilt(self.last, below, _rule(self._spark))
+            return rows_of(self._spark, plan)
+
+    def _identify(
+        self, cut: Cut, settings: str, version: str | None, ids: IdSource
+    ) -> StageIdentity:
+        stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
+        walk = PieceWalk(self._jvm, self._planned, self._engine.stage_of_rdd.get, stage_at)
+        walk.visit(cut.piece.root.plan)
+        walk.visit(cut.node.partitioning)
+        components = {**walk.components(), "settings": settings}
+        unresolved = tuple(
+            f"{what} cannot be recognised in another run" for what in walk.unresolved
+        )
+        unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
+        return fingerprinted(components, unresolved, version, ids, unstable=unstable)
+
+    def _plan(
+        self,
+        cut: Cut,
+        below: Mapping[int, StoredStage],
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
+    ) -> Planned:
+        with active(self._session), self._lock:
+            plan, groups = self._rebuilt(cut.piece, below, conf)
+            with self._engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
+                splits = plan_splits(self._jvm, plan, groups)
+        transfer = transfer_settings(schema_of(cut.node.plan), large_rows=large_rows)
+        session = catalyst.planning_session(self._spark, {**transfer, **self.conf})
+        with active(session):
+            rows = rows_of(session, plan)
+            producers = int(catalyst.partition_count(rows))
+            expression, partitions, recorded = None, cut.exchange.partitions, dict(conf)
+            if cut.exchange.kind == "hash":
+                expression = cut.node.partitioning.partitionIdExpression()
+            elif cut.exchange.kind == "range":
+                keys = RangeKeys(rows, cut.node.partitioning)
+                if _BOUNDS not in recorded:
+                    recorded[_BOUNDS] = keys.bounds(self._ranges(cut, below, conf))
+                expression = keys.partition_id(recorded[_BOUNDS])
+                partitions = count_of(recorded[_BOUNDS])
+            shaped = catalyst.narrow_decimals(with_ids(rows, expression))
+        native = cut.piece.native_shuffles
+        return Planned(shaped, producers, splits, native, recorded, partitions)
+
+    def _ranges(self, cut: Cut, below: Mapping[int, StoredStage], conf: Mapping[str, str]) -> int:
+        """How many ranges an exchange gets: as asked for, or as the true sizes below suggest."""
+        asked = cut.exchange.partitions
+        if cut.exchange.fixed or self._zips_unions:
+            return asked
+        if not only_stored(cut.piece):
+            return min(asked, MAX_RANGES)
+        size = sum(below[one.number].seal.data_bytes for one in cut.piece.cuts)
+        return max(1, min(asked, MAX_RANGES, -(-size // int(conf[_GROUP + "targetBytes"]))))
+
+    def _run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        with active(planned.df.sparkSession):
+            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+        with self._engine.described(label):
+            return run_producers(self._spark, tasks, producers)
+
+    def _rebuilt(
+        self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
+    ) -> tuple[Any, list[str]]:
+        """Return the plan of a piece over stored stages, and what is read together, as texts."""
+        groups = self._groups(piece, below, conf)
+        texts = [f"{groups[site]}" for site in piece.sites]
+        rdds: dict[tuple[int, tuple[Group, ...]], Any] = {}
+
+        def scan(site: Node) -> Any:
+            cut = piece.sites[site.id]
+            key = (cut.number, groups[site.id])
+            if key not in rdds:
+                rdds[key] = self._stored_rdd(cut, below[cut.number], groups[site.id])
+            return self._rebuilder.stored_scan(site, rdds[key], len(groups[site.id]))
+
+        return self._rebuilder.piece(piece.root, scan, piece.sites), texts
+
+    def _groups(
+        self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
+    ) -> dict[int, tuple[Group, ...]]:
+        rule = GroupingRule(
+            *(int(conf[_GROUP + name]) for name in ("targetBytes", "tasks", "leastBytes"))
+        )
+        groups = {
+            site: tuple((k, k + 1) for k in range(below[cut.number].handle.describe.partitions))
+            for site, cut in piece.sites.items()
+        }
+        for alike in read_alike(piece, union_is_zipped):
+            numbers = {piece.sites[site].number for site in alike}
+            stages = [below[number] for number in sorted(numbers)]
+            sizes = [subpartition_bytes(s.handle, s.seal).tolist() for s in stages]
+            if len({len(of_one) for of_one in sizes}) == 1:
+                groups |= dict.fromkeys(alike, group_alike(sizes, rule))
+        return groups
+
+    def _stored_rdd(self, cut: Cut, stored: StoredStage, groups: tuple[Group, ...]) -> Any:
+        function = read_groups_function(
+            stored.handle,
+            stored.seal,
+            groups,
+            settings=self._settings,
+            code=running_code(),
+        )
+        numbers = self._session.range(0, len(groups), 1, len(groups))
+        rows = numbers.mapInArrow(function, narrow_schema(schema_of(cut.node.plan)))
+        return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001
+
+
+def _rule(spark: SparkSession) -> dict[str, str]:
+    """The settings of grouping with their values of now."""
+    return {
+        _GROUP + "targetBytes": str(32 << 20),
+        _GROUP + "tasks": str(spark.sparkContext.defaultParallelism),
+        _GROUP + "leastBytes": str(1 << 20),
+    }

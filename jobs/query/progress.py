@@ -1,0 +1,148 @@
+"""Shows how far a query is: bars in a terminal, plain lines elsewhere.
+
+Strategy: the runner tells when an exchange starts and ends; in between a thread of the view counts
+the producers that have a record on storage, once a second.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from durable_shuffle.jobs.report import StageReport
+
+_POLL_SECONDS = 1.0
+
+Committed = Callable[[], tuple[int, int]]
+"""Asked while an exchange runs: producers committed, producers in all."""
+
+
+class Progress(Protocol):
+    """What the runner tells."""
+
+    def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
+        """The query was cut: how many exchanges are there, are sealed, will run."""
+
+    def started(self, number: int, title: str, committed: Committed) -> None:
+        """The map side of an exchange begins."""
+
+    def finished(self, number: int, title: str, report: StageReport) -> None:
+        """An exchange is sealed."""
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None: ...
+
+    def started(self, number: int, title: str, committed: Committed) -> None: ...
+
+    def finished(self, number: int, title: str, report: StageReport) -> None: ...
+
+
+class PlainProgress:
+    """One line per event.
+
+    Args:
+        write: gets each line, without its end.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
+        self._write(f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run")
+
+    def started(self, number: int, title: str, committed: Committed) -> None:
+        self._write(f"{title}: started")
+
+    def finished(self, number: int, title: str, report: StageReport) -> None:
+        self._write(
+            f"{title}: {report.decision}, producers run {report.producers_run}, reused "
+            f"{report.producers_reused}, {_bytes(report.data_bytes)}, {report.seconds:.1f} s"
+        )
+
+
+class LiveProgress:
+    """A bar per exchange, by rich. A context manager; what it showed stays on the screen."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        columns = (
+            TextColumn("{task.description:<28}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._bars: Any = Bars(*columns, console=Console(stderr=True))
+        self._running: dict[int, tuple[Any, Committed]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def __enter__(self) -> "LiveProgress":
+        self._bars.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._bars.stop()
+
+    def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
+        self._bars.console.print(f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run")
+
+    def started(self, number: int, title: str, committed: Committed) -> None:
+        with self._lock:
+            bar = self._bars.add_task(title, total=None, note="")
+            self._running[number] = bar, committed
+
+    def finished(self, number: int, title: str, report: StageReport) -> None:
+        with self._lock:
+            bar = self._running.pop(number, (None, None))[0]
+            if bar is None:
+                bar = self._bars.add_task(title, note="")
+            note = (
+                f"{report.decision}, {report.producers_reused} reused, {_bytes(report.data_bytes)}"
+            )
+            total = max(1, report.producers)
+            self._bars.update(bar, total=total, completed=total, note=note)
+            self._bars.stop_task(bar)
+
+    def _poll(self) -> None:
+        while not self._stop.wait(_POLL_SECONDS):
+            with self._lock:
+                for bar, committed in self._running.values():
+                    done, total = committed()
+                    if total:
+                        self._bars.update(bar, total=total, completed=done)
+
+
+def choose_progress() -> LiveProgress | PlainProgress:
+    """Return bars where standard error is a terminal and rich is installed, else lines."""
+    if sys.stderr.isatty():
+        try:
+            return LiveProgress()
+        except ModuleNotFoundError:
+            pass
+    return PlainProgress(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+
+
+def _bytes(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,196 @@
+"""Runs a query's cuts: which are needed, in which order, independent ones at the same time.
+
+Top down, a stage that is sealed makes everything below it unnecessary. What is left runs bottom up,
+each map side as a Spark job of its own in a thread of its own, as soon as what it reads is sealed.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
+
+from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
+from durable_shuffle.jobs.plan_cut.probe import check_internals
+from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
+from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.query.progress import Progress
+from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.stage_store import StageStore, StoredStage
+from durable_shuffle.recovery.resume import ReusePolicy
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import read_state
+
+_AT_ONCE = 8
+"""Map sides that may run at the same time; each waits in a thread of its own."""
+
+
+class QueryRunner:
+    """Runs queries of one claimed job on a classic session. Not thread-safe."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        engine: ClassicEngine,
+        store: StageStore,
+        version: str | None,
+        policy: ReusePolicy,
+        settings: Settings,
+        ids: IdSource,
+    ) -> None:
+        self._spark, self._engine, self._store = spark, engine, store
+        self._version, self._policy, self._settings, self._ids = version, policy, settings, ids
+        self._checked = False
+
+    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+        """Store what is missing of the query's exchanges, and return its rows."""
+        query = self._planned(df, name)
+        stored = self._ensure(query, progress)
+        reports = tuple(stored[number].report for number in sorted(stored))
+        return QueryResult(query.result(stored), reports, query.native)
+
+    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+        """Say what `run` would do; plans, runs nothing."""
+        query = self._planned(df, name)
+        needed = self._needed(query)
+        exchanges = []
+        for cut in query.cuts:
+            state, why = self._state(query, cut, needed)
+            exchanges.append(
+                ExchangeExplanation(
+                    number=cut.number,
+                    kind=cut.exchange.kind,
+                    partitions=cut.exchange.partitions,
+                    columns=query.wanted(cut, {}).columns,
+                    fingerprint=query.fingerprint(cut),
+                    reads=tuple(one.number for one in cut.piece.cuts),
+                    state=state,
+                    why=why,
+                )
+            )
+        return QueryExplanation(name, tuple(exchanges), query.native)
+
+    def _state(
+        self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]
+    ) -> tuple[State, str]:
+        if cut.number not in needed:
+            return "not needed", "what reads it is committed"
+        if needed[cut.number]:
+            return "committed", "same fingerprint and sealed"
+        wanted = query.wanted(cut, {})
+        stage = None if self._policy == "never" else self._store.stored(wanted)
+        if stage is None:
+            return "missing", self._store.why_miss(wanted)
+        done, total = self._store.progress(wanted)
+        return "partly committed", f"{done} of {total} producers committed"
+
+    def _planned(self, df: DataFrame, name: str) -> PlannedQuery:
+        if df.isStreaming:
+            raise InvalidInputError(
+                "a streaming DataFrame is no query that ends: use the data source "
+                "'durable_shuffle' for streams, or query() inside foreachBatch"
+            )
+        if not self._checked:
+            check_internals(self._spark)
+            self._checked = True
+        query = self._plan(df, name, self._engine.planning_settings())
+        recorded = self._recorded(query)
+        if recorded is not None and recorded != query.conf:
+            query = self._plan(df, name, recorded)
+        return query
+
+    def _plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
+        return PlannedQuery(
+            df,
+            name=name,
+            engine=self._engine,
+            conf=conf,
+            version=self._version,
+            settings=self._settings,
+            ids=self._ids,
+        )
+
+    def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
+        """The split settings of a stage that a first run left unfinished, if there is one."""
+        for cut in query.cuts:
+            stage = self._store.stored(query.wanted(cut, {}))
+            if stage is not None and read_state(stage).seal is None:
+                planning = stage.describe.planning
+                return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
+        return None
+
+    def _ensure(self, query: PlannedQuery, progress: Progress) -> dict[int, StoredStage]:
+        """Return cut number -> stage, of all cuts that something needs."""
+        needed = self._needed(query)
+        sealed = sum(needed.values())
+        progress.planned(query.name, len(query.cuts), sealed, len(needed) - sealed)
+        if query.conf == self._engine.planning_settings():  # else scans would be cut otherwise
+            missing = [cut.piece for cut in query.cuts if needed.get(cut.number) is False]
+            query.start_broadcasts([*missing, query.last])
+        stored: dict[int, StoredStage] = {}
+        running: dict[Future[StoredStage], Cut] = {}
+        waiting = [cut for cut in query.cuts if cut.number in needed]
+        first_of: dict[str, int] = {}
+        context, tag = self._spark.sparkContext, f"durable-shuffle-{self._ids.new_id()}"
+        context.addJobTag(tag)  # the threads inherit it
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query") as pool:
+            try:
+                while waiting or running:
+                    for cut in list(waiting):
+                        twin = first_of.setdefault(query.fingerprint(cut), cut.number)
+                        if twin != cut.number:  # equal exchanges are one stage
+                            if twin in stored:
+                                stored[cut.number] = stored[twin]
+                                waiting.remove(cut)
+                        elif needed[cut.number] or all(
+                            one.number in stored for one in cut.piece.cuts
+                        ):
+                            wanted = query.wanted(cut, stored)
+                            progress.started(
+                                cut.number, _title(cut), partial(self._store.progress, wanted)
+                            )
+                            task = inheritable_thread_target(self._spark)(self._store.ensure)
+                            running[pool.submit(task, wanted)] = cut
+                            waiting.remove(cut)
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        cut = running.pop(future)
+                        stored[cut.number] = future.result()
+                        progress.finished(cut.number, _title(cut), stored[cut.number].report)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                context.cancelJobsWithTag(tag)
+                raise
+            finally:
+                context.removeJobTag(tag)
+        return stored
+
+    def _needed(self, query: PlannedQuery) -> dict[int, bool]:
+        """Return cut number -> whether it is sealed already, of all cuts that are needed."""
+        needed: dict[int, bool] = {}
+
+        def look(piece: Piece) -> None:
+            for cut in piece.cuts:
+                if cut.number in needed:
+                    continue
+                needed[cut.number] = self._is_sealed(query, cut)
+                if not needed[cut.number]:
+                    look(cut.piece)
+
+        look(query.last)
+        return needed
+
+    def _is_sealed(self, query: PlannedQuery, cut: Cut) -> bool:
+        if self._policy == "never":
+            return False
+        stage = self._store.stored(query.wanted(cut, {}))
+        return stage is not None and read_state(stage).seal is not None
+
+
+def _title(cut: Cut) -> str:
+    return f"exchange {cut.number} {cut.exchange.kind}({cut.exchange.partitions})"

@@ -1,0 +1,87 @@
+"""Whole queries whose driver dies: the next one goes on where it stopped."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from durable_shuffle.jobs.demo.chaos import ChaosOptions, run_chaos
+from durable_shuffle.jobs.demo.tpch_answers import Answers
+from durable_shuffle.jobs.demo.tpch_data import PARTS, TpchFiles, generate_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TpchFiles:
+    return generate_all(tmp_path_factory.mktemp("tpch"), 0.01)
+
+
+def test_a_killed_driver_goes_on(
+    programs: Any, files: TpchFiles, tmp_path: Path, committed_producers: Callable[..., set[int]]
+) -> None:
+    """SIGKILL with seven of eight producers of one exchange committed: the second driver runs the
+    eighth and what is above, and the rows are DuckDB's."""
+    folder, root = tmp_path / "folder", tmp_path / "root"
+    (folder / "runs").mkdir(parents=True)
+    gated = PARTS - 1
+    first = programs.start("query_driver", root, files.folder, folder, gated, "q12")
+    deadline = time.monotonic() + 300
+    while len(_commits(root)) < 2 * PARTS - 1:  # ORDERS whole, LINEITEM but one
+        assert first.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    committed = _commits(root)
+    programs.kill(first)
+    assert _commits(root) == committed
+    (folder / "open").touch()
+    answer = programs.run("query_driver", root, files.folder, folder, gated, "q12")
+    runs = {int(p.name): len(p.read_text().splitlines()) for p in (folder / "runs").iterdir()}
+    assert runs == {p: 1 if p != gated else 2 for p in range(PARTS)}
+    assert answer["total"]["producers_reused"] == 2 * PARTS - 1
+    assert answer["total"]["producers_rerun"] == 0
+    decisions = [stage["decision"] for stage in answer["stages"]]
+    assert sorted(decisions) == ["fresh", "fresh", "resume", "reuse"]
+    rows = [(mode, int(high), int(low)) for mode, high, low in answer["rows"]]
+    assert Answers(files).differing("q12", rows) == 0
+
+
+def _commits(root: Path) -> set[str]:
+    """Paths of all first records in producer logs, from names alone."""
+    slots = root.glob(f"tests/*/producers/p*/{0:010d}")
+    return {str(path.relative_to(root)) for path in slots}
+
+
+def test_chaos_sample(tmp_path: Path) -> None:
+    """Two queries on a cluster of two executors: one driver and at least one executor die by
+    SIGKILL; rows are right and no committed producer runs again."""
+    options = ChaosOptions(
+        scale=0.01,
+        every_seconds=1.0,
+        driver_kills=1,
+        queries=("q03", "q12"),
+        shuffles=("durable",),
+        calm=False,
+        data=tmp_path / "data",
+        work=tmp_path / "work",
+        json_file=tmp_path / "chaos.json",
+    )
+    assert run_chaos(options, Console(stderr=True)) == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_chaos_whole(tmp_path: Path, seed: int) -> None:
+    """All 22 queries under kills, durable alone, with a new seed each time."""
+    options = ChaosOptions(
+        scale=0.01,
+        seed=seed,
+        shuffles=("durable",),
+        calm=False,
+        data=tmp_path / "data",
+        work=tmp_path / "work",
+    )
+    assert run_chaos(options, Console(stderr=True)) == 0

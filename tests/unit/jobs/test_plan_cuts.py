@@ -1,0 +1,131 @@
+"""Cutting a plan, on plain nodes: pieces, reuse, what is read alike, which broadcasts may begin."""
+
+from itertools import count
+
+from durable_shuffle.jobs.plan_cut.cuts import (
+    Exchange,
+    Piece,
+    cut_plan,
+    only_stored,
+    read_alike,
+    ready_broadcasts,
+)
+from durable_shuffle.jobs.plan_cut.tree import Node
+
+_numbers = count()
+
+
+def node(name: str, *children: Node, subqueries: tuple[Node, ...] = ()) -> Node:
+    return Node(None, name, next(_numbers), list(children), list(subqueries))
+
+
+def scan() -> Node:
+    return node("FileSourceScanExec")
+
+
+def shuffle(child: Node, partitions: int = 8, kind: str = "hash") -> Node:
+    made = node("ShuffleExchangeExec", child)
+    made.partitioning = Exchange(kind, partitions, fixed=False)  # type: ignore[arg-type]
+    return made
+
+
+def reused(of: Node) -> Node:
+    made = node("ReusedExchangeExec")
+    made.target = of
+    return made
+
+
+def broadcast(child: Node) -> Node:
+    return node("BroadcastExchangeExec", child)
+
+
+def classify(exchange: Node) -> Exchange | str:
+    found: Exchange | str = exchange.partitioning
+    return found
+
+
+def alike(piece: Piece, *, zipped: bool = False) -> list[set[int]]:
+    return [set(one) for one in read_alike(piece, lambda _: zipped)]
+
+
+def test_pieces_between_cuts() -> None:
+    """Lower cuts come first; a reused exchange is one cut with two sites."""
+    low = shuffle(scan())
+    high = shuffle(node("HashAggregateExec", low))
+    again = reused(low)
+    root = node("SortMergeJoinExec", node("SortExec", high), node("SortExec", again))
+    last, cuts = cut_plan(root, classify)
+    assert [cut.node for cut in cuts] == [low, high]
+    assert cuts[1].piece.cuts == [cuts[0]]
+    assert last.sites == {high.id: cuts[1], again.id: cuts[0]}
+
+
+def test_a_native_exchange_stays_in_its_piece() -> None:
+    """What cannot be durable is named and counted, and what is below it still is cut."""
+    low = shuffle(scan())
+    native = shuffle(node("HashAggregateExec", low))
+    native.partitioning = "types do not travel"
+    last, cuts = cut_plan(node("HashAggregateExec", native), classify)
+    assert [cut.node for cut in cuts] == [low]
+    assert last.native == ["types do not travel"]
+    assert last.native_shuffles == 1
+    assert last.cuts == cuts
+
+
+def test_subqueries_and_broadcasts_are_cut_inside() -> None:
+    """Their exchanges belong to the piece that needs their result."""
+    in_subquery, in_broadcast, own = shuffle(scan(), 1), shuffle(scan()), shuffle(scan())
+    join = node("BroadcastHashJoinExec", own, broadcast(node("HashAggregateExec", in_broadcast)))
+    root = node("FilterExec", join, subqueries=(node("SubqueryExec", in_subquery),))
+    last, cuts = cut_plan(root, classify)
+    assert {cut.node for cut in last.cuts} == {in_subquery, in_broadcast, own}
+    assert len(cuts) == 3
+    assert alike(last) == [{own.id}, {in_broadcast.id}]
+
+
+def test_sides_of_a_join_are_read_alike() -> None:
+    """Both sides, through sorts and aggregations, with broadcasts aside."""
+    left, right, third = shuffle(scan()), shuffle(scan()), shuffle(scan())
+    inner = node("BroadcastHashJoinExec", left, broadcast(scan()))
+    join = node("SortMergeJoinExec", node("SortExec", inner), node("SortExec", right))
+    last, _ = cut_plan(node("SortMergeJoinExec", join, third), classify)
+    assert alike(last) == [{left.id, right.id, third.id}]
+
+
+def test_a_side_that_is_not_ours_keeps_its_partitions() -> None:
+    """Beside a bucketed table, or with other numbers, nothing is read together."""
+    ours = shuffle(scan())
+    last, _ = cut_plan(node("SortMergeJoinExec", ours, scan()), classify)
+    assert alike(last) == []
+    assert not only_stored(last)
+    last, _ = cut_plan(node("SortMergeJoinExec", shuffle(scan(), 4), shuffle(scan(), 8)), classify)
+    assert alike(last) == []
+
+
+def test_children_of_a_union_are_apart_unless_zipped() -> None:
+    """A union that joins partitions one to one counts as a join."""
+    a, b = shuffle(scan()), shuffle(scan())
+    last, _ = cut_plan(node("UnionExec", a, b), classify)
+    assert alike(last) == [{a.id}, {b.id}]
+    assert alike(last, zipped=True) == [{a.id, b.id}]
+    assert only_stored(last)
+
+
+def test_a_number_that_the_user_gave_stays() -> None:
+    """`repartition(8)` means eight."""
+    asked = shuffle(scan())
+    asked.partitioning = Exchange("round_robin", 8, fixed=True)
+    last, _ = cut_plan(node("ProjectExec", asked), classify)
+    assert alike(last) == []
+
+
+def test_broadcasts_that_read_no_cut_may_begin() -> None:
+    """Outermost ones, not those below a cut or above one."""
+    early, late = broadcast(scan()), broadcast(shuffle(scan()))
+    below = broadcast(scan())
+    cut = shuffle(node("BroadcastHashJoinExec", scan(), below))
+    join = node("BroadcastHashJoinExec", node("BroadcastHashJoinExec", cut, early), late)
+    last, cuts = cut_plan(join, classify)
+    assert ready_broadcasts(last) == [early]
+    piece = next(c.piece for c in cuts if c.node is cut)
+    assert ready_broadcasts(piece) == [below]

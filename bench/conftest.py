@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local_spark import local_spark
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,8 +24,15 @@ def rounds(measuring: bool) -> int:
 
 
 @pytest.fixture(scope="session")
-def bench_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session as a user on a two-core machine would have it."""
+def bench_spark(
+    measuring: bool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session as a user on two cores would have it; the tests' own when not measuring."""
+    if not measuring:
+        spark = local_spark()
+        spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
+        yield spark
+        return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     SparkSession.builder.getOrCreate().stop()

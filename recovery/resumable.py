@@ -122,6 +122,8 @@ class ResumableRun:
             )
             with view:
                 yield from self._published(view)
+                if view.finished and not view.task.held.state.pending:
+                    return
                 state = view.state
                 if state is not None:
                     reducer.restore(state[1:])

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from identity_plans import write_table
+from local_spark import local_spark
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.demo.faults import end_session
@@ -58,22 +59,9 @@ def storage_faults(
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with two cores; tests must leave its configuration as they found it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("durable-shuffle tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", "2g")
-            .config("spark.sql.shuffle.partitions", "8")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
-        yield session
-        session.stop()
+    session = local_spark()
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import ship as ship_module
-from durable_shuffle.jobs import stage_runner
+from durable_shuffle.jobs import stage_work
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.running_code import code_in, running_code
@@ -18,6 +18,12 @@ from durable_shuffle.serialization.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
 ROW_BYTES = 20_000
+
+
+@pytest.fixture
+def shuffle(session: SparkSession, root: str) -> DurableShuffle:
+    """A job of its own."""
+    return DurableShuffle(session, root, job="tests")
 
 
 def test_first_archive_stays(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +45,7 @@ def test_tasks_refuse_to_run_other_code(
     """Map and reading tasks compare digests, not versions."""
     stored = shuffle.repartition(session.range(10), 2, "id")
     other = f"{running_code()[:-1]}x"
-    monkeypatch.setattr(stage_runner, "running_code", lambda: other)
+    monkeypatch.setattr(stage_work, "running_code", lambda: other)
     with pytest.raises(IncompatibleError, match=other):
         shuffle.repartition(session.range(11), 2, "id")
     with pytest.raises(PythonException, match=f"IncompatibleError(.|\n)*{other}"):

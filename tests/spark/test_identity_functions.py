@@ -64,22 +64,22 @@ def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
     assert identify(nested).unresolved
 
 
-class Generated(DataSource):
-    """A source that is not made of files."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "identity_generated"
-
-    def schema(self) -> str:
-        return "id long"
-
-    def reader(self, schema: Any) -> Any:
-        raise NotImplementedError
-
-
 def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
     """A data source that is not made of files is unresolved by name, also inside a join."""
+
+    class Generated(DataSource):
+        """A source that is not made of files."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "identity_generated"
+
+        def schema(self) -> str:
+            return "id long"
+
+        def reader(self, schema: Any) -> Any:
+            raise NotImplementedError
+
     session.dataSource.register(Generated)
     source = session.read.format("identity_generated").load()
     (reason,) = identify(source).unresolved

@@ -1,0 +1,23 @@
+"""The local Spark session that all tests of one process share, whichever asks first."""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def local_spark() -> SparkSession:
+    """Return it, started if need be: two cores, quiet, in UTC."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("durable-shuffle tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "8")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )

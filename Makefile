@@ -2,7 +2,7 @@
 .PHONY: setup demo test lint unit soak bench requirements clean
 PY := .venv/bin/python
 # `make test` fails if fewer Spark tests than this passed
-MIN_SPARK_TESTS := 170
+MIN_SPARK_TESTS := 290
 
 setup:
 	@scripts/setup.sh

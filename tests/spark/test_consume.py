@@ -181,7 +181,8 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     rows = engine.run_numbered(consume_function(spec, (0, 0)), 2, RESULT_SCHEMA, "twins")
     assert [consume_result(row).subpartition for row in rows] == [0, 0]
     first, second = ledger.calls()
-    assert min(len(first), len(second)) >= 2, "both were in their middle"
+    # one may be fenced at its first acknowledgement already: then it called once, of several times
+    assert min(len(first), len(second)) >= 1, "both were in their middle"
     assert read_resume_set(spec.log(0)).epoch == 2, "both opened a view"
     out = shuffle.consume(stored, consumer="twins", process=spec.process, schema=SCHEMA)
     assert rows_of(out) == DOUBLED

@@ -203,7 +203,7 @@ def test_key_function_places_rows(session: SparkSession, shuffle: DurableShuffle
 
 
 COLUMNS = [
-    "if(id % {n} = 0, null, cast(id as tinyint))",
+    "if(id % {n} = 0, null, cast(id % 100 as tinyint))",
     "if(id % {n} = 1, null, cast(id % 100 as decimal(9, 3)))",
     "if(id % {n} = 1, null, cast(id as decimal(38, 6)) * 10000000000)",
     "if(id % {n} = 2, null, timestamp_micros(id * 1234567890123))",

@@ -44,7 +44,11 @@ def test_a_killed_driver_goes_on(
     assert answer["total"]["producers_reused"] == 2 * PARTS - 1
     assert answer["total"]["producers_rerun"] == 0
     decisions = [stage["decision"] for stage in answer["stages"]]
-    assert sorted(decisions) == ["fresh", "fresh", "resume", "reuse"]
+    # the killed driver may have died just before it sealed the stage whose producers were all done
+    assert sorted(decisions) in (
+        ["fresh", "fresh", "resume", "reuse"],
+        ["fresh", "fresh", "resume", "resume"],
+    )
     rows = [(mode, int(high), int(low)) for mode, high, low in answer["rows"]]
     assert Answers(files).differing("q12", rows) == 0
 

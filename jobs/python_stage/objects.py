@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
+from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import identify_function
-from durable_shuffle.jobs.python_stage.spec import check_function
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_work import Shape

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.cloudpickle import dumps
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.arguments import as_schema, check_function
 from durable_shuffle.jobs.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.recovery.resumable import is_resumable
@@ -123,37 +122,6 @@ def check_spec(
             f"finish, found {type(reduce).__name__}"
         )
     return spec
-
-
-def as_schema(what: str, schema: StructType | str) -> StructType:
-    """Return a schema given as a value or as DDL text."""
-    if isinstance(schema, StructType):
-        return schema
-    try:
-        found = DataType.fromDDL(schema)
-    except (PySparkException, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"{what} is no schema: {schema!r} ({error})") from error
-    if not isinstance(found, StructType):
-        raise InvalidInputError(f"{what} must name its columns, found={schema!r}")
-    return found
-
-
-def check_function(what: str, function: Any) -> None:
-    """Refuse a function that cannot travel to a worker.
-
-    Raises:
-        InvalidInputError: names the argument and what could not be pickled.
-    """
-    if function is None or isinstance(function, str):
-        return
-    try:
-        dumps(function)  # type: ignore[no-untyped-call]
-    except Exception as error:  # any object may refuse in its own way
-        named = getattr(function, "__qualname__", type(function).__qualname__)
-        raise InvalidInputError(
-            f"{what}={named} cannot be sent to workers: {error}; open connections, locks and files "
-            "inside the function, not outside of it"
-        ) from error
 
 
 def _checked_keys(

@@ -1,8 +1,13 @@
-"""A loop with a clock of its own: timers fire at once, and waiting for ever is an error."""
+"""A loop with a clock of its own: timers fire at once, and waiting for ever is an error.
+
+And no test leaves a thread of the operator's behind.
+"""
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -47,3 +52,16 @@ def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
             return runner.run(main)
 
     return run_virtual
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Every test ends without threads of the operator's."""
+    yield
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        left = [t.name for t in threading.enumerate() if t.name.startswith("durable-shuffle-async")]
+        if not left:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"left behind: {left}")

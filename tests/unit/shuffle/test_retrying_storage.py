@@ -1,13 +1,12 @@
-"""The one retry layer: what is tried again, how often, how long, and what is said in the end."""
+"""The one retry layer: what is tried again, and that faults change no outcome."""
 
-import math
-import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from patient_storage import filled, patient
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -19,22 +18,17 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.retry import Backoff
 from durable_shuffle.shuffle.retrying_storage import (
     RetryCounts,
     RetryingStorage,
     StorageRetries,
-    pause_before_retry,
     retry_counts,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, ObjectInfo, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
-
-PATIENCE = StorageRetries(Backoff(4, 1.0, multiplier=2, cap_seconds=4))
 
 Call = Callable[[Storage], Any]
 CALLS: dict[str, Call] = {
@@ -60,22 +54,6 @@ AFTERWARDS: dict[str, dict[str, bytes]] = {
     "put_if_absent": {"a": b"bytes", "b": b"more", "new": b"xy"},
     "delete": {},
 }
-
-
-def filled() -> MemoryStorage:
-    """Two objects."""
-    storage = MemoryStorage()
-    storage.put_if_absent("a", b"bytes")
-    storage.put_if_absent("b", b"more")
-    return storage
-
-
-def patient(
-    storage: Storage, retries: StorageRetries = PATIENCE
-) -> tuple[RetryingStorage, ManualClock]:
-    """The layer on a clock that does not sleep."""
-    clock = ManualClock(0.0, [])
-    return RetryingStorage(storage, retries, clock=clock, jitter=lambda: 0.0), clock
 
 
 def faults() -> list[tuple[str, str, str]]:
@@ -201,116 +179,6 @@ def test_other_errors_pass_at_once(error: Exception) -> None:
         storage.read("a")
     assert caught.value is error
     assert clock.pauses == []
-
-
-def throttled(seconds: float, times: int) -> Storage:
-    """A storage that asks to wait before it answers."""
-
-    class Throttled(MemoryStorage):
-        left = times
-
-        def read(self, key: str) -> bytes:
-            self.left -= 1
-            if self.left >= 0:
-                error = UnavailableError("slow down")
-                error.retry_after_seconds = seconds
-                raise error
-            return b"answer"
-
-    return Throttled()
-
-
-@pytest.mark.requirement("R-F232-21")
-def test_retry_after_is_honoured() -> None:
-    """The pause is never shorter than what the storage asked for, and is spread by our delay."""
-    storage, clock = patient(throttled(7.0, 2))
-    assert storage.read("a") == b"answer"
-    assert clock.pauses == [7 + 1, 7 + 2]
-    assert storage.counts.throttled == 2
-
-
-def test_retry_after_that_is_too_long_ends_the_call_at_once() -> None:
-    """Nobody sits through a pause after which the call's time is over."""
-    storage, clock = patient(throttled(3600.0, 9))
-    with pytest.raises(UnavailableError, match=r"slow down; tries=1, the call's 60 s are over"):
-        storage.read("a")
-    assert clock.pauses == []
-
-
-def test_full_disk_is_not_tried_again() -> None:
-    """Only somebody who frees space can help."""
-    rule = Rule("put", fault="disk_full")
-    storage, clock = patient(FaultyStorage(MemoryStorage(), [rule]))
-    with pytest.raises(UnavailableError, match="no space left"):
-        storage.put("a", [b"x"])
-    assert clock.pauses == []
-
-
-@pytest.mark.requirement("R-F232-4")
-def test_one_deadline_covers_all_tries_of_a_call() -> None:
-    """Tries of 10 s each within 35 s: at 0, 11, 22 and 33 by the clock, then it is over."""
-    clock = ManualClock(0.0, [])
-
-    class Slow(MemoryStorage):
-        begun: list[float]
-
-        def read(self, key: str) -> bytes:
-            self.begun.append(clock.now)
-            clock.now += 10
-            raise UnavailableError("down")
-
-    inner = Slow()
-    inner.begun = []
-    retries = StorageRetries(Backoff.fixed(99, 1.0), call_seconds=35)
-    storage = RetryingStorage(inner, retries, clock=clock)
-    with pytest.raises(UnavailableError, match="tries=4, the call's 35 s are over"):
-        storage.read("a")
-    assert inner.begun == [0, 11, 22, 33]
-
-
-def test_budget_of_a_task_is_shared_by_its_calls_and_refilled_by_success() -> None:
-    """Two calls wait 6 s in all; the third has nothing left; successes give some back."""
-    inner = filled()
-    faulty = FaultyStorage(inner, [Rule("read", "a", nth="every")])
-    retries = StorageRetries(Backoff.fixed(3, 1.0), task_seconds=6)
-    storage, clock = patient(faulty, retries)
-    for tries in (4, 4, 1):
-        with pytest.raises(UnavailableError, match=f"tries={tries}"):
-            storage.read("a")
-    assert sum(clock.pauses) == 6
-    with pytest.raises(UnavailableError, match="the task's 6 s of waiting are spent"):
-        storage.read("a")
-    for _ in range(25):
-        storage.read("b")
-    with pytest.raises(UnavailableError, match="tries=3"):
-        storage.read("a")
-    fresh = pickle.loads(pickle.dumps(RetryingStorage(LocalStorage("/tmp/x"), retries)))
-    assert fresh._budget_seconds == 6
-    assert fresh.counts == RetryCounts()
-
-
-@pytest.mark.requirement("R-F232-2")
-def test_pause_is_a_pure_function() -> None:
-    """The table of pauses, by attempt, request, time and budget."""
-
-    def pause(attempt: int, asked: float | None, elapsed: float, budget: float) -> Any:
-        return pause_before_retry(
-            PATIENCE,
-            attempt,
-            asked,
-            elapsed_seconds=elapsed,
-            budget_seconds=budget,
-            jitter=lambda: 0.0,
-        )
-
-    assert [pause(n, None, 0, 99) for n in (1, 2, 3, 4)] == [1, 2, 4, 4]
-    assert pause(5, None, 0, 99) == "no more retries"
-    assert pause(1, 30, 0, 99) == 31
-    assert pause(1, 0, 0, 99) == 1
-    assert pause(1, None, 59, 99) == 1
-    assert pause(1, None, 59.5, 99) == "the call's 60 s are over"
-    assert pause(1, None, 0, 0.5) == "the task's 300 s of waiting are spent"
-    assert pause(1, math.inf, 0, 99) == "trying again is of no use"
 
 
 def test_one_bad_range_among_many_does_not_have_all_of_them_sent_again() -> None:
@@ -452,10 +320,3 @@ def test_counts_hold_under_threads() -> None:
     assert storage.counts.retries == sent - 2400
     assert retry_counts(storage) == storage.counts
     assert retry_counts(inner) == RetryCounts()
-
-
-@pytest.mark.parametrize("arguments", [{"call_seconds": 0}, {"task_seconds": -1}])
-def test_values_out_of_range_are_refused_by_name(arguments: dict[str, float]) -> None:
-    """Negative and zero limits."""
-    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
-        StorageRetries(**arguments)

@@ -83,7 +83,7 @@ def test_eight_threads_append_to_one_slot_and_one_wins(storage: MemoryStorage) -
         barrier, answers = threading.Barrier(8), [None] * 8
 
         def append(i: int, slot=slot, barrier=barrier, answers=answers) -> None:
-            barrier.wait(10)
+            barrier.wait(60)
             answers[i] = log.append(slot, b"thread %d" % i)
 
         threads = [threading.Thread(target=append, args=(i,)) for i in range(8)]

@@ -1,0 +1,25 @@
+"""A storage of two objects, and the retry layer over one on a clock that does not sleep."""
+
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.retry import Backoff
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.testing.small_stage import ManualClock
+
+PATIENCE = StorageRetries(Backoff(4, 1.0, multiplier=2, cap_seconds=4))
+
+
+def filled() -> MemoryStorage:
+    """Two objects."""
+    storage = MemoryStorage()
+    storage.put_if_absent("a", b"bytes")
+    storage.put_if_absent("b", b"more")
+    return storage
+
+
+def patient(
+    storage: Storage, retries: StorageRetries = PATIENCE
+) -> tuple[RetryingStorage, ManualClock]:
+    """The layer on a clock that does not sleep."""
+    clock = ManualClock(0.0, [])
+    return RetryingStorage(storage, retries, clock=clock, jitter=lambda: 0.0), clock

@@ -136,7 +136,8 @@ def _wait_until_ready(
             continue
         try:
             driver = s3fs.S3FileSystem(**server.options, skip_instance_cache=True)
-            driver.mkdir(server.bucket)
+            with suppress(FileExistsError):  # of the try before
+                driver.mkdir(server.bucket)
             driver.pipe_file(f"{server.bucket}/ready", b"ready")
         except OSError as error:  # the volumes come up after the port
             last = str(error)

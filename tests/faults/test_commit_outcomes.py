@@ -268,7 +268,7 @@ def test_abort_and_commit_race_in_threads_have_one_fate(ids: SeededIds) -> None:
         barrier, told = threading.Barrier(2), {}
 
         def produce(log=log, attempt=attempt, barrier=barrier, told=told) -> None:
-            barrier.wait(10)
+            barrier.wait(60)
             try:
                 told["committed"] = commit_attempt(log, commit(attempt)).commit.record_id == attempt
             except AbortedError:
@@ -276,7 +276,7 @@ def test_abort_and_commit_race_in_threads_have_one_fate(ids: SeededIds) -> None:
 
         thread = threading.Thread(target=produce)
         thread.start()
-        barrier.wait(10)
+        barrier.wait(60)
         aborted = abort_attempt(log, attempt, CLEANER, "test")
         thread.join()
         assert told["committed"] is not aborted

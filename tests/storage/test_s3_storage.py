@@ -302,7 +302,7 @@ def proxy_that_loses_replies(s3_server: S3Server, *, deliver: bool) -> Iterator[
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.mark.requirement("R-F232-21")

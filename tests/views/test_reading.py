@@ -124,7 +124,7 @@ def test_the_thread_of_a_view_ends_with_it(memory: MemoryStorage, ids: SeededIds
         mine = set(threading.enumerate()) - before
         assert mine
     for thread in mine:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.storage import Created, Storage
 
-_ROUND_TIMEOUT_SECONDS = 60.0
-"""A racer that takes longer for one create has hung; nobody waits for it any longer."""
+_ROUND_TIMEOUT_SECONDS = 120.0
+"""A racer that takes longer to start, or for one create, has hung: it is waited for no longer."""
 
 _GO = b"g"
 _READY = b"r"

@@ -122,7 +122,7 @@ class ConsumerTask:
         *,
         outputs: Sequence[OutputRef] = (),
         state: object = KEEP,
-        marker_floor: int = 0,
+        marker_floor: int = -1,
         effect: bytes | None = None,
     ) -> None:
         """Commit positions, outputs and state in one record, then perform the effect.

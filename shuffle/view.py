@@ -84,7 +84,7 @@ class View:
         self._start = dict(task.acked(key))
         self._delivered = Delivered(key, dict(self._start))
         self._last: tuple[PlacedBatch, int] | None = None
-        self._passed = 0
+        self._passed = -1
         self._ended: EndOfInput | None = None
         self._way = ""
 
@@ -270,7 +270,7 @@ class View:
             moved,
             outputs=outputs,
             state=state,
-            marker_floor=self._passed if position is None else 0,
+            marker_floor=self._passed if position is None else -1,
             effect=effect,
         )
 

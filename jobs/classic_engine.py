@@ -19,7 +19,7 @@ from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
-from durable_shuffle.jobs.preflight import is_local
+from durable_shuffle.jobs.preflight import task_tries
 from durable_shuffle.jobs.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -36,8 +36,8 @@ class ClassicEngine:
         self._spark = spark
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
-        default = "1" if is_local(spark) else "4"
-        self.task_tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", default))
+        configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
+        self.task_tries = task_tries(spark.sparkContext.master, configured)
 
     def cores(self) -> int:
         return self._spark.sparkContext.defaultParallelism

@@ -1,8 +1,8 @@
 """Consuming a stored stage on Spark: one task per subpartition, resuming inside of it.
 
-Strategy: read every consumer task's log first; tasks that have finished are not run. The others run
-as one Spark job. What they return are hints: the logs are read again, and what they say finished is
-the result.
+Strategy: register the consumer, so that what it has not finished stays; read every consumer task's
+log; tasks that have finished are not run. The others run as one Spark job. What they return are
+hints: the logs are read again, and what they say finished is the result.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.consume_loop import check_outputs_schema
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.consumer_records import ResumeMode
@@ -43,6 +43,7 @@ from durable_shuffle.shuffle.consumer_task import load_state
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
+from durable_shuffle.shuffle.registry import register_consumers
 from durable_shuffle.shuffle.resume_set import ResumeSet
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
@@ -118,20 +119,32 @@ class Consumers:
         log: JobLog,
         settings: Settings,
         clock: Clock,
+        ids: IdSource,
     ) -> None:
         self._engine, self._storage, self._task_storage = engine, storage, task_storage
-        self._log, self._settings, self._clock = log, settings, clock
+        self._log, self._settings, self._clock, self._ids = log, settings, clock, ids
 
     def run(
         self, path: StagePath, request: ConsumeRequest
     ) -> tuple[DataFrame | None, ConsumerReport]:
-        """Run what has not finished, and return what all tasks published."""
+        """Run what has not finished, and return what all tasks published.
+
+        Raises:
+            InvalidInputError: the stage's set of consumers was closed without this one.
+        """
         start, requests = self._clock.monotonic(), self._storage.total
         self._log.check_owner()
         if path not in self._log.state.order:
             raise NotFoundError(f"the job has no such stage, or it was released: {path.prefix!r}")
         stage = open_stage(self._storage, path)
         require_seal(stage)
+        register_consumers(
+            stage,
+            [request.consumer],
+            ids=self._ids,
+            generation=self._log.generation,
+            closed=False,
+        )
         tasks = range(stage.describe.partitions)
         before = self._resume_sets(stage, request, tasks)
         missing = tuple(k for k, found in before.items() if not found.finished)

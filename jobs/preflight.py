@@ -4,6 +4,7 @@ A `file:` root that several hosts do not share would lose data silently later; h
 a nonce that the driver writes and one task per slot reads back.
 """
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -46,6 +47,21 @@ def is_local(spark: SparkSession) -> bool:
         return False
     master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def task_tries(master: str, configured: str | None) -> int:
+    """Return how often Spark runs a failing task. Pure.
+
+    A local session says so in its master, `local[2,3]` for three times, and heeds nothing else.
+
+    Args:
+        master: `spark.sparkContext.master`.
+        configured: `spark.task.maxFailures`, None if it is not set.
+    """
+    local = re.fullmatch(r"local(\[\s*[^,\]]+(,\s*(?P<tries>\d+)\s*)?\])?", master)
+    if local is None:
+        return int(configured or 4)
+    return int(local["tries"] or 1)
 
 
 def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) -> Storage:

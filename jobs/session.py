@@ -148,6 +148,7 @@ class DurableShuffle(PythonStages, QueryCalls):
             log=self._log,
             settings=self._settings,
             clock=self._clock,
+            ids=self._ids,
         )
         if isinstance(retention, timedelta):
             self.release(older_than=retention)

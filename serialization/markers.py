@@ -22,6 +22,7 @@ class Checkpoint:
 
     KIND: ClassVar[str] = "CHECKPOINT"
     id: int
+    """From 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.consumer_records import (
 )
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, fold, fold_all, is_full
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog
+from durable_shuffle.shuffle.slot_log import Lost, SlotLog, refuse_older
 
 FULL_EVERY = 64
 """A full record is at most so many slots behind the one before: opening reads at most as many
@@ -211,6 +211,8 @@ class HeldLog:
 
     def _winner(self, slot: int, data: bytes) -> str:
         record = decode(self.log, slot, data)
+        if not isinstance(record, Closed):
+            refuse_older(self.log, slot, found=record.epoch, mine=self.state.epoch)
         if isinstance(record, Open):
             return f"view {record.record_id} opened epoch {record.epoch}"
         return f"{record.KIND} of {record.record_id} stands in slot {slot}"

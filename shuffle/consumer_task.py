@@ -122,7 +122,7 @@ class ConsumerTask:
         *,
         outputs: Sequence[OutputRef] = (),
         state: object = KEEP,
-        marker_floor: int = 0,
+        marker_floor: int = -1,
         effect: bytes | None = None,
     ) -> None:
         """Commit positions, outputs and state in one record, then perform the effect.
@@ -187,12 +187,15 @@ class ConsumerTask:
         self._settled(previous)
         self.perform_effects()
 
-    def reserve(self, key: InputKey, producer: int, upto: int, end: int) -> None:
+    def reserve(
+        self, key: InputKey, producer: int, upto: int, end: int, begin: ProducerPosition
+    ) -> None:
         """In approximate mode, write that records may be delivered, before they are.
 
         Args:
             upto: ordinal of the producer's records, exclusive, that must be reserved.
             end: where its extent ends; some records up to there are reserved ahead.
+            begin: before a frame of that extent, not behind `upto`: a successor seeks to it.
         """
         self.check()
         found = self.held.state
@@ -200,7 +203,7 @@ class ConsumerTask:
         if found.resume == "exact" or upto <= ordinal_of(known.reached, producer):
             return
         goal = max(upto, min(end, upto + self.settings.reserve_records))
-        moved = {**known.reached, producer: ProducerPosition(goal)}
+        moved = {**known.reached, producer: begin.at(goal)}
         whole = self.held.whole()
         if whole is None:
             inputs = (cursor(key, known.stage_slot, changed(known.reached, moved)),)

@@ -1,6 +1,6 @@
 """What a view has handed out, and what of it may be acknowledged. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from durable_shuffle.serialization.buffers import Buffer
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
@@ -34,8 +34,7 @@ class Delivered:
         """Up to where every record was handed out whole."""
         whole = dict(self.producers)
         for producer, ordinal in self._cut.items():
-            known = whole[producer]
-            whole[producer] = ProducerPosition(ordinal, known.segment, known.slot)
+            whole[producer] = whole[producer].at(ordinal)
         return Position(*self.key, whole)
 
     def rows(self, producer: int, after: ProducerPosition) -> None:
@@ -71,7 +70,22 @@ class Delivered:
                 f"frame from={buffer.first_ordinal}; read batches or records"
             )
 
-    def buffer(self, extent: Extent, buffer: Buffer) -> None:
+    def frame(self, extent: Extent, buffer: Buffer, offset: int) -> ProducerPosition:
+        """Return the position before the first frame that starts in `buffer`; if none does, before
+        the one that was known last in that segment.
+
+        Args:
+            offset: of the buffer in its segment.
+        """
+        found = ProducerPosition(buffer.whole_ordinal, extent.segment, extent.slot)
+        if buffer.carry_ends:
+            begins = offset + buffer.carry_bytes
+            return replace(found, next_ordinal=buffer.first_ordinal, frame_offset=begins)
+        known = self.producers.get(extent.producer, found)
+        same = (known.segment, known.slot) == (extent.segment, extent.slot)
+        return known.at(known.frame_ordinal) if same else found
+
+    def buffer(self, extent: Extent, buffer: Buffer, offset: int) -> None:
         """Take in that `buffer` is handed out."""
         producer = extent.producer
         if buffer.cut:
@@ -79,8 +93,8 @@ class Delivered:
         elif not buffer.marker:
             self._cut.pop(producer, None)
         if buffer.end_ordinal > ordinal_of(self.producers, producer):
-            end = ProducerPosition(buffer.end_ordinal, extent.segment, extent.slot)
-            self.producers[producer] = end
+            begin = self.frame(extent, buffer, offset)
+            self.producers[producer] = begin.at(buffer.end_ordinal)
 
     def checked(self, position: Position | None) -> Position:
         """Return the position to acknowledge; None stands for all that was handed out whole.

@@ -66,7 +66,7 @@ def clip(extent: Extent, at: ProducerPosition) -> Extent:
 
     A hint that does not fit the extent is ignored: the whole extent is right, too.
     """
-    frame_ordinal = at.next_ordinal - at.frame_back
+    frame_ordinal = at.frame_ordinal
     skipped = at.frame_offset - extent.offset
     if (
         at.segment != extent.segment

@@ -23,7 +23,7 @@ from durable_shuffle.shuffle.records import (
     StageReleased,
     StageUse,
 )
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.slot_log import SlotLog, Won, refuse_older
 from durable_shuffle.shuffle.storage import Storage
 
 JobRecord = Claim | StageUse | StageReleased | Closed
@@ -165,7 +165,11 @@ class JobLog:
             self._take_in(data)
 
     def _take_in(self, data: bytes) -> None:
-        self._state.apply(_decode(self._log, self._state.next_slot, data))
+        slot = self._state.next_slot
+        record = _decode(self._log, slot, data)
+        if isinstance(record, Claim):
+            refuse_older(self._log, slot, found=record.generation, mine=self._generation)
+        self._state.apply(record)
         self._check_not_fenced()
 
     def _check_not_fenced(self) -> None:

@@ -38,7 +38,7 @@ from durable_shuffle.shuffle.segment_writer import (
     give_back,
 )
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import Won
+from durable_shuffle.shuffle.slot_log import Won, refuse_older
 from durable_shuffle.shuffle.stage import StageHandle
 
 Ordinals = npt.NDArray[np.uint64]
@@ -228,6 +228,7 @@ class LogProducer:
 
         Raises:
             FencedError: it does not count and never will.
+            CorruptDataError: neither, since the log had lost a record before this attempt began.
             OutcomeUnknownError, UnavailableError: still not known.
         """
         if self._closed:
@@ -245,6 +246,8 @@ class LogProducer:
         give_back(self._stage.storage, sent.keys)
         who = "released: " + winner.cause if isinstance(winner, Closed) else winner.record_id
         self._fenced = f"slot {self._slot + 1} holds the record of {who}"
+        if not isinstance(winner, Closed):
+            refuse_older(self._log, self._slot + 1, found=winner.epoch, mine=self.epoch)
         self._check_usable()
 
     def _write(

@@ -7,7 +7,7 @@ follows it checks the frame's checksum, which is seeded with its ordinal.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,9 +37,20 @@ class ProducerPosition:
     slot: int = 0
     """Hint: slot of the producer's log that made that segment count."""
     frame_offset: int = 0
-    """Hint: where that frame starts in the segment, in bytes; 0 with `frame_back` 0 if unknown."""
+    """Hint: where that frame, or one before it, starts in the segment, in bytes; 0 with
+    `frame_back` 0 if unknown."""
     frame_back: int = 0
-    """Hint: how many records of that frame come before the next one."""
+    """Hint: how many records there are from that frame's first to the next one."""
+
+    @property
+    def frame_ordinal(self) -> int:
+        """Hint: ordinal of that frame's first record."""
+        return self.next_ordinal - self.frame_back
+
+    def at(self, ordinal: int) -> "ProducerPosition":
+        """Return the position before record `ordinal`, of that frame or behind it in its segment,
+        with the same hint."""
+        return replace(self, next_ordinal=ordinal, frame_back=ordinal - self.frame_ordinal)
 
 
 Positions = Mapping[int, ProducerPosition]

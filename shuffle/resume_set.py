@@ -58,7 +58,8 @@ class ResumeSet:
     inputs: Mapping[InputKey, InputState] = field(default_factory=dict)
     outputs: tuple[OutputRef, ...] = ()
     state: State = None
-    marker_floor: int = 0
+    marker_floor: int = -1
+    """Highest checkpoint that was passed before an acknowledgement; -1 if there was none."""
     pending: tuple[PendingEffect, ...] = ()
     dropped: int = 0
     dropped_exact: bool = True

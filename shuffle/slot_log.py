@@ -4,12 +4,15 @@ Strategy: a record is encoded once; the same bytes are sent for a slot until the
 holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
 id of its author, so identical bytes mean "my earlier try won and the reply was lost". A listing is
 never consulted. Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
+
+A slot that lost its record reads as empty, so a log may be taken to end there. Whoever then wins
+that slot finds out at the next one, see `refuse_older`; `verify` finds it before, by a listing.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.layout import slot_name
 from durable_shuffle.shuffle.storage import Created, Storage
 
@@ -70,7 +73,10 @@ class SlotLog:
             slot += 1
 
     def find_end(self, hint: int = 0) -> int:
-        """Return the first empty slot, in O(log distance) requests from `hint`."""
+        """Return the first empty slot, in O(log distance) requests from `hint`.
+
+        Not guaranteed: that nothing stands behind it, in a log that lost a record.
+        """
         if self.read(hint) is None:
             low, high = -1, hint
         else:
@@ -85,3 +91,21 @@ class SlotLog:
             else:
                 low = middle
         return high
+
+
+def refuse_older(log: SlotLog, slot: int, *, found: int, mine: int) -> None:
+    """Refuse a record that nobody can have written behind one's own: the log had a hole.
+
+    Args:
+        slot: holds the record; the caller's own newest stands in the slot before.
+        found: its epoch or generation.
+        mine: the caller's. What comes behind a record is of this one or a higher one.
+
+    Raises:
+        CorruptDataError: it is older; names both slots.
+    """
+    if found <= mine:
+        raise CorruptDataError(
+            f"a log lost a record: {log.key(slot - 1)!r} was empty when number {mine} won it, and "
+            f"{log.key(slot)!r} holds a record of number {found}; run verify"
+        )

@@ -35,6 +35,7 @@ from durable_shuffle.shuffle.frame_source import (
 )
 from durable_shuffle.shuffle.position import (
     Position,
+    ProducerPosition,
     ordinal_of,
     records_between,
 )
@@ -84,7 +85,7 @@ class View:
         self._start = dict(task.acked(key))
         self._delivered = Delivered(key, dict(self._start))
         self._last: tuple[PlacedBatch, int] | None = None
-        self._passed = 0
+        self._passed = -1
         self._ended: EndOfInput | None = None
         self._way = ""
 
@@ -235,8 +236,9 @@ class View:
                 except DurableShuffleError as error:
                     self._queue.fail(error)
                     raise
-                self._reserve(extent, buffer.end_ordinal)
-                self._delivered.buffer(extent, buffer)
+                begin = self._delivered.frame(extent, buffer, piece.offset)
+                self._reserve(extent, buffer.end_ordinal, begin)
+                self._delivered.buffer(extent, buffer, piece.offset)
                 yield buffer
             else:
                 self._delivered.check_complete(piece)
@@ -270,7 +272,7 @@ class View:
             moved,
             outputs=outputs,
             state=state,
-            marker_floor=self._passed if position is None else 0,
+            marker_floor=self._passed if position is None else -1,
             effect=effect,
         )
 
@@ -373,7 +375,8 @@ class View:
         skipped = self._delivered.skipped(placed.extent, placed.first_ordinal)
         if batch is None or skipped >= placed.frame.rows:
             return None
-        self._reserve(placed.extent, placed.first_ordinal + placed.frame.rows)
+        end = placed.first_ordinal + placed.frame.rows
+        self._reserve(placed.extent, end, placed.after(0))
         self._task.check()
         self._last = found, skipped
         return placed, batch.slice(skipped)
@@ -382,10 +385,10 @@ class View:
         last = placed.first_ordinal + placed.frame.rows
         return last > ordinal_of(self._start, placed.extent.producer)
 
-    def _reserve(self, extent: Extent, upto: int) -> None:
+    def _reserve(self, extent: Extent, upto: int, begin: ProducerPosition) -> None:
         """In approximate mode, write down that records below `upto` may be delivered."""
         end = extent.first_ordinal + extent.rows
-        self._task.reserve(self._key, extent.producer, upto, end)
+        self._task.reserve(self._key, extent.producer, upto, end, begin)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ Strategy: the real producer and the real seal; the expectation is filled row by 
 Every row has a number of its own, so a list of numbers tells what came, in which order, how often.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,26 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import ByteRange, Storage
 from durable_shuffle.shuffle.testing.small_stage import CONTROL_HEADER_BYTES, new_stage, seal, write
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 WRITING = Settings(writer_memory_bytes=1 << 16, frame_bytes=4096, compression="none")
 """The smallest: several segments of a producer, a few rows in a frame."""
+
+
+class Measured(CountingStorage):
+    """Also counts the bytes that ranges ask for."""
+
+    read_bytes = 0
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        self.read_bytes += sum(r.length for r in ranges)
+        return super().read_ranges(ranges)
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,18 @@ def test_what_cannot_be_mended_comes_back_typed(session: SparkSession, root: str
         shuffle.consume(stored, schema="v long", **arguments)
 
 
+def test_tries_are_those_that_spark_makes(session: SparkSession, tmp_path: Path) -> None:
+    """A task that always fails runs as often as the engine of this session says."""
+
+    def fail(batches: Any) -> Any:
+        (tmp_path / str(len(list(tmp_path.iterdir())))).touch()
+        raise ValueError("on purpose")
+
+    with pytest.raises(Exception, match="on purpose"):
+        session.range(0, 1, 1, 1).mapInArrow(fail, "id long").collect()
+    assert len(list(tmp_path.iterdir())) == ClassicEngine(session).task_tries
+
+
 def test_bad_arguments(session: SparkSession, root: str) -> None:
     """Told before anything runs."""
     shuffle = DurableShuffle(session, root, job="tests")

@@ -6,11 +6,12 @@ Consumers are written record by record into their logs; what is left is seen by 
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.local_storage import LocalStorage
@@ -79,3 +80,30 @@ def test_fenced_driver_leaves_the_block_without_an_error(session: SparkSession, 
         finish(run(shuffle, session, root), [0, 1])
         DurableShuffle(session, root, job="tests")
     assert segments(root) > 0
+
+
+def test_consume_holds_its_stage_back(session: SparkSession, root: str) -> None:
+    """It is registered before its first record is read: a closed set must name it, an unfinished
+    one keeps the stage, and the stage goes once it finished, too."""
+
+    def failing(batch: pa.RecordBatch) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    shuffle = DurableShuffle(session, root, job="tests", retention="when_consumed")
+    stored = shuffle.repartition(session.range(0, 20, 1, 2), PARTITIONS, "id")
+    with pytest.raises(Exception, match="on purpose"):
+        shuffle.consume(stored, consumer="loader", process=failing)
+    (info,) = shuffle.stages()
+    path = StagePath("tests", info.name, info.fingerprint, info.incarnation)
+    stage = open_stage(LocalStorage(root), path)
+    declare = {"ids": RandomIds(), "generation": shuffle.generation}
+    with pytest.raises(InvalidInputError, match="missing=loader"):
+        register_consumers(stage, ["reader"], **declare)
+    register_consumers(stage, ["reader", "loader"], **declare)
+    finish(stage, [0, 1])
+    assert shuffle.release_consumed() == []
+    with pytest.raises(InvalidInputError, match="declared and closed"):
+        shuffle.consume(stored, consumer="stranger", process=failing)
+    shuffle.consume(stored, consumer="loader", process=lambda batch: None)
+    assert len(shuffle.release_consumed()) == 1
+    assert segments(root) == 0

@@ -106,7 +106,8 @@ def test_consumers_die_while_producers_write(stage: StageHandle, ids: SeededIds,
 
 @pytest.mark.requirement("R-F46-12")
 def test_suspend_is_not_the_end(stage: StageHandle, ids: SeededIds) -> None:
-    """A view waits for a suspended producer's successor, whose records supersede the suspension."""
+    """A view waits for a suspended producer's successor, whose records supersede the suspension;
+    a checkpoint of the lowest number that comes behind it is shown."""
     clock = ManualClock(0.0, [])
     with producer(stage, 1, ids) as other:
         other.end("FINITE")
@@ -117,14 +118,17 @@ def test_suspend_is_not_the_end(stage: StageHandle, ids: SeededIds) -> None:
     items = view.items()
     assert next(items).num_rows == 3
     assert next(items) == PlacedMarker(0, EndOfData("SUSPEND"))
+    view.ack()
     with pytest.raises(NotReadyError, match="wait again"):
         next(items)
     assert not view.at_end
     with producer(stage, 0, ids) as second:
         assert second.source_position == b"9"
-        second.append([batch(9, 9, 0)], b"18")
+        second.append([batch(9, 9, 0)], b"18", markers=[Checkpoint(0)])
         second.end("DRAIN")
-    assert sum(b.num_rows for b in view) == 3
+    rows, marker = view.items()
+    assert rows.num_rows == 3
+    assert marker == PlacedMarker(0, Checkpoint(0))
     assert view.at_end
     view.finish()
     assert open_view(stage, 0, consumer="c", ids=ids).finished

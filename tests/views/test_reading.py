@@ -1,7 +1,7 @@
 """Reading through a view: seek, budget, reconciliation, raw buffers, damage, waiting."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +22,8 @@ from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import ByteRange
 from durable_shuffle.shuffle.testing.sealed_stage import (
+    Measured,
     SealedStage,
     left_over,
     sealed_stage,
@@ -38,16 +38,6 @@ Forget = Callable[[], None]
 
 
 # -- seek and budget
-
-
-class Measured(CountingStorage):
-    """Also counts the bytes that ranges ask for."""
-
-    read_bytes = 0
-
-    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        self.read_bytes += sum(r.length for r in ranges)
-        return super().read_ranges(ranges)
 
 
 @pytest.mark.requirement("R-F135-15")

@@ -3,7 +3,8 @@
 Bars: at most 25 microseconds per element in ordered mode at capacity 1,000 on one core, all of the
 run counted; at least 0.7 of the throughput of the faster of two bare asyncio semaphore loops doing
 the same calls; 100,000 waiting elements cost O(log n) each: at most three times the time per
-element of 1,000 (the logarithms' ratio is 1.7), and at most 4 log2(n) comparisons.
+element of 1,000 (the logarithms' ratio is 1.7), and at most 4 log2(n) comparisons. Under
+--benchmark-enable both write their tables of docs/benchmarks.md.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from document import record
 from interleaved import interleave
 
 from durable_shuffle.recovery.async_machine import AsyncMachine
@@ -24,6 +26,17 @@ CAPACITY = 1000
 BAR_MICROSECONDS = 25.0
 BAR_THROUGHPUT = 0.7
 BAR_GROWTH = 3.0
+GATHERED = "bare loop, `gather` of all behind a semaphore"
+ACQUIRED = "bare loop, semaphore acquired before the task is made"
+HEAD = (
+    "100,000 calls",
+    "us per element",
+    "min",
+    "max",
+    "throughput of the faster bare loop",
+    "bar",
+)
+WAITING_HEAD = ("elements waiting at once", "us per element", "growth", "comparisons each", "bar")
 
 
 async def call(value: int) -> int:
@@ -80,8 +93,8 @@ def test_operator_against_a_bare_semaphore(benchmark: Any, rounds: int, measurin
         return timed
 
     cases = {
-        "semaphore, gather": case(gathered),
-        "semaphore, acquire first": case(acquired),
+        GATHERED: case(gathered),
+        ACQUIRED: case(acquired),
         "ordered": case(operator),
         "unordered": case(lambda n: operator(n, mode="unordered")),
         "ordered, with a timeout": case(lambda n: operator(n, timeout_seconds=60.0)),
@@ -89,7 +102,7 @@ def test_operator_against_a_bare_semaphore(benchmark: Any, rounds: int, measurin
     timings = benchmark.pedantic(
         interleave, (cases,), {"rounds": rounds, "warmups": 1 if measuring else 0}, rounds=1
     )
-    bare = min(("semaphore, gather", "semaphore, acquire first"), key=timings.median)
+    bare = min((GATHERED, ACQUIRED), key=timings.median)
     throughput = timings.ratio(bare, "ordered")
     microseconds = timings.median("ordered") / count * 1e6
     benchmark.extra_info.update(throughput=throughput, microseconds=microseconds)
@@ -98,6 +111,13 @@ def test_operator_against_a_bare_semaphore(benchmark: Any, rounds: int, measurin
         f"{microseconds:.1f} us per element, bar {BAR_MICROSECONDS}"
     )
     if measuring:
+        for name in cases:
+            low, high = timings.spread(name)
+            figures = (
+                f"{seconds / count * 1e6:.1f}" for seconds in (timings.median(name), low, high)
+            )
+            bars = f"{BAR_MICROSECONDS:.0f} us, {BAR_THROUGHPUT}" if name == "ordered" else ""
+            record("async", HEAD, (name, *figures, f"{timings.ratio(bare, name):.2f}", bars))
         assert throughput >= BAR_THROUGHPUT
         assert microseconds <= BAR_MICROSECONDS
 
@@ -165,4 +185,9 @@ def test_many_waiting_elements(benchmark: Any, rounds: int, measuring: bool) -> 
     )
     assert 0 < comparisons <= 4 * many.bit_length()
     if measuring:
+        cells = (f"{min(seen[few]) * 1e6:.1f}", "", "", "")
+        record("async-waiting", WAITING_HEAD, (f"{few:,}", *cells))
+        bars = f"growth {BAR_GROWTH:.0f}, {4 * many.bit_length()} comparisons"
+        cells = (f"{min(seen[many]) * 1e6:.1f}", f"{growth:.2f}", f"{comparisons:.0f}", bars)
+        record("async-waiting", WAITING_HEAD, (f"{many:,}", *cells))
         assert growth <= BAR_GROWTH

@@ -113,7 +113,12 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
             done = _consume(spec, stage, subpartition)
         except FencedError:
             log = consumer_log(stage, spec.consumer, subpartition)
-            await_finished(log, spec.generation, SystemClock(), spec.patience_seconds)
+            clock, patience = SystemClock(), spec.patience_seconds
+            if await_finished(log, spec.generation, clock, patience) is None:
+                raise UnavailableError(
+                    f"another attempt took this consumer over and wrote nothing for "
+                    f"{patience:g} s: log={log.prefix!r}"
+                ) from None
     except UserCodeError as e:
         raise e.error from None
     except (UnavailableError, OutcomeUnknownError, ConflictError) as e:

@@ -212,22 +212,13 @@ def async_map(
         InvalidInputError: a bad option or value; at once, not in the task.
     """
     check_count("batch_rows", batch_rows, at_least=1)
-    if not isinstance(schema, pa.Schema):
-        raise InvalidInputError(f"schema must be a pyarrow schema, found={schema!r}")
-
-    def make() -> AsyncOperator[Row, Any]:
-        return AsyncOperator(cast("Any", fn), capacity, **options)
-
-    try:
-        make()
-    except TypeError as error:
-        raise InvalidInputError(f"async_map: {error}") from error
+    make = checked_maker(fn, schema, capacity, options)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in batch.to_pylist())
         held: list[Mapping[str, Any]] = []
         for result in iterate(make, rows, capacity=capacity):
-            held.extend(_rows(result))
+            held.extend(rows_of(result))
             while len(held) >= batch_rows:
                 yield pa.RecordBatch.from_pylist(held[:batch_rows], schema=schema)
                 del held[:batch_rows]
@@ -237,7 +228,33 @@ def async_map(
     return run
 
 
-def _rows(result: Any) -> Sequence[Mapping[str, Any]]:
+def checked_maker(
+    fn: RowFunction, schema: pa.Schema, capacity: int, options: Mapping[str, Any]
+) -> Callable[..., AsyncOperator[Row, Any]]:
+    """Return what makes the operator of one task; it takes more options, and can be pickled.
+
+    Raises:
+        InvalidInputError: a bad option or value; at once, not in the task.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(f"schema must be a pyarrow schema, found={schema!r}")
+
+    def make(**more: Any) -> AsyncOperator[Row, Any]:
+        return AsyncOperator(cast("Any", fn), capacity, **options, **more)
+
+    try:
+        make()
+    except TypeError as error:
+        raise InvalidInputError(f"the async operator was given a bad option: {error}") from error
+    return make
+
+
+def rows_of(result: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the rows that fn came to.
+
+    Raises:
+        InvalidInputError: it is neither a row, a list of rows nor None.
+    """
     if result is None:
         return ()
     found = result if isinstance(result, list | tuple) else (result,)

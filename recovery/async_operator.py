@@ -6,10 +6,6 @@ the attempt's number, keeps one timer for the machine's next moment, and lets su
 consumer wait. Everything happens on the loop that the operator was first used on; completions from
 other threads travel there first.
 
-    async with AsyncOperator(look_up, capacity=100, retry=policy, timeout_seconds=5) as operator:
-        async for result in operator.map(source):
-            ...
-
 It must not swallow its end: an operator that was cancelled or suspended raises AbortedError, so
 that nobody takes the end of its output for the end of the data.
 """
@@ -21,14 +17,14 @@ from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from durable_shuffle.recovery.async_calls import CallbackFunction, Caller, call_plain
 from durable_shuffle.recovery.async_element import Element
 from durable_shuffle.recovery.async_machine import AsyncMachine, Command, Do
 from durable_shuffle.recovery.async_settings import AsyncCounts, AsyncSettings, Mode
 from durable_shuffle.recovery.async_snapshot import Snapshot
-from durable_shuffle.recovery.output_queues import Marker
+from durable_shuffle.recovery.output_queues import Marker, Output, as_output
 from durable_shuffle.recovery.retry_budget import KeepRetryState, OnExpired
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.clock import Clock, SystemClock, system_jitter
@@ -40,13 +36,6 @@ R = TypeVar("R")
 
 _CLOSE_PATIENCE_SECONDS = 5.0
 """How long `aclose` waits for calls that were told to stop."""
-
-
-class Output(NamedTuple):
-    """What an input came to."""
-
-    ordinal: int
-    value: Any
 
 
 class AsyncOperator(Generic[T, R]):
@@ -168,7 +157,20 @@ class AsyncOperator(Generic[T, R]):
         entry = await self._leave()
         if entry is None:
             raise StopAsyncIteration
-        return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
+        return as_output(entry)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `submit` takes an input in at once."""
+        return self._machine.has_room
+
+    def take_ready(self) -> list[Output | Marker]:
+        """Return what may leave now, without waiting; raises as `__anext__`, if nothing may."""
+        found = [as_output(entry) for entry in iter(self._machine.pop, None)]
+        if not found and self._machine.ended is not None:
+            raise self._machine.ended
+        self._made_room()
+        return found
 
     async def _leave(self) -> Element | Marker | None:
         """Return what leaves next, None at the end of the input; raises as `__anext__`."""

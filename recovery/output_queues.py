@@ -8,7 +8,7 @@ segment gives anything away, and it must be empty before the marker behind it le
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from durable_shuffle.recovery.async_element import Element, Phase
 
@@ -21,6 +21,18 @@ class Marker:
 
 
 Entry = Element | Marker
+
+
+class Output(NamedTuple):
+    """What an input came to."""
+
+    ordinal: int
+    value: Any
+
+
+def as_output(entry: Entry) -> Output | Marker:
+    """Return what a consumer gets for an entry that leaves."""
+    return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
 
 
 class OutputQueue(Protocol):

@@ -23,7 +23,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.consume_loop import await_finished
 from durable_shuffle.shuffle.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.outputs import read_output, write_output
@@ -39,8 +39,6 @@ _RUNNING, _ENDED = b"\x00", b"\x01"
 
 _TURNS = 3
 """How often an attempt takes over from one that fenced it and then stood still."""
-
-_LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -79,7 +77,9 @@ class ResumableRun:
             try:
                 yield from self._attempt()
             except FencedError:
-                won = self._await_winner()
+                log = SlotLog(self.stage.storage, self.path.log_prefix)
+                patience = self.settings.winner_wait_seconds
+                won = await_finished(log, self.generation, self.clock, patience)
                 if won is None:
                     continue
                 yield from self._published(won)
@@ -191,24 +191,6 @@ class ResumableRun:
         for output in log.outputs[self._handed_on :]:
             yield from read_output(self.stage.storage, output, storable_schema(self.schema))
             self._handed_on += 1
-
-    def _await_winner(self) -> ResumeSet | None:
-        """Wait until the consumer has finished; None if its log stands still for too long."""
-        log = SlotLog(self.stage.storage, self.path.log_prefix)
-        seen, since = -1, self.clock.monotonic()
-        while self.clock.monotonic() - since < self.settings.winner_wait_seconds:
-            found = read_resume_set(log)
-            if found.generation > self.generation:
-                raise FencedError(
-                    f"a newer driver works on this: consumer={self.consumer!r} "
-                    f"generation={found.generation} own={self.generation}"
-                )
-            if found.finished:
-                return found
-            if found.next_slot != seen:
-                seen, since = found.next_slot, self.clock.monotonic()
-            self.clock.sleep(_LOOK_SECONDS)
-        return None
 
 
 def is_resumable(reducer: object) -> bool:

@@ -19,7 +19,6 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,
     InvalidInputError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.clock import Clock
 from durable_shuffle.shuffle.consumer_log import read_resume_set
@@ -144,16 +143,18 @@ def check_outputs_schema(
 
 def await_finished(
     log: SlotLog, generation: int, clock: Clock, patience_seconds: float
-) -> ResumeSet:
+) -> ResumeSet | None:
     """Wait, as a fenced attempt does, until the one that fenced it has finished the consumer.
 
     Args:
         generation: the own launcher's.
         patience_seconds: how long the log may stand still.
 
+    Returns:
+        None if nothing was written for `patience_seconds`: the other one may be dead.
+
     Raises:
         FencedError: a launcher of a higher generation took over, or the log was closed.
-        UnavailableError: nothing was written for `patience_seconds`: the other one may be dead.
     """
     seen, deadline, pause = -1, 0.0, _FIRST_LOOK_SECONDS
     while True:
@@ -169,10 +170,7 @@ def await_finished(
         if found.next_slot != seen:
             seen, deadline = found.next_slot, clock.monotonic() + patience_seconds
         elif clock.monotonic() >= deadline:
-            raise UnavailableError(
-                f"another attempt took this consumer over and wrote nothing for "
-                f"{patience_seconds:g} s: epoch={found.epoch} log={log.prefix!r}"
-            )
+            return None
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 

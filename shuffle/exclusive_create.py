@@ -9,7 +9,6 @@ hold their author's random id. It must never call a create lost or won that it c
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 from durable_shuffle.serialization.errors import (
@@ -19,6 +18,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.gcsfs_requests import request_once
 from durable_shuffle.shuffle.storage import Created, Exists
 from durable_shuffle.shuffle.storage_error_table import Verdict, judge
 
@@ -127,9 +127,8 @@ def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
                 )
         return
     try:
-        if driver is _GCS:  # a decorator with a fixed number; what it wraps is the one request
-            request = type(filesystem)._request.__wrapped__  # noqa: SLF001
-            filesystem._request = MethodType(request, filesystem)  # noqa: SLF001
+        if driver is _GCS:
+            request_once(filesystem)
         else:  # one policy, shared by all clients that are made from this one
             filesystem.service_client._config.retry_policy.total_retries = 0  # noqa: SLF001
     except AttributeError as error:

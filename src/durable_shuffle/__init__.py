@@ -12,27 +12,43 @@ from durable_shuffle.serialization.errors import DurableShuffleError
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
+    from durable_shuffle.recovery.async_map import async_map
+    from durable_shuffle.recovery.async_operator import AsyncOperator
+    from durable_shuffle.recovery.async_step import AsyncStep
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
     from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
+    from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncOperator",
+    "AsyncStep",
+    "Backoff",
     "DurableShuffle",
     "DurableShuffleError",
     "Grouped",
     "ResumableReducer",
+    "RetryPolicy",
     "__version__",
+    "async_map",
     "named_stage",
     "open_view",
+    "raised",
 ]
 
 _MODULES = {
+    "AsyncOperator": "durable_shuffle.recovery.async_operator",
+    "AsyncStep": "durable_shuffle.recovery.async_step",
+    "Backoff": "durable_shuffle.shuffle.retry",
     "DurableShuffle": "durable_shuffle.jobs.session",
     "Grouped": "durable_shuffle.shuffle.reducers",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
+    "RetryPolicy": "durable_shuffle.shuffle.retry",
+    "async_map": "durable_shuffle.recovery.async_map",
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
+    "raised": "durable_shuffle.shuffle.retry",
 }
 
 

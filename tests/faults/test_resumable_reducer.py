@@ -285,7 +285,7 @@ def test_newer_driver_stops_an_older_one(ids: SeededIds) -> None:
     next(first)
     newer = run_on(stage, ids, world, generation=2).rows()
     next(newer)
-    with pytest.raises(FencedError, match="newer driver"):
+    with pytest.raises(FencedError, match="generation 2 runs it"):
         rows_of(first)
 
 

@@ -232,6 +232,22 @@ def seeded_frames(session: SparkSession, seed: int, count: int) -> Iterator[Data
         yield session.range(0, rows, 1, 2).selectExpr(f"{key} as k", *columns)
 
 
+class Through:
+    """A resumable reducer that says what it is given."""
+
+    def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [batch]
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        assert state == b""
+
+    def finish(self) -> None:
+        return None
+
+
 def test_every_reducer_kind_over_random_schemas(
     session: SparkSession, shuffle: DurableShuffle, seed: int
 ) -> None:
@@ -252,7 +268,7 @@ def test_every_reducer_kind_over_random_schemas(
 
     for df in seeded_frames(session, seed, 4):
         expected = multiset(df)
-        for reduce in (None, through, Grouped(whole)):
+        for reduce in (None, through, Grouped(whole), Through()):
             found = shuffle.stage(df, map=encoded, keys="k", partitions=3, reduce=reduce)
             assert multiset(found) == expected, df.schema.simpleString()
             assert found.schema == df.schema

@@ -161,11 +161,11 @@ def test_retries_do_not_multiply(driver: str, verb: str) -> None:
         ({}, None),
     ],
 )
-@pytest.mark.parametrize("driver", ["s3", "azure"])
+@pytest.mark.parametrize("driver", list(DRIVERS))
 def test_retry_after_reaches_our_errors(
     driver: str, headers: dict[str, str], seconds: float | None
 ) -> None:
-    """Seconds, or a date relative to the answer's own; nonsense is none. gcsfs drops the header."""
+    """Seconds, or a date relative to the answer's own; nonsense is none."""
     lost = pytest.raises((UnavailableError, OutcomeUnknownError))
     with refused(driver, headers) as (_, storage), lost as caught:
         storage.read("a")

@@ -1,0 +1,142 @@
+"""Asynchronous calls inside stages, in real Python workers that are killed in the middle."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.recovery.async_map import async_map
+from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.settings import Settings
+
+pytestmark = pytest.mark.spark
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("tries", pa.int64())])
+SQL_SCHEMA = "k long, v long, tries long"
+POLICY = RetryPolicy(Backoff.fixed(2, 0.001), on_exception=raised(ConnectionError))
+ROWS = 900
+
+
+def service(folder: Path, deadly: int) -> Any:
+    """A call that refuses every third row twice, and SIGKILLs its worker at one row, once.
+
+    Each call leaves a line in a file per process: the row and the loop that it ran on.
+    """
+    folder.mkdir()
+    where = str(folder)
+    tries: dict[int, int] = {}
+
+    async def look_up(row: dict[str, Any]) -> dict[str, Any]:
+        v = row["v"]
+        with Path(where, str(os.getpid())).open("a") as file:
+            file.write(f"{v} {id(asyncio.get_running_loop())}\n")
+        await asyncio.sleep(0.0001)
+        if v == deadly and not Path(where, "died").exists():
+            Path(where, "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        tries[v] = tries.get(v, 0) + 1
+        if v % 3 == 0 and tries[v] < 3:
+            raise ConnectionError(f"busy: {v}")
+        return {"k": row["k"], "v": v, "tries": tries[v]}
+
+    return look_up
+
+
+def called(folder: Path) -> Counter[int]:
+    """How often each row was called, over all workers."""
+    lines = [line for f in folder.glob("[0-9]*") for line in f.read_text().splitlines()]
+    return Counter(int(line.split()[0]) for line in lines)
+
+
+def expected() -> list[tuple[int, int, int]]:
+    return sorted((v % 5, v, 3 if v % 3 == 0 else 1) for v in range(ROWS))
+
+
+@pytest.mark.requirement("R-F232-6")
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_map_of_a_stage_calls_a_service(
+    session: SparkSession, root: str, tmp_path: Path, mode: str
+) -> None:
+    """Rows are refused and tried again; a worker dies; then only its producer runs again."""
+    calls = tmp_path / "calls"
+    run = async_map(
+        service(calls, deadly=700), SCHEMA, capacity=50, batch_rows=64, mode=mode, retry=POLICY
+    )
+    df = session.range(0, ROWS, 1, 3).selectExpr("id % 5 as k", "id as v")
+    shuffle = DurableShuffle(session, root, job="tests")
+
+    def staged() -> Any:
+        return shuffle.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
+
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        staged()
+    found = staged()
+    assert sorted(map(tuple, found.collect())) == expected()
+    assert (calls / "died").exists()
+    (stage,) = shuffle.report().stages
+    assert stage.producers_rerun == 0
+    seen = called(calls)
+    assert seen[700] == 2
+    whole = [v for v in range(300) if seen[v] != (3 if v % 3 == 0 else 1)]
+    assert whole == [] or stage.producers_run > 1, "a committed producer's rows were called again"
+    in_partitions = found.mapInArrow(lambda batches: batches, SQL_SCHEMA).rdd.glom().collect()
+    if mode == "ordered":  # a producer's rows stay in order within a partition
+        for rows in in_partitions:
+            for first in range(0, ROWS, 300):
+                ours = [row.v for row in rows if first <= row.v < first + 300]
+                assert ours == sorted(ours)
+    again = DurableShuffle(session, root, job="tests")
+    same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
+    assert [s.decision for s in again.report().stages] == ["reuse"]
+    assert same.count() == ROWS
+    loops = [{line.split()[1] for line in f.read_text().splitlines()} for f in calls.glob("[0-9]*")]
+    assert all(1 <= len(found) <= 6 for found in loops)
+
+
+@pytest.mark.requirement("R-F232-12")
+def test_reducer_with_calls_resumes_inside_its_partition(
+    session: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """A worker dies in the reduce: what was acknowledged is not called again, rows come once."""
+    calls = tmp_path / "calls"
+    step = AsyncStep(
+        service(calls, deadly=600),
+        SCHEMA,
+        capacity=20,
+        mode="unordered",
+        retry=POLICY,
+        keep_retry_state="remaining",
+    )
+    settings = Settings(frame_bytes=4096, read_batch_rows=50, ack_rows=50)
+    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    df = session.range(0, ROWS, 1, 9).selectExpr("id % 5 as k", "id as v", "repeat('x', 100) as s")
+    found = shuffle.stage(df, keys="k", partitions=1, reduce=step, schema=SQL_SCHEMA)
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        found.collect()
+    rows = [tuple(row) for row in found.collect()]
+    assert sorted((k, v) for k, v, _ in rows) == sorted((v % 5, v) for v in range(ROWS))
+    seen = called(calls)
+    again = [v for v in range(600) if seen[v] > (3 if v % 3 == 0 else 1)]
+    assert len(again) < 200, "what was acknowledged was called again"
+    assert called(calls) == seen
+    (stage,) = shuffle.report().stages
+    assert (stage.producers_run, stage.producers_rerun) == (9, 0)
+
+
+def test_consumer_with_calls(session: SparkSession, root: str, tmp_path: Path) -> None:
+    """The same object as the process of a consumer: its outputs count once."""
+    step = AsyncStep(service(tmp_path / "calls", deadly=-1), SCHEMA, capacity=20, retry=POLICY)
+    shuffle = DurableShuffle(session, root, job="tests")
+    df = session.range(0, ROWS, 1, 2).selectExpr("id % 5 as k", "id as v")
+    stored = shuffle.repartition(df, 2, "k")
+    found = shuffle.consume(stored, consumer="calls", process=step, schema=SQL_SCHEMA)
+    assert sorted(map(tuple, found.collect())) == expected()

@@ -1,8 +1,10 @@
 """Starts the chaos driver, kills its executors and itself by a plan, starts it again.
 
 Strategy: poll the event file; time counts only while a query runs, so that starting Spark is
-neither disturbed nor charged. A kill is sent between the first and the last event of a query, and
-counted only if the victim was alive before and dead after while the query had not ended.
+neither disturbed nor charged. The gap before the next kill of an executor counts only while all
+executors are there and have done something since the kill before: a slow machine must not turn
+into one on which nothing can run at all. A kill is sent between the first and the last event of a
+query, and counted only if the victim was alive before and dead after while the query had not ended.
 """
 
 import json
@@ -16,7 +18,6 @@ from typing import Any
 from durable_shuffle.jobs.demo.chaos_plan import ChaosPlan, Shuffle
 from durable_shuffle.jobs.demo.faults import (
     end_session,
-    executor_count,
     kill_driver,
     kill_one_executor,
 )
@@ -28,7 +29,7 @@ _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 240.0
 _PATIENCE_SECONDS = 20.0
 _TASKS_BETWEEN = 3
-"""Kills faster than executors start would only show that nothing can run at all."""
+"""Finished since the kill before."""
 
 Tell = Callable[[str], None]
 
@@ -138,11 +139,12 @@ class ChaosRun:
                 self._tell(f"{self.job}: driver killed in {query}")
             del self._driver_dies_at[query]
             return True
-        if self._since_kill + follower.tick() < self._next_gap:
-            self._since_kill += follower.took()
+        passed = follower.took()
+        if follower.moved < _TASKS_BETWEEN or follower.executors < EXECUTORS:
             return False
-        if follower.moved < _TASKS_BETWEEN or executor_count(process.pid) < EXECUTORS:
-            return False  # nothing has gone on since the kill before: due as soon as it has
+        self._since_kill += passed
+        if self._since_kill < self._next_gap:
+            return False
         kill_one_executor(process.pid, self._clock)
         follower.moved = 0
         self._take_in(follower.news())
@@ -150,7 +152,6 @@ class ChaosRun:
             self.executor_kills += 1
             self._tell(f"{self.job}: executor killed in {query}")
         self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
-        follower.took()
         return False
 
 
@@ -165,6 +166,8 @@ class _Follower:
         self.tasks = 0
         self.moved = 0
         """Times that a task was seen to finish, since whoever uses it set it to 0."""
+        self.executors = EXECUTORS
+        """Registered when last heard of."""
         self._last = 0
 
     @property
@@ -176,12 +179,8 @@ class _Follower:
         """Since the query that runs began."""
         return self._clock.monotonic() - self._started
 
-    def tick(self) -> float:
-        """Seconds of the running query since `took` was called last."""
-        return self._clock.monotonic() - self._tick
-
     def took(self) -> float:
-        """As `tick`, and start counting anew."""
+        """Seconds of the running query since this was called last."""
         now = self._clock.monotonic()
         passed, self._tick = now - self._tick, now
         return passed
@@ -204,6 +203,7 @@ class _Follower:
                 self.tasks = max(self.tasks, event["tasks"])
                 self.moved += max(0, event["tasks"] - self._last)
                 self._last = event["tasks"]
+                self.executors = event["executors"]
             elif event["event"] == "done":
                 self.query = None
         return found

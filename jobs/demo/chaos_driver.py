@@ -70,7 +70,8 @@ class ChaosDriver:
             target.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, target)
             total = durable.report().total() if durable else {}
-            self.emit("done", query=query, seconds=seconds, total=total)
+            tasks = finished_tasks(self._spark, f"{job}/{query}")
+            self.emit("done", query=query, seconds=seconds, total=total, tasks=tasks)
 
     def _answer(self, query: str, durable: DurableShuffle | None) -> Any:
         for left in reversed(range(_TRIES)):

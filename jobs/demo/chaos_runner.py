@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from durable_shuffle.jobs.demo.faults import (
     kill_one_executor,
 )
 from durable_shuffle.jobs.demo.local_cluster import EXECUTORS, QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.demo.tpch_data import PARTS
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 
@@ -39,6 +40,8 @@ class ChaosRun:
 
     Args:
         kills: False for the calm pass: same processes, no faults.
+        tasks: query -> tasks that it took in the calm pass; those of reading its largest table if
+            not known.
         tell: gets a line for people now and then.
     """
 
@@ -50,14 +53,17 @@ class ChaosRun:
         shuffle: Shuffle,
         *,
         kills: bool,
+        tasks: Mapping[str, int],
         tell: Tell,
         clock: Clock,
     ) -> None:
         self._work, self._data, self._plan, self._shuffle = work, data, plan, shuffle
+        self._known_tasks = tasks
         self._tell, self._clock = tell, clock
         self.job = f"{shuffle}-{'kills' if kills else 'calm'}"
         self._gaps = plan.gaps() if kills else iter(())
-        self._driver_dies_at = plan.driver_dies_at() if kills else {}
+        self._driver_dies_at = self._moments(plan.driver_dies_at(), 2) if kills else {}
+        self._executor_dies_at = self._moments(plan.executor_dies_at(), 1) if kills else {}
         self._next_gap = next(self._gaps, float("inf"))
         self._since_kill = 0.0
         self.seconds = 0.0
@@ -65,7 +71,16 @@ class ChaosRun:
         self.driver_kills = 0
         self.totals: list[dict[str, float]] = []
         """Report of each driver when it was last heard of."""
+        self.tasks: dict[str, int] = {}
+        """Query -> tasks that it took in the driver that finished it."""
         self._left = list(plan.queries)
+
+    def _moments(self, shares: Mapping[str, float], least: int) -> dict[str, int]:
+        """Return query -> number of finished tasks of it."""
+        return {
+            query: max(least, int(share * self._known_tasks.get(query, PARTS)))
+            for query, share in shares.items()
+        }
 
     def run(self) -> None:
         """Return when every query has given its rows.
@@ -118,6 +133,7 @@ class ChaosRun:
             if event["event"] == "done":
                 self.seconds += event["seconds"]
                 self.totals[-1] = event["total"]
+                self.tasks[event["query"]] = event["tasks"]
                 self._left.remove(event["query"])
                 self._tell(f"{self.job}: {event['query']} {event['seconds']:.1f} s")
             elif event["event"] == "failed":
@@ -127,6 +143,11 @@ class ChaosRun:
         """Kill what is due; return True if that was the driver."""
         query = follower.query
         if query is None:
+            return False
+        after = self._executor_dies_at.get(query)
+        if after is not None and follower.tasks >= after:
+            del self._executor_dies_at[query]
+            self._kill_executor(process, follower, query)
             return False
         after = self._driver_dies_at.get(query)
         if after is not None and follower.tasks >= after:
@@ -145,14 +166,19 @@ class ChaosRun:
         self._since_kill += passed
         if self._since_kill < self._next_gap:
             return False
+        self._kill_executor(process, follower, query)
+        self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
+        return False
+
+    def _kill_executor(
+        self, process: subprocess.Popen[bytes], follower: "_Follower", query: str
+    ) -> None:
         kill_one_executor(process.pid, self._clock)
         follower.moved = 0
         self._take_in(follower.news())
         if query in self._left:
             self.executor_kills += 1
             self._tell(f"{self.job}: executor killed in {query}")
-        self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
-        return False
 
 
 class _Follower:

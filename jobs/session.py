@@ -122,7 +122,6 @@ class DurableShuffle(PythonStages, QueryCalls):
         store = StageStore(
             storage=self._storage,
             task_storage=task_storage,
-            task_tries=engine.task_tries,
             log=self._log,
             policy=reuse,
             settings=self._settings,

@@ -5,14 +5,14 @@ have the stage stored (stage_store.py), hand the read side back.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine import Engine
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.stage_request import StageRequest, check_request
-from durable_shuffle.jobs.stage_store import StageStore, WantedStage
+from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.jobs.stage_work import FrameWork, StageWork
 from durable_shuffle.recovery.resume import Fresh
 from durable_shuffle.shuffle.clock import IdSource
@@ -57,10 +57,11 @@ class StageRunner:
 
     def explain(self, request: StageRequest) -> Explanation:
         """Say what `run` would do."""
-        wanted = self._wanted(FrameWork(check_request(request, self._engine), self._engine))
-        decision = self._store.look(wanted)
+        work = FrameWork(check_request(request, self._engine), self._engine)
+        identity = work.identify(self._version, self._ids)
+        decision = self._store.look(work, identity)
         hit = not isinstance(decision, Fresh)
-        return Explanation(wanted.name, wanted.identity.fingerprint, hit, decision.why)
+        return Explanation(work.name, identity.fingerprint, hit, decision.why)
 
     def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
@@ -68,22 +69,5 @@ class StageRunner:
 
     def run_work(self, work: StageWork[R]) -> tuple[R, StageReport]:
         """Make sure the work is stored and sealed, and return what it reads back as."""
-        stored = self._store.ensure(self._wanted(work))
+        stored = self._store.ensure(work, work.identify(self._version, self._ids))
         return work.read(stored.handle, stored.seal, settings=self._settings), stored.report
-
-    def _wanted(self, work: StageWork[Any]) -> WantedStage:
-        shape = work.shape()
-        return WantedStage(
-            name=work.name,
-            identity=work.identify(self._version, self._ids),
-            partitioner=shape.partitioner,
-            partitions=shape.partitions,
-            keys=shape.keys,
-            columns=shape.columns,
-            schema=lambda: shape.schema,
-            planning=work.planning_settings,
-            plan=work.plan,
-            run=work.run,
-            codec=shape.codec,
-            writer=work.writer,
-        )

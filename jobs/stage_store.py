@@ -1,4 +1,4 @@
-"""From a wanted stage to a sealed one: look into the job log, decide, describe, run, seal.
+"""From a stage that is wanted to a sealed one: look into the job log, decide, describe, run, seal.
 
 The steps are the same whatever a stage is made from (a user's DataFrame, a piece of a query's plan,
 any kind of session). Every step that changes truth wins a slot first. Stages of one job may be
@@ -6,18 +6,15 @@ ensured by several threads at once: the job log is written by one at a time.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import pyarrow as pa
 
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity
-from durable_shuffle.jobs.tasks import MapResult, map_function
+from durable_shuffle.jobs.stage_work import Writing
+from durable_shuffle.jobs.tasks import MapResult
 from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (
     Decision,
@@ -48,52 +45,6 @@ from durable_shuffle.shuffle.stage import (
 )
 from durable_shuffle.shuffle.storage import Storage
 
-Run = Callable[[Planned, Any, Sequence[int], str], list[MapResult]]
-"""(plan, map function, producers, label) -> what the map tasks of those producers report."""
-
-
-class Plan(Protocol):
-    """Plans a map side under settings of now, or those that a first run recorded."""
-
-    def __call__(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
-        """Return the plan; with `large_rows`, batches are limited by their bytes."""
-
-
-class Writer(Protocol):
-    """Makes the function that writes one producer's output in a Spark task."""
-
-    def __call__(
-        self,
-        stage: StageHandle,
-        *,
-        producers: int,
-        settings: Settings,
-        max_batch_bytes: int | None,
-    ) -> Any:
-        """Return it; a larger batch of Spark's ends its task with LargeRowsError."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedStage:
-    """A stage that shall be sealed, and how to make it."""
-
-    name: str
-    identity: StageIdentity
-    partitioner: str
-    partitions: int | None
-    """R; None for as many as producers, each its own."""
-    keys: tuple[int, ...]
-    columns: tuple[str, ...]
-    schema: Callable[[], pa.Schema]
-    """Arrow schema of the rows that arrive in Python; asked only for a fresh stage."""
-    planning: Callable[[], dict[str, str]]
-    """The settings of now that decide how the work is split."""
-    plan: Plan
-    run: Run
-    codec: str = "arrow"
-    writer: Writer | None = None
-    """None writes rows as Spark hands them over, with partition ids by `partitioner`."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredStage:
@@ -118,7 +69,6 @@ class StageStore:
         *,
         storage: CountingStorage,
         task_storage: Storage,
-        task_tries: int,
         log: JobLog,
         policy: ReusePolicy,
         settings: Settings,
@@ -126,20 +76,22 @@ class StageStore:
         ids: IdSource,
     ) -> None:
         self._storage, self._task_storage, self._log = storage, task_storage, log
-        self._task_tries, self._policy, self._settings = task_tries, policy, settings
+        self._policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
         self._lock = threading.Lock()
 
-    def look(self, wanted: WantedStage) -> Decision:
+    def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto"; plans, runs nothing."""
-        return self._decide(wanted, self.stored(wanted), "auto")[0]
+        return self._decide(work, identity, self.stored(work.name, identity), "auto")[0]
 
-    def stored(self, wanted: WantedStage, storage: Storage | None = None) -> StageHandle | None:
+    def stored(
+        self, name: str, identity: StageIdentity, storage: Storage | None = None
+    ) -> StageHandle | None:
         """Return the newest incarnation with this name and fingerprint, sealed or not."""
-        path = self._log.state.stages.get((wanted.name, wanted.identity.fingerprint))
+        path = self._log.state.stages.get((name, identity.fingerprint))
         return open_stage(storage or self._storage, path) if path else None
 
-    def ensure(self, wanted: WantedStage) -> StoredStage:
+    def ensure(self, work: Writing, identity: StageIdentity) -> StoredStage:
         """Make sure that the stage is stored and sealed.
 
         Raises:
@@ -148,11 +100,11 @@ class StageStore:
         start = self._clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
-        stage = self.stored(wanted, storage)
-        decision, planned = self._decide(wanted, stage, self._policy)
+        stage = self.stored(work.name, identity, storage)
+        decision, planned = self._decide(work, identity, stage, self._policy)
         if isinstance(decision, Fresh) or stage is None:
-            planned = planned or wanted.plan(wanted.planning())
-            stage = self._describe(wanted, planned, storage)
+            planned = planned or work.plan(work.planning_settings())
+            stage = self._describe(work, identity, planned, storage)
         self._use(stage)
         results: list[MapResult] = []
         earlier = 0
@@ -160,7 +112,7 @@ class StageStore:
         native = planned.native_exchanges if planned else 0
         if seal is None:
             assert planned is not None  # only a sealed stage is used without a plan
-            seal, results, earlier = self._run(wanted, stage, planned)
+            seal, results, earlier = self._run(work, stage, planned)
         reruns = count_reruns(stage, seal)
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume) or retries:
@@ -198,18 +150,18 @@ class StageStore:
         return StageHandle(self._task_storage, stage.path, stage.describe)
 
     def _run(
-        self, wanted: WantedStage, stage: StageHandle, planned: Planned
+        self, work: Writing, stage: StageHandle, planned: Planned
     ) -> tuple[Seal, list[MapResult], int]:
         """Return the seal, what tasks reported, and how many others committed before the rest was
         planned again."""
         commits = self._committed(stage, planned.producers)
         stored = len(commits)
         try:
-            results = self._write(wanted, stage, planned, commits, LARGE_BATCH_BYTES)
+            results = self._write(work, stage, planned, commits, LARGE_BATCH_BYTES)
         except LargeRowsError:
-            planned = wanted.plan(planned.conf, large_rows=True)
+            planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
-            results = self._write(wanted, stage, planned, commits, None)
+            results = self._write(work, stage, planned, commits, None)
         earlier = len(commits) - stored
         for result in results:
             commits[result.committed.commit.producer] = result.committed
@@ -226,7 +178,7 @@ class StageStore:
 
     def _write(
         self,
-        wanted: WantedStage,
+        work: Writing,
         stage: StageHandle,
         planned: Planned,
         commits: Mapping[int, Committed],
@@ -235,31 +187,14 @@ class StageStore:
         missing = [p for p in range(planned.producers) if p not in commits]
         if not missing:
             return []
-        function = (wanted.writer or self._row_writer)(
+        function = work.writer(
             self._for_tasks(stage),
             producers=planned.producers,
             settings=self._settings,
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-        return wanted.run(planned, function, missing, label)
-
-    def _row_writer(
-        self,
-        stage: StageHandle,
-        *,
-        producers: int,
-        settings: Settings,
-        max_batch_bytes: int | None,
-    ) -> Any:
-        return map_function(
-            stage,
-            producers=producers,
-            settings=settings,
-            tries=self._task_tries,
-            code=running_code(),
-            max_batch_bytes=max_batch_bytes,
-        )
+        return work.run(planned, function, missing, label)
 
     def _use(self, stage: StageHandle) -> None:
         with self._lock:
@@ -274,16 +209,21 @@ class StageStore:
             )
 
     def _decide(
-        self, wanted: WantedStage, stage: StageHandle | None, policy: ReusePolicy
+        self,
+        work: Writing,
+        identity: StageIdentity,
+        stage: StageHandle | None,
+        policy: ReusePolicy,
     ) -> tuple[Decision, Planned | None]:
-        unstable = wanted.identity.unstable
+        unstable = identity.unstable
         if stage is None:
-            return decide(Wanted(None, "", unstable), None, policy, self.why_miss(wanted)), None
+            why = self.why_miss(work.name, identity)
+            return decide(Wanted(None, "", unstable), None, policy, why), None
         sealed = read_state(stage).seal is not None
         if sealed or policy == "never":
             found = Found(sealed, None, "", frozenset())
             return decide(Wanted(None, "", unstable), found, policy), None
-        planned = wanted.plan(stage.describe.planning)
+        planned = work.plan(stage.describe.planning)
         commits = self._committed(stage, stage.describe.producers)
         decision = decide(
             Wanted(planned.producers, planned.splits, unstable),
@@ -297,50 +237,52 @@ class StageStore:
         )
         return decision, None if isinstance(decision, Fresh) else planned
 
-    def progress(self, wanted: WantedStage) -> tuple[int, int]:
+    def progress(self, name: str, identity: StageIdentity) -> tuple[int, int]:
         """Return how many producers have committed, of how many; (0, 0) before there is a stage."""
-        stage = self.stored(wanted)
+        stage = self.stored(name, identity)
         if stage is None:
             return 0, 0
         producers = stage.describe.producers
         return len(self._committed(stage, producers)), producers
 
-    def why_miss(self, wanted: WantedStage) -> str:
+    def why_miss(self, name: str, identity: StageIdentity) -> str:
         """Say why there is no such stage, for people."""
-        if wanted.identity.unresolved:
+        if identity.unresolved:
             return (
                 "cannot be recognised in another run: "
-                f"{'; '.join(wanted.identity.unresolved)}; give version= to vouch for it"
+                f"{'; '.join(identity.unresolved)}; give version= to vouch for it"
             )
-        others = [p for p in self._log.state.order if p.name == wanted.name]
+        others = [p for p in self._log.state.order if p.name == name]
         if not others:
-            return f"the job has no stage named {wanted.name!r}"
+            return f"the job has no stage named {name!r}"
         stored = open_stage(self._storage, others[-1]).describe.components
-        return explain_miss(wanted.identity.components, stored)
+        return explain_miss(identity.components, stored)
 
-    def _describe(self, wanted: WantedStage, planned: Planned, storage: Storage) -> StageHandle:
-        partitioner, partitions = wanted.partitioner, planned.partitions or wanted.partitions
+    def _describe(
+        self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage
+    ) -> StageHandle:
+        shape = work.shape()
+        partitioner, partitions = shape.partitioner, planned.partitions or shape.partitions
         if partitions is None:
             partitions = planned.producers
             if partitions == 0:  # an empty plan still reads back as one empty partition
                 partitioner, partitions = "round_robin", 1
-        identity = wanted.identity
-        path = StagePath(self._log.state.job, wanted.name, identity.fingerprint, self._ids.new_id())
+        path = StagePath(self._log.state.job, work.name, identity.fingerprint, self._ids.new_id())
         describe = Describe(
             record_id=self._ids.new_id(),
             generation=self._log.generation,
             name=path.name,
             fingerprint=path.fingerprint,
             incarnation=path.incarnation,
-            schema=schema_to_bytes(storable_schema(wanted.schema())),
-            codec=wanted.codec,
+            schema=schema_to_bytes(storable_schema(shape.schema)),
+            codec=shape.codec,
             compression=self._settings.compression,
-            columns=wanted.columns,
+            columns=shape.columns,
             producers=planned.producers,
             partitions=partitions,
             writing="batch",
             partitioner=partitioner,
-            keys=wanted.keys,
+            keys=shape.keys,
             components=identity.components,
             splits=planned.splits,
             planning=planned.conf,

@@ -1,7 +1,8 @@
-"""What the stage runner needs to know of a stage, whoever asks for it.
+"""What has to be known of a stage to store it and to read it back, whoever asks for it.
 
-`StageWork` is the seam: `repartition` and `durable` (here), Python stages and object stages
-(`jobs/python_stage/`) differ in what they say through it, never in the order of steps.
+`Writing` is the seam for storing: `repartition` and `durable` (here), Python stages and object
+stages (`jobs/python_stage/`) and the exchanges of queries (`jobs/query/`) differ in what they say
+through it, never in the order of steps. `StageWork` adds what a user of a wrapped stage gets back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,6 @@ R_co = TypeVar("R_co", covariant=True)
 class Shape:
     """What DESCRIBE says of a stage before its map side is planned."""
 
-    name: str
     codec: str
     schema: pa.Schema
     """Of the stored records, columns named c0, c1, …"""
@@ -40,18 +40,15 @@ class Shape:
     """R; None for as many as there are producers."""
 
 
-class StageWork(Protocol[R_co]):
-    """One wrapped stage: what it is, how its producers run, how it is read back."""
+class Writing(Protocol):
+    """How a stage is written. Asked step by step: a sealed stage needs no more than its name."""
 
     @property
     def name(self) -> str:
         """Label of the stage."""
 
     def shape(self) -> Shape:
-        """Return what DESCRIBE will say."""
-
-    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
-        """Fingerprint the work; `version` vouches for what cannot be resolved."""
+        """Return what DESCRIBE will say; asked only for a fresh stage."""
 
     def planning_settings(self) -> dict[str, str]:
         """Return the settings that decide input splits, with their values of now."""
@@ -82,8 +79,34 @@ class StageWork(Protocol[R_co]):
     ) -> list[MapResult]:
         """Run the map tasks of `producers` (at least) and return their results."""
 
+
+class StageWork(Writing, Protocol[R_co]):
+    """One wrapped stage: what it is, how its producers run, how it is read back."""
+
+    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
+        """Fingerprint the work; `version` vouches for what cannot be resolved."""
+
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> R_co:
         """Return the sealed stage as the user gets it."""
+
+
+def row_writer(
+    stage: StageHandle,
+    *,
+    producers: int,
+    settings: Settings,
+    max_batch_bytes: int | None,
+    tries: int,
+) -> ArrowFunction:
+    """Return the function that writes rows as Spark hands them over, with their partition ids."""
+    return map_function(
+        stage,
+        producers=producers,
+        settings=settings,
+        tries=tries,
+        code=running_code(),
+        max_batch_bytes=max_batch_bytes,
+    )
 
 
 class FrameWork:
@@ -99,7 +122,6 @@ class FrameWork:
     def shape(self) -> Shape:
         checked = self._checked
         return Shape(
-            name=checked.name,
             codec="arrow",
             schema=self._engine.arrow_schema(checked.df),
             columns=tuple(checked.df.columns),
@@ -126,13 +148,12 @@ class FrameWork:
         settings: Settings,
         max_batch_bytes: int | None,
     ) -> ArrowFunction:
-        return map_function(
+        return row_writer(
             stage,
             producers=producers,
             settings=settings,
-            tries=self._engine.task_tries,
-            code=running_code(),
             max_batch_bytes=max_batch_bytes,
+            tries=self._engine.task_tries,
         )
 
     def run(

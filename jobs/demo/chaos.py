@@ -37,8 +37,8 @@ from durable_shuffle.jobs.storage_counts import reruns
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.05
-EVERY_SECONDS = 6.0
-"""Never the last executor: a kill that is due waits until the one before is replaced."""
+EVERY_SECONDS = 4.0
+"""With all executors at work: the clock stands still until a killed one is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class ChaosOptions:
 
     scale: float = DEFAULT_SCALE
     seed: int = 0
-    every_seconds: float = EVERY_SECONDS
+    every_seconds: float | None = EVERY_SECONDS
+    """None: each query loses one executor."""
     driver_kills: int = DRIVER_KILLS
     queries: tuple[str, ...] = tuple(TPCH_QUERIES)
     shuffles: tuple[Shuffle, ...] = ("durable", "spark")
@@ -76,6 +77,7 @@ def run_chaos(options: ChaosOptions, console: Console, clock: Clock | None = Non
         plan = ChaosPlan(options.seed, options.queries, options.every_seconds, options.driver_kills)
         outcomes = []
         for shuffle in options.shuffles:
+            tasks: dict[str, int] = {}
             for kills in (False, True) if options.calm else (True,):
                 run = ChaosRun(
                     work,
@@ -83,10 +85,12 @@ def run_chaos(options: ChaosOptions, console: Console, clock: Clock | None = Non
                     plan,
                     shuffle,
                     kills=kills,
+                    tasks=tasks,
                     tell=lambda line: console.print(line, highlight=False, markup=False),
                     clock=clock,
                 )
                 run.run()
+                tasks = run.tasks
                 outcomes.append(_outcome(work, run, plan, shuffle, answers, kills=kills))
         failed = chaos_failures(outcomes, len(plan.queries))
     _print(console, outcomes, len(plan.queries), failed)
@@ -124,6 +128,7 @@ def _outcome(
         right=len(plan.queries) - len(wrong),
         wrong=tuple(wrong),
         executor_kills=run.executor_kills,
+        executor_kills_wanted=(len(plan.executor_dies_at()) or 1) if kills else 0,
         driver_kills=run.driver_kills,
         driver_kills_wanted=len(plan.driver_dies_at()) if kills else 0,
         producers_run=total["producers_run"],

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.demo.chaos_plan import Shuffle
-from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
+from durable_shuffle.jobs.demo.local_cluster import await_executors, live, start_cluster
 from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.clock import Clock, SystemClock
@@ -70,7 +70,8 @@ class ChaosDriver:
             target.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, target)
             total = durable.report().total() if durable else {}
-            self.emit("done", query=query, seconds=seconds, total=total)
+            tasks = finished_tasks(self._spark, f"{job}/{query}")
+            self.emit("done", query=query, seconds=seconds, total=total, tasks=tasks)
 
     def _answer(self, query: str, durable: DurableShuffle | None) -> Any:
         for left in reversed(range(_TRIES)):
@@ -84,12 +85,12 @@ class ChaosDriver:
         raise AssertionError("a try returns or raises")
 
     def _watch(self, job: str, query: str, stop: threading.Event) -> None:
-        last = -1
+        last = (-1, -1)
         while not stop.wait(_POLL_SECONDS):
-            now = finished_tasks(self._spark, f"{job}/{query}")
-            if now != last:
-                self.emit("progress", query=query, tasks=now)
-                last = now
+            tasks, executors = finished_tasks(self._spark, f"{job}/{query}"), live(self._spark)
+            if (tasks, executors) != last:
+                self.emit("progress", query=query, tasks=tasks, executors=executors)
+                last = tasks, executors
 
     def emit(self, event: str, **values: Any) -> None:
         line = json.dumps({"event": event, **values}) + "\n"

@@ -1,26 +1,28 @@
 """Starts the chaos driver, kills its executors and itself by a plan, starts it again.
 
 Strategy: poll the event file; time counts only while a query runs, so that starting Spark is
-neither disturbed nor charged. A kill is sent between the first and the last event of a query, and
-counted only if the victim was alive before and dead after while the query had not ended.
+neither disturbed nor charged. The gap before the next kill of an executor counts only while all
+executors are there and have done something since the kill before: a slow machine must not turn
+into one on which nothing can run at all. A kill is sent between the first and the last event of a
+query, and counted only if the victim was alive before and dead after while the query had not ended.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from durable_shuffle.jobs.demo.chaos_plan import ChaosPlan, Shuffle
 from durable_shuffle.jobs.demo.faults import (
     end_session,
-    executor_count,
     kill_driver,
     kill_one_executor,
 )
 from durable_shuffle.jobs.demo.local_cluster import EXECUTORS, QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.demo.tpch_data import PARTS
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 
@@ -28,7 +30,7 @@ _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 240.0
 _PATIENCE_SECONDS = 20.0
 _TASKS_BETWEEN = 3
-"""Kills faster than executors start would only show that nothing can run at all."""
+"""Finished since the kill before."""
 
 Tell = Callable[[str], None]
 
@@ -38,6 +40,8 @@ class ChaosRun:
 
     Args:
         kills: False for the calm pass: same processes, no faults.
+        tasks: query -> tasks that it took in the calm pass; those of reading its largest table if
+            not known.
         tell: gets a line for people now and then.
     """
 
@@ -49,14 +53,17 @@ class ChaosRun:
         shuffle: Shuffle,
         *,
         kills: bool,
+        tasks: Mapping[str, int],
         tell: Tell,
         clock: Clock,
     ) -> None:
         self._work, self._data, self._plan, self._shuffle = work, data, plan, shuffle
+        self._known_tasks = tasks
         self._tell, self._clock = tell, clock
         self.job = f"{shuffle}-{'kills' if kills else 'calm'}"
         self._gaps = plan.gaps() if kills else iter(())
-        self._driver_dies_at = plan.driver_dies_at() if kills else {}
+        self._driver_dies_at = self._moments(plan.driver_dies_at(), 2) if kills else {}
+        self._executor_dies_at = self._moments(plan.executor_dies_at(), 1) if kills else {}
         self._next_gap = next(self._gaps, float("inf"))
         self._since_kill = 0.0
         self.seconds = 0.0
@@ -64,7 +71,16 @@ class ChaosRun:
         self.driver_kills = 0
         self.totals: list[dict[str, float]] = []
         """Report of each driver when it was last heard of."""
+        self.tasks: dict[str, int] = {}
+        """Query -> tasks that it took in the driver that finished it."""
         self._left = list(plan.queries)
+
+    def _moments(self, shares: Mapping[str, float], least: int) -> dict[str, int]:
+        """Return query -> number of finished tasks of it."""
+        return {
+            query: max(least, int(share * self._known_tasks.get(query, PARTS)))
+            for query, share in shares.items()
+        }
 
     def run(self) -> None:
         """Return when every query has given its rows.
@@ -117,6 +133,7 @@ class ChaosRun:
             if event["event"] == "done":
                 self.seconds += event["seconds"]
                 self.totals[-1] = event["total"]
+                self.tasks[event["query"]] = event["tasks"]
                 self._left.remove(event["query"])
                 self._tell(f"{self.job}: {event['query']} {event['seconds']:.1f} s")
             elif event["event"] == "failed":
@@ -126,6 +143,11 @@ class ChaosRun:
         """Kill what is due; return True if that was the driver."""
         query = follower.query
         if query is None:
+            return False
+        after = self._executor_dies_at.get(query)
+        if after is not None and follower.tasks >= after:
+            del self._executor_dies_at[query]
+            self._kill_executor(process, follower, query)
             return False
         after = self._driver_dies_at.get(query)
         if after is not None and follower.tasks >= after:
@@ -138,20 +160,25 @@ class ChaosRun:
                 self._tell(f"{self.job}: driver killed in {query}")
             del self._driver_dies_at[query]
             return True
-        if self._since_kill + follower.tick() < self._next_gap:
-            self._since_kill += follower.took()
+        passed = follower.took()
+        if follower.moved < _TASKS_BETWEEN or follower.executors < EXECUTORS:
             return False
-        if follower.moved < _TASKS_BETWEEN or executor_count(process.pid) < EXECUTORS:
-            return False  # nothing has gone on since the kill before: due as soon as it has
+        self._since_kill += passed
+        if self._since_kill < self._next_gap:
+            return False
+        self._kill_executor(process, follower, query)
+        self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
+        return False
+
+    def _kill_executor(
+        self, process: subprocess.Popen[bytes], follower: "_Follower", query: str
+    ) -> None:
         kill_one_executor(process.pid, self._clock)
         follower.moved = 0
         self._take_in(follower.news())
         if query in self._left:
             self.executor_kills += 1
             self._tell(f"{self.job}: executor killed in {query}")
-        self._since_kill, self._next_gap = 0.0, next(self._gaps, float("inf"))
-        follower.took()
-        return False
 
 
 class _Follower:
@@ -165,6 +192,8 @@ class _Follower:
         self.tasks = 0
         self.moved = 0
         """Times that a task was seen to finish, since whoever uses it set it to 0."""
+        self.executors = EXECUTORS
+        """Registered when last heard of."""
         self._last = 0
 
     @property
@@ -176,12 +205,8 @@ class _Follower:
         """Since the query that runs began."""
         return self._clock.monotonic() - self._started
 
-    def tick(self) -> float:
-        """Seconds of the running query since `took` was called last."""
-        return self._clock.monotonic() - self._tick
-
     def took(self) -> float:
-        """As `tick`, and start counting anew."""
+        """Seconds of the running query since this was called last."""
         now = self._clock.monotonic()
         passed, self._tick = now - self._tick, now
         return passed
@@ -204,6 +229,7 @@ class _Follower:
                 self.tasks = max(self.tasks, event["tasks"])
                 self.moved += max(0, event["tasks"] - self._last)
                 self._last = event["tasks"]
+                self.executors = event["executors"]
             elif event["event"] == "done":
                 self.query = None
         return found

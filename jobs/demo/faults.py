@@ -32,11 +32,6 @@ def session_processes(session: int) -> dict[int, str]:
     return found
 
 
-def executor_count(session: int) -> int:
-    """Return how many executor processes the session has; one may still be starting."""
-    return sum(_EXECUTOR in command for command in session_processes(session).values())
-
-
 def kill_one_executor(session: int, clock: Clock) -> int:
     """SIGKILL an executor of the session and return its pid once it is dead.
 

@@ -98,12 +98,17 @@ def await_executors(spark: SparkSession, clock: Clock, bound_seconds: float = 60
     Raises:
         UnavailableError: they have not within `bound_seconds`.
     """
-    tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
     deadline = clock.monotonic() + bound_seconds
-    while (found := len(tracker.getExecutorInfos()) - 1) < EXECUTORS:  # the driver is listed too
+    while (found := live(spark)) < EXECUTORS:
         if clock.monotonic() > deadline:
             raise UnavailableError(
                 f"executors are missing after {bound_seconds:.0f} s: expected={EXECUTORS} "
                 f"found={found}; their logs are below {os.environ.get('SPARK_HOME')}/work"
             )
         clock.sleep(_POLL_SECONDS)
+
+
+def live(spark: SparkSession) -> int:
+    """Return how many executors are registered; a killed one counts until Spark has noticed."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
+    return len(tracker.getExecutorInfos()) - 1  # the driver is listed too

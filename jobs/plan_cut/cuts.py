@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, Node
+from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 
 Kind = Literal["hash", "single", "round_robin", "range"]
 
@@ -59,6 +59,8 @@ _NATIVE = {
     "CollectTailExec": "tail(): each task's last rows go to one task",
 }
 """Operators that hold an exchange of Spark's own which is better left alone."""
+_SUBQUERY = "subquery: its rows go to the driver; asked again by a driver that needs them"
+_PRUNING = "dynamic partition pruning: found again by a driver that needs it"
 
 Classify = Callable[[Node], Exchange | str]
 """A shuffle exchange, or why it stays Spark's own."""
@@ -93,6 +95,8 @@ class _Cutter:
                 return
         if node.name in _NATIVE:
             piece.native.append(_NATIVE[node.name])
+        if node.name in SUBQUERIES:
+            piece.native.append(_PRUNING if node.prunes else _SUBQUERY)
         for one in node.below():
             self._collect(one, piece, seen)
 

@@ -13,7 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.identity.jvm import items, simple_name
-from durable_shuffle.jobs.plan_cut.tree import REUSED, Node
+from durable_shuffle.jobs.plan_cut.tree import REUSED, SUBQUERIES, Node
 from durable_shuffle.jobs.tasks import ID_COLUMN
 
 
@@ -75,7 +75,7 @@ class Rebuilder:
         children = [build(child) for child in node.children]
         if all(new is old.plan for new, old in zip(children, node.children, strict=True)):
             return node.plan
-        if node.name in ("SubqueryExec", "SubqueryBroadcastExec"):
+        if node.name in SUBQUERIES:
             # expressions all over the plan hold this object; only its child is another one now
             catalyst.set_field(node.plan, "child", children[0])
             return node.plan

@@ -12,6 +12,7 @@ from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
 BROADCAST = "BroadcastExchangeExec"
+SUBQUERIES = ("SubqueryExec", "SubqueryBroadcastExec")
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,8 @@ class Node:
     """What a reused exchange or subquery stands for."""
     partitioning: Any = None
     """Output partitioning of exchanges, reused ones and unions."""
+    prunes: bool = False
+    """True if a subquery finds the partitions that a scan has to read."""
 
     def below(self) -> Iterator["Node"]:
         """Children, subqueries and what it stands for."""
@@ -69,6 +72,8 @@ class _Reader:
             node.target = self.read(plan.child())
         else:
             node.children = [self.read(child) for child in items(plan.children())]
+        if node.name in SUBQUERIES:
+            node.prunes = str(plan.name()).startswith("dynamicpruning")
         node.subqueries = [self.read(one) for one in items(plan.subqueries())]
         if node.name in (SHUFFLE, REUSED, "UnionExec"):
             node.partitioning = plan.outputPartitioning()

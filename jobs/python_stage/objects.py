@@ -94,7 +94,6 @@ class ObjectWork:
 
     def shape(self) -> Shape:
         return Shape(
-            name=self._spec.name,
             codec=PAIR_CODEC,
             schema=pa.schema([]),
             columns=("key", "value"),

@@ -62,7 +62,6 @@ class PythonWork:
     def shape(self) -> Shape:
         spec = self._spec
         return Shape(
-            name=spec.name,
             codec="arrow",
             schema=arrow_schema(spec.map_schema),
             columns=tuple(spec.map_schema.names),

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs import catalyst
-from durable_shuffle.jobs.arrow_schema import narrow_arrow_schema, narrow_schema
-from durable_shuffle.jobs.classic_engine import ClassicEngine, run_producers
+from durable_shuffle.jobs.arrow_schema import narrow_schema
+from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.identity.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
@@ -34,8 +34,8 @@ from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, wi
 from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
-from durable_shuffle.jobs.stage_store import StoredStage, WantedStage
-from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, read_groups_function
+from durable_shuffle.jobs.stage_store import StoredStage
+from durable_shuffle.jobs.tasks import read_groups_function
 from durable_shuffle.jobs.transfer import transfer_settings
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
 from durable_shuffle.shuffle.clock import IdSource
@@ -62,12 +62,12 @@ class PlannedQuery:
         settings: Settings,
         ids: IdSource,
     ) -> None:
-        self._spark: SparkSession = df.sparkSession
+        self.spark: SparkSession = df.sparkSession
         self.name = name
-        self._engine, self._settings = engine, settings
+        self.engine, self._settings = engine, settings
         self.conf = dict(conf)
         self._lock = threading.RLock()
-        self._session = catalyst.planning_session(self._spark, conf)
+        self._session = catalyst.planning_session(self.spark, conf)
         planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
         self._jvm = Jvm(planned)
         self._planned = planned
@@ -93,31 +93,13 @@ class PlannedQuery:
         """Name and fingerprint of the stage of a cut."""
         return f"{self.name}-{self._identities[cut.number].fingerprint}"
 
-    def wanted(self, cut: Cut, below: Mapping[int, StoredStage]) -> WantedStage:
-        """Return the stage of a cut.
+    def identity(self, cut: Cut) -> StageIdentity:
+        """What the stage of a cut is called on storage, and why."""
+        return self._identities[cut.number]
 
-        Args:
-            below: cut number -> stage, for all cuts that its piece reads; may be filled later, up
-                to the time when the stage is planned.
-        """
-        schema = schema_of(cut.node.plan)
-        rule = _rule(self._spark)
-
-        def plan(conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
-            return self._plan(cut, below, conf, large_rows=large_rows)
-
-        return WantedStage(
-            name=self.name,
-            identity=self._identities[cut.number],
-            partitioner=cut.exchange.kind,
-            partitions=cut.exchange.partitions,
-            keys=(),
-            columns=tuple(field.name for field in schema),
-            schema=lambda: narrow_arrow_schema(schema),
-            planning=lambda: {**self.conf, **rule},
-            plan=plan,
-            run=self._run,
-        )
+    def planning_settings(self) -> dict[str, str]:
+        """The settings that split the work, with their values of now."""
+        return {**self.conf, **_rule(self.spark)}
 
     def start_broadcasts(self, pieces: Sequence[Piece]) -> None:
         """Let Spark begin with broadcasts that need no stored stage, while map sides run."""
@@ -129,14 +111,14 @@ class PlannedQuery:
     def result(self, below: Mapping[int, StoredStage]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
         with active(self._session), self._lock:
-            plan, _ = self._rebuilt(self.last, below, _rule(self._spark))
-            return rows_of(self._spark, plan)
+            plan, _ = self._rebuilt(self.last, below, _rule(self.spark))
+            return rows_of(self.spark, plan)
 
     def _identify(
         self, cut: Cut, settings: str, version: str | None, ids: IdSource
     ) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, self._planned, self._engine.stage_of_rdd.get, stage_at)
+        walk = PieceWalk(self._jvm, self._planned, self.engine.stage_of_rdd.get, stage_at)
         walk.visit(cut.piece.root.plan)
         walk.visit(cut.node.partitioning)
         components = {**walk.components(), "settings": settings}
@@ -146,7 +128,7 @@ class PlannedQuery:
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         return fingerprinted(components, unresolved, version, ids, unstable=unstable)
 
-    def _plan(
+    def plan(
         self,
         cut: Cut,
         below: Mapping[int, StoredStage],
@@ -154,12 +136,13 @@ class PlannedQuery:
         *,
         large_rows: bool,
     ) -> Planned:
+        """Plan the map side of a cut under settings of now or recorded ones; see `Writing.plan`."""
         with active(self._session), self._lock:
             plan, groups = self._rebuilt(cut.piece, below, conf)
-            with self._engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
+            with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
                 splits = plan_splits(self._jvm, plan, groups)
         transfer = transfer_settings(schema_of(cut.node.plan), large_rows=large_rows)
-        session = catalyst.planning_session(self._spark, {**transfer, **self.conf})
+        session = catalyst.planning_session(self.spark, {**transfer, **self.conf})
         with active(session):
             rows = rows_of(session, plan)
             producers = int(catalyst.partition_count(rows))
@@ -185,14 +168,6 @@ class PlannedQuery:
             return min(asked, MAX_RANGES)
         size = sum(below[one.number].seal.data_bytes for one in cut.piece.cuts)
         return max(1, min(asked, MAX_RANGES, -(-size // int(conf[_GROUP + "targetBytes"]))))
-
-    def _run(
-        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        with active(planned.df.sparkSession):
-            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
-        with self._engine.described(label):
-            return run_producers(self._spark, tasks, producers)
 
     def _rebuilt(
         self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]

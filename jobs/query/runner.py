@@ -12,8 +12,10 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
+from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.progress import Progress
@@ -66,7 +68,7 @@ class QueryRunner:
                     number=cut.number,
                     kind=cut.exchange.kind,
                     partitions=cut.exchange.partitions,
-                    columns=query.wanted(cut, {}).columns,
+                    columns=tuple(field.name for field in schema_of(cut.node.plan)),
                     fingerprint=query.fingerprint(cut),
                     reads=tuple(one.number for one in cut.piece.cuts),
                     state=state,
@@ -82,11 +84,11 @@ class QueryRunner:
             return "not needed", "what reads it is committed"
         if needed[cut.number]:
             return "committed", "same fingerprint and sealed"
-        wanted = query.wanted(cut, {})
-        stage = None if self._policy == "never" else self._store.stored(wanted)
+        identity = query.identity(cut)
+        stage = None if self._policy == "never" else self._store.stored(query.name, identity)
         if stage is None:
-            return "missing", self._store.why_miss(wanted)
-        done, total = self._store.progress(wanted)
+            return "missing", self._store.why_miss(query.name, identity)
+        done, total = self._store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 
     def _planned(self, df: DataFrame, name: str) -> PlannedQuery:
@@ -118,7 +120,7 @@ class QueryRunner:
     def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
         """The split settings of a stage that a first run left unfinished, if there is one."""
         for cut in query.cuts:
-            stage = self._store.stored(query.wanted(cut, {}))
+            stage = self._store.stored(query.name, query.identity(cut))
             if stage is not None and read_state(stage).seal is None:
                 planning = stage.describe.planning
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
@@ -150,12 +152,12 @@ class QueryRunner:
                         elif needed[cut.number] or all(
                             one.number in stored for one in cut.piece.cuts
                         ):
-                            wanted = query.wanted(cut, stored)
-                            progress.started(
-                                cut.number, _title(cut), partial(self._store.progress, wanted)
-                            )
+                            identity = query.identity(cut)
+                            committed = partial(self._store.progress, query.name, identity)
+                            progress.started(cut.number, _title(cut), committed)
                             task = inheritable_thread_target(self._spark)(self._store.ensure)
-                            running[pool.submit(task, wanted)] = cut
+                            work = CutWriting(query, cut, stored)
+                            running[pool.submit(task, work, identity)] = cut
                             waiting.remove(cut)
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
@@ -188,7 +190,7 @@ class QueryRunner:
     def _is_sealed(self, query: PlannedQuery, cut: Cut) -> bool:
         if self._policy == "never":
             return False
-        stage = self._store.stored(query.wanted(cut, {}))
+        stage = self._store.stored(query.name, query.identity(cut))
         return stage is not None and read_state(stage).seal is not None
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
+from durable_shuffle.jobs.identity.jvm import items
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = ("collect", "toPandas", "toArrow")
@@ -30,6 +31,7 @@ _EAGER = frozenset(
         *("InsertIntoStatement", "InsertIntoDir", "CreateTableAsSelect", "ReplaceTableAsSelect"),
         *("CacheTable", "CacheTableAsSelect", "MergeIntoTable", "UpdateTable", "DeleteFromTable"),
         *("OverwriteByExpression", "AppendData", "OverwritePartitionsDynamic"),
+        *("ExecuteImmediateQuery", "CompoundBody"),
     }
 )
 """Statements that run a query while `sql()` is called."""
@@ -161,9 +163,17 @@ def _refuse_eager(spark: SparkSession, text: str) -> None:
         plan = parser.parsePlan(text)
     except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
         return
-    name = str(plan.getClass().getSimpleName())
-    if name in _EAGER:
+    name = _eager(plan)
+    if name is not None:
         raise InvalidInputError(
             f"{name}: this SQL statement runs its query at once, which transparent() does not "
             "cover: use DataFrame.write or writeTo, or run it outside the block"
         )
+
+
+def _eager(plan: Any) -> str | None:
+    """Name what runs at once in a parsed statement: itself, or an INSERT below WITH or FROM."""
+    name = str(plan.getClass().getSimpleName())
+    if name in _EAGER:
+        return name
+    return next(filter(None, map(_eager, items(plan.children()))), None)

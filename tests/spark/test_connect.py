@@ -83,6 +83,15 @@ def test_python_stages(seen: dict[str, Any]) -> None:
     assert python["objects"].startswith("InvalidInputError: an RDD of (key, value) pairs is needed")
 
 
+def test_whole_queries_are_refused(seen: dict[str, Any]) -> None:
+    """One sentence says why, and what to use there."""
+    for call in ("query", "transparent"):
+        text = seen["python"][call]
+        assert text.startswith(f"InvalidInputError: {call}() needs")
+        assert "use repartition() or stage() there" in text
+        assert ". " not in text
+
+
 def test_release_and_fencing(seen: dict[str, Any]) -> None:
     """The newest driver lists and frees stages; the older one is fenced."""
     stages = seen["stages"]

@@ -92,6 +92,36 @@ def distinct_sorted(draw: random.Random, df: DataFrame, *_: object) -> DataFrame
     return ordered.limit(draw.randint(0, 60)) if draw.random() < 0.5 else ordered
 
 
+def set_operation(draw: random.Random, df: DataFrame, by: Programmer, depth: int) -> DataFrame:
+    other = by.program(draw, min(depth, 1))
+    how = draw.choice(["intersect", "intersectAll", "exceptAll", "subtract"])
+    found: DataFrame = getattr(df, how)(other)
+    return found
+
+
+def grouping_sets(draw: random.Random, df: DataFrame, *_: object) -> DataFrame:
+    of = draw.choice([df.rollup, df.cube])
+    return shaped(of("k", "s").agg(F.sum("v").alias("v")).where("k is null or k % 3 = 0"))
+
+
+def cross(draw: random.Random, df: DataFrame, by: Programmer, depth: int) -> DataFrame:
+    total = by.program(draw, min(depth, 1)).agg(F.max("k").alias("m"), F.avg("v").alias("a"))
+    joined = df.crossJoin(total) if draw.random() < 0.5 else df.join(total, F.expr("v > a"))
+    return shaped(joined.selectExpr("k + m as k", "v", "s"))
+
+
+def over_all(draw: random.Random, df: DataFrame, *_: object) -> DataFrame:
+    over = Window.orderBy("v", "k", "s")
+    value = draw.choice([F.row_number(), F.sum("k"), F.ntile(4)])
+    return shaped(df.withColumn("v", value.over(over)))
+
+
+def python(draw: random.Random, df: DataFrame, *_: object) -> DataFrame:
+    step = draw.randint(1, 3)
+    moved = F.udf(lambda k: None if k is None else k + step, "long")
+    return shaped(df.withColumn("k", moved("k")).dropDuplicates(["k", "v", "s"]))
+
+
 def filtered(draw: random.Random, df: DataFrame, by: Programmer, depth: int) -> DataFrame:
     if draw.random() < 0.5:
         return df.where(F.expr(draw.choice(["k > 3", "v < 60", "s is not null", "k % 2 = 0"])))
@@ -107,7 +137,10 @@ def filtered(draw: random.Random, df: DataFrame, by: Programmer, depth: int) -> 
     return shaped(df.sparkSession.sql(text))
 
 
-STEPS = [aggregate, join, self_join, window, union, repartition, distinct_sorted, filtered]
+STEPS = [
+    *(aggregate, join, self_join, window, union, repartition, distinct_sorted, filtered),
+    *(set_operation, grouping_sets, cross, over_all, python),
+]
 
 
 def check(session: SparkSession, programmer: Programmer, root: str, seed: int) -> None:

@@ -148,6 +148,8 @@ def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
         "above": sorted(list(row) for row in above.collect()),
         "decisions": [stage.decision for stage in shuffle.report().stages],
         "objects": outcome(lambda: shuffle.stage_objects(df, 2)),  # type: ignore[arg-type]
+        "query": outcome(lambda: shuffle.query(df.groupBy("k").count())),
+        "transparent": outcome(lambda: shuffle.transparent().__enter__()),
     }
 
 

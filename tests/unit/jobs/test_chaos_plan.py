@@ -19,6 +19,7 @@ GOOD = ChaosOutcome(
     right=5,
     wrong=(),
     executor_kills=9,
+    executor_kills_wanted=5,
     driver_kills=3,
     driver_kills_wanted=3,
     producers_run=70,
@@ -40,6 +41,16 @@ def test_one_seed_is_one_schedule() -> None:
     assert set(PLAN.driver_dies_at()) <= set(PLAN.queries)
 
 
+def test_one_executor_per_query() -> None:
+    """Without a clock each query loses one executor, and the driver after it."""
+    each = replace(PLAN, every_seconds=None, driver_kills=5)
+    assert list(each.gaps()) == []
+    executors, drivers = each.executor_dies_at(), each.driver_dies_at()
+    assert set(executors) == set(drivers) == set(each.queries)
+    assert all(0 < executors[query] < drivers[query] < 1 for query in each.queries)
+    assert PLAN.executor_dies_at() == {}
+
+
 def test_all_good_has_no_failures() -> None:
     """A run as promised, with its calm twin."""
     calm = replace(GOOD, kills_wanted=False, executor_kills=0, driver_kills=0, seconds=40.0)
@@ -53,7 +64,7 @@ def test_all_good_has_no_failures() -> None:
         ({"right": 4, "wrong": ("b",)}, "wrong: b"),
         ({"right": 4}, "4 of 5 right"),
         ({"driver_kills": 2}, "did not fire"),
-        ({"executor_kills": 0}, "did not fire"),
+        ({"executor_kills": 4}, "did not fire"),
         ({"producers_rerun": 1}, "ran again"),
         ({"producers_run": 0}, "nothing was tested"),
         ({"kills_wanted": False}, "calm run"),

@@ -1,0 +1,206 @@
+"""Whole queries, kind by kind: subqueries, pruning, types, sources, what runs when."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import InvalidInputError
+
+pytestmark = pytest.mark.spark
+
+
+def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:
+    return DurableShuffle(session, root, job="tests", **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def facts(session: SparkSession, tmp_path: Path) -> DataFrame:
+    """Columns k from 0 to 8 and v from 0 to 99, in two files."""
+    folder = str(tmp_path / "facts")
+    session.range(0, 100, 1, 2).selectExpr("id % 9 as k", "id as v").write.parquet(folder)
+    return session.read.parquet(folder)
+
+
+def test_subqueries_and_broadcasts_are_named(
+    session: SparkSession, root: str, facts: DataFrame
+) -> None:
+    """A scalar and an IN subquery give Spark's rows; their exchanges are stages, they themselves
+    and broadcasts are named."""
+    facts.createOrReplaceTempView("facts")
+    df = session.sql("""
+        SELECT k, sum(v) AS s FROM facts
+        WHERE v > (SELECT avg(v) FROM facts)
+          AND k IN (SELECT k FROM facts GROUP BY k HAVING count(*) > 11)
+        GROUP BY k ORDER BY k
+    """)
+    durable = shuffle_of(session, root)
+    assert durable.query(df).collect() == df.collect()
+    kinds = {stage.partitioner for stage in durable.report().stages}
+    assert {"single", "hash"} <= kinds  # the average, and what counts per k
+    named = " ".join(durable.report().native)
+    assert "subquery: its rows" in named
+    assert "broadcast:" in named
+    assert "subquery: its rows" in str(durable.explain(df))
+
+
+def test_pruning_is_named(session: SparkSession, root: str, tmp_path: Path) -> None:
+    """A scan whose partitions a broadcast chooses, and one that a subquery of its own does."""
+    session.range(80).selectExpr("id", "id % 8 as p").write.partitionBy("p").parquet(
+        str(tmp_path / "parted")
+    )
+    session.range(8).selectExpr("id as p", "id * 10 as w").write.parquet(str(tmp_path / "dim"))
+    for only in ("true", "false"):
+        session.conf.set("spark.sql.optimizer.dynamicPartitionPruning.reuseBroadcastOnly", only)
+        dim = session.read.parquet(str(tmp_path / "dim")).where("w = 30")
+        df = session.read.parquet(str(tmp_path / "parted")).join(dim, "p").groupBy("p").count()
+        durable = shuffle_of(session, root)
+        assert durable.query(df).collect() == df.collect() == [(3, 10)]
+        assert any("pruning" in text for text in durable.report().native), only
+
+
+def meets(folder: Path, mine: str, other: str) -> Callable[[Iterator[pa.RecordBatch]], Any]:
+    """A map function that goes on once the other one has begun."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        (folder / mine).touch()
+        deadline = time.monotonic() + 120
+        while not (folder / other).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{other} never began")
+            time.sleep(0.02)
+        yield from batches
+
+    return wait
+
+
+def test_independent_map_sides_run_at_the_same_time(
+    session: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Each side of a join waits for the other one to begin: one after the other, neither ends."""
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    gates = tmp_path / "gates"
+    gates.mkdir()
+
+    def side(mine: str, other: str, rows: int) -> DataFrame:
+        df = session.range(0, rows, 1, 1).selectExpr("id % 5 as k")
+        return df.mapInArrow(meets(gates, mine, other), "k long").groupBy("k").count()
+
+    df = side("left", "right", 20).join(
+        side("right", "left", 30).withColumnRenamed("count", "n"), "k"
+    )
+    durable = shuffle_of(session, root)
+    assert sorted(durable.query(df).collect()) == [(k, 4, 6) for k in range(5)]
+
+
+def test_small_partitions_are_read_together_alike(
+    session: SparkSession, root: str, facts: DataFrame
+) -> None:
+    """Both sides of a join over eight small partitions each are read in as few tasks as there are
+    cores, and rows with equal keys meet."""
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    counts = facts.groupBy("k").count()
+    df = facts.where("v % 2 = 0").join(counts, "k")
+    durable = shuffle_of(session, root)
+    out = durable.query(df)
+    assert {s.partitioner for s in durable.report().stages} == {"hash"}
+    assert out.rdd.getNumPartitions() <= session.sparkContext.defaultParallelism
+    assert sorted(out.collect()) == sorted(df.collect())
+
+
+def test_range_bounds_are_drawn_once(session: SparkSession, root: str, facts: DataFrame) -> None:
+    """A range exchange that lost a producer is resumed with the bounds of its first run."""
+    df = facts.repartitionByRange(4, "v").sortWithinPartitions("v")
+    first = shuffle_of(session, root)
+    parts = [row.asDict() for row in _placed(first.query(df))]
+    assert {row["p"] for row in parts} == {0, 1, 2, 3}
+    (stage,) = Path(root).glob("tests/query-*")
+    (stage / "log" / f"{1:010d}").unlink()  # the seal
+    (stage / "producers" / "p1" / f"{0:010d}").unlink()
+    again = shuffle_of(session, root)
+    assert [row.asDict() for row in _placed(again.query(df))] == parts
+    (report,) = again.report().stages
+    assert (report.decision, report.producers_run, report.producers_rerun) == ("resume", 1, 0)
+
+
+def _placed(df: DataFrame) -> list[Any]:
+    return df.select("v", F.spark_partition_id().alias("p")).orderBy("v").collect()
+
+
+def test_all_types(session: SparkSession, root: str) -> None:
+    """Every type that Arrow carries goes through storage as it is, nulls too."""
+    df = session.sql("""
+        SELECT cast(n AS boolean) AS c0, cast(n AS tinyint) AS c1, cast(n AS smallint) AS c2,
+          cast(n AS int) AS c3, n AS c4, cast(n AS float) / 3 AS c5, double('NaN') + n AS c6,
+          cast(n AS decimal(10, 2)) AS c7, cast(n AS decimal(38, 10)) AS c8, char(65 + n) AS c9,
+          cast(char(65 + n) AS binary) AS c10, date_add(DATE'1969-12-30', cast(n AS int)) AS c11,
+          TIMESTAMP'1960-01-01 00:00:00.000001' + make_dt_interval(0, 0, n) AS c12,
+          TIMESTAMP_NTZ'2200-01-01 00:00:00' + make_dt_interval(0, 0, n) AS c13,
+          make_dt_interval(0, n, n) AS c14, array(n, null) AS c15,
+          map(concat('k', n), struct(n AS `a b`, array(n) AS b)) AS c16,
+          named_struct('x', n, 'y', cast(n AS decimal(5, 1))) AS c17
+        FROM (SELECT if(id % 4 = 0, null, id % 50) AS n FROM range(0, 60, 1, 3))
+        WHERE n IS NOT NULL OR true
+    """)
+    df = df.withColumn("c16", F.when(F.col("c4").isNotNull(), F.col("c16")))
+    durable = shuffle_of(session, root)
+    out = durable.query(df.repartition(4))
+    assert out.schema == df.schema
+    assert durable.report().native == ()
+    assert sorted(map(repr, out.collect())) == sorted(map(repr, df.collect()))
+
+
+def test_sources_of_version_2(session: SparkSession, root: str, tmp_path: Path) -> None:
+    """Rows are right; without a version the stages above run every time."""
+    folder = str(tmp_path / "facts")
+    session.range(100).selectExpr("id % 9 as k").write.parquet(folder)
+    session.conf.set("spark.sql.sources.useV1SourceList", "")
+    df = session.read.parquet(folder).groupBy("k").count()
+    assert "BatchScan" in df._jdf.queryExecution().toString()
+    for version, expected in ((None, "fresh"), ("1", "reuse")):
+        shuffle_of(session, root, version=version).query(df)
+        durable = shuffle_of(session, root, version=version)
+        assert sorted(durable.query(df).collect()) == sorted(df.collect())
+        assert {s.decision for s in durable.report().stages} == {expected}
+
+
+def test_transparent_write_to(
+    session: SparkSession, root: str, facts: DataFrame, tmp_path: Path
+) -> None:
+    """writeTo goes through storage."""
+    session.sql(f"CREATE DATABASE made LOCATION '{tmp_path / 'made'}'")
+    try:
+        durable = shuffle_of(session, root)
+        df = facts.groupBy("k").agg(F.sum("v").alias("s"))
+        with durable.transparent():
+            df.writeTo("made.sums").using("parquet").create()
+        assert durable.report().total()["producers_run"] == 2
+        assert sorted(session.table("made.sums").collect()) == sorted(df.collect())
+    finally:
+        session.sql("DROP DATABASE made CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("INSERT INTO t SELECT 1", "InsertIntoStatement"),
+        ("WITH x AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM x", "InsertIntoStatement"),
+        ("FROM (SELECT 1 AS a) INSERT INTO t SELECT a INSERT INTO u SELECT a", "InsertInto"),
+        ("CREATE TABLE t USING parquet AS SELECT 1 AS a", "CreateTableAsSelect"),
+        ("DELETE FROM t WHERE a = 1", "DeleteFromTable"),
+        ("EXECUTE IMMEDIATE 'INSERT INTO t SELECT 1'", "ExecuteImmediate"),
+    ],
+)
+def test_eager_statements_are_refused(
+    session: SparkSession, root: str, statement: str, named: str
+) -> None:
+    """SQL that runs a query at once is named and not run, also below WITH and FROM."""
+    with shuffle_of(session, root).transparent(), pytest.raises(InvalidInputError, match=named):
+        session.sql(statement)

@@ -37,7 +37,7 @@ class ClassicEngine:
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
         configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
-        self.task_tries = task_tries(spark.sparkContext.master, configured)
+        self.task_tries = task_tries(str(spark.sparkContext.master), configured)
 
     def cores(self) -> int:
         return self._spark.sparkContext.defaultParallelism

@@ -166,7 +166,9 @@ class AsyncOperator(Generic[T, R]):
 
     def take_ready(self) -> list[Output | Marker]:
         """Return what may leave now, without waiting; raises as `__anext__`, if nothing may."""
-        found = [as_output(entry) for entry in iter(self._machine.pop, None)]
+        found = []
+        while (entry := self._machine.pop()) is not None:
+            found.append(as_output(entry))
         if not found and self._machine.ended is not None:
             raise self._machine.ended
         self._made_room()

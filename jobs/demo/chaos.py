@@ -49,6 +49,7 @@ class ChaosOptions:
     seed: int = 0
     every_seconds: float = EVERY_SECONDS
     driver_kills: int = DRIVER_KILLS
+    executor_kills: int | None = None
     queries: tuple[str, ...] = tuple(TPCH_QUERIES)
     shuffles: tuple[Shuffle, ...] = ("durable", "spark")
     calm: bool = True
@@ -73,7 +74,13 @@ def run_chaos(options: ChaosOptions, console: Console, clock: Clock | None = Non
         data = generate_all((options.data or default_cache()).resolve(), options.scale)
         console.print(f"TPC-H scale {options.scale:g}, seed {options.seed}, work in {work}")
         answers = Answers(data)
-        plan = ChaosPlan(options.seed, options.queries, options.every_seconds, options.driver_kills)
+        plan = ChaosPlan(
+            options.seed,
+            options.queries,
+            options.every_seconds,
+            options.driver_kills,
+            options.executor_kills,
+        )
         outcomes = []
         for shuffle in options.shuffles:
             for kills in (False, True) if options.calm else (True,):

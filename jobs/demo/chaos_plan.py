@@ -2,6 +2,7 @@
 out, so that tests can prove each check can fail.
 """
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,17 +23,19 @@ class ChaosPlan:
         queries: in the order in which they run.
         every_seconds: between two kills of an executor, on average; each gap is within 30% of it.
         driver_kills: so many queries lose their driver once.
+        executor_kills: at most so many; None is no limit.
     """
 
     seed: int
     queries: tuple[str, ...]
     every_seconds: float
     driver_kills: int = DRIVER_KILLS
+    executor_kills: int | None = None
 
     def gaps(self) -> Iterator[float]:
-        """Seconds of running queries between kills of an executor, without end."""
+        """Seconds of running queries before each kill of an executor."""
         draw = random.Random(self.seed)
-        while True:
+        for _ in itertools.count() if self.executor_kills is None else range(self.executor_kills):
             yield self.every_seconds * draw.uniform(1 - _GAP_SPREAD, 1 + _GAP_SPREAD)
 
     def driver_dies_at(self) -> dict[str, int]:

@@ -36,6 +36,7 @@ def test_one_seed_is_one_schedule() -> None:
     other = replace(PLAN, seed=6)
     assert list(islice(other.gaps(), 20)) != list(islice(PLAN.gaps(), 20))
     assert all(4.2 <= gap <= 7.8 for gap in islice(PLAN.gaps(), 100))
+    assert list(replace(PLAN, executor_kills=2).gaps()) == list(islice(PLAN.gaps(), 2))
     assert len(PLAN.driver_dies_at()) == 3
     assert set(PLAN.driver_dies_at()) <= set(PLAN.queries)
 

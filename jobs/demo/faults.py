@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.clock import Clock
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _DRIVER_JVM = "org.apache.spark.deploy.SparkSubmit"
 _POLL_SECONDS = 0.02
-_GONE_BOUND_SECONDS = 30.0
+_GONE_BOUND_SECONDS = 60.0
 
 
 def session_processes(session: int) -> dict[int, str]:

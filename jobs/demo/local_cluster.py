@@ -92,7 +92,7 @@ def start_cluster(
     return session
 
 
-def await_executors(spark: SparkSession, clock: Clock, bound_seconds: float = 60.0) -> None:
+def await_executors(spark: SparkSession, clock: Clock, bound_seconds: float = 150.0) -> None:
     """Wait until all executors have registered, the one in place of a killed one too.
 
     Raises:

@@ -1,6 +1,7 @@
 """Maps and reduces a stage of a given size in one process, and prints how much memory that took.
 
-usage: stage_memory_process.py FOLDER BATCHES REDUCER; prints MiB above what an idle worker has.
+usage: stage_memory_process.py FOLDER BATCHES REDUCER WRITER_MIB; prints MiB above what an idle
+worker has, after the map and after the reduce.
 """
 
 import sys
@@ -22,16 +23,9 @@ from durable_shuffle.shuffle.row_order import SortKey
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.testing.small_stage import new_stage, seal
 
-WRITER_MIB = 16
 PARTITIONS = 2
 ROWS = 16_384
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.binary(48))])
-SETTINGS = Settings(
-    writer_memory_bytes=WRITER_MIB << 20,
-    reduce_memory_bytes=WRITER_MIB << 20,
-    frame_bytes=1 << 20,
-    compression="none",
-)
 
 
 def rows(count: int) -> Iterator[pa.RecordBatch]:
@@ -61,7 +55,13 @@ def peak_mib() -> float:
     return int(line.split()[1]) / 1024
 
 
-def main(folder: str, batches: int, kind: str) -> None:
+def main(folder: str, batches: int, kind: str, writer_mib: int) -> None:
+    settings = Settings(
+        writer_memory_bytes=writer_mib << 20,
+        reduce_memory_bytes=writer_mib << 20,
+        frame_bytes=1 << 20,
+        compression="none",
+    )
     reducers: dict[str, Any] = {
         "generator": counted,
         "sorted": counted,
@@ -78,7 +78,7 @@ def main(folder: str, batches: int, kind: str) -> None:
         keys=("k",),
         partitions=PARTITIONS,
         combine=None,
-        combine_bytes=WRITER_MIB << 20,
+        combine_bytes=writer_mib << 20,
     )
     run_producer(
         stage,
@@ -86,7 +86,7 @@ def main(folder: str, batches: int, kind: str) -> None:
         side.id_batches(stage, rows(batches)),
         attempt=ids.new_id(),
         producers=1,
-        settings=SETTINGS,
+        settings=settings,
     )
     mapped = peak_mib()
     reduce = ReduceSide(
@@ -98,7 +98,7 @@ def main(folder: str, batches: int, kind: str) -> None:
         sort_by=(SortKey("v"),) if kind == "sorted" else (),
         schema=pa.schema([("n", pa.int64())]),
         tasks=tuple(range(k, k + 1) for k in range(PARTITIONS)),
-        settings=SETTINGS,
+        settings=settings,
         code="",
         identity="",
     )
@@ -110,4 +110,4 @@ def main(folder: str, batches: int, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -62,7 +62,7 @@ def assert_reads_as(stage: StageHandle, salt: int, ids: SeededIds) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+    "rounds", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_racing_attempts_one_counts_and_the_loser_returns_it(
     tmp_path: Path, ids: SeededIds, spawn: Callable[[int], list[Any]], rounds: int

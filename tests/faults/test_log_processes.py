@@ -151,7 +151,7 @@ def test_producer_killed_at_a_record_is_continued(
 
 
 @pytest.mark.parametrize(
-    "rounds", [3, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+    "rounds", [3, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_producers_that_race_leave_one_history(
     tmp_path: Path, ids: SeededIds, spawn: Callable[[int], list[Worker]], rounds: int

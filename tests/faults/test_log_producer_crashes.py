@@ -191,7 +191,7 @@ def kill_schedule(random_: random.Random) -> list[Rule]:
 @pytest.mark.requirement("R-F135-15")
 @pytest.mark.requirement("R-F46-11")
 @pytest.mark.parametrize(
-    "schedules", [60, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+    "schedules", [60, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_random_kills_leave_every_record_once(ids: SeededIds, seed: int, schedules: int) -> None:
     """Attempt after attempt dies or is suspended; a follower that reads along misses nothing."""

@@ -1,7 +1,7 @@
 """Consuming stored stages in one Spark session: results, repeats, twins, refusals."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,7 +31,7 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROWS = 2000
 DOUBLED = [(v, 2 * v) for v in range(ROWS)]
@@ -52,7 +52,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._folder = folder
+        self.folder = folder
 
     def doubling(self, meet: int = 0) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """A function that doubles `v`.
@@ -60,7 +60,7 @@ class Ledger:
         Args:
             meet: attempts that wait for each other in their second call; 0 for none.
         """
-        folder, count = str(self._folder), {"calls": 0}
+        folder, count = str(self.folder), {"calls": 0}
 
         def process(batch: pa.RecordBatch) -> pa.RecordBatch:
             import time
@@ -86,7 +86,7 @@ class Ledger:
         """The calls of each attempt."""
         return [
             [json.loads(line) for line in path.read_text().splitlines()]
-            for path in sorted(self._folder.iterdir(), key=lambda p: int(p.name))
+            for path in sorted(self.folder.iterdir(), key=lambda p: int(p.name))
         ]
 
 
@@ -177,12 +177,32 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
         patience_seconds=120,
         code=running_code(),
     )
+    consume, folder = consume_function(spec, (0, 0)), str(ledger.folder)
+
+    def one_after_the_other(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Task 1 begins once task 0 is in its second call: it has acknowledged its first."""
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        deadline = time.monotonic() + 300
+        while context.partitionId() == 1 and not any(
+            path.read_text().count("\n") == 2 for path in Path(folder).iterdir()
+        ):
+            assert time.monotonic() < deadline, "the first one never came to its second call"
+            time.sleep(0.02)
+        yield from consume(batches)
+
     # two tasks that both are the one of subpartition 0, as a speculative copy would be
-    rows = engine.run_numbered(consume_function(spec, (0, 0)), 2, RESULT_SCHEMA, "twins")
+    rows = engine.run_numbered(one_after_the_other, 2, RESULT_SCHEMA, "twins")
     assert [consume_result(row).subpartition for row in rows] == [0, 0]
-    first, second = ledger.calls()
-    # one may be fenced at its first acknowledgement already: then it called once, of several times
-    assert min(len(first), len(second)) >= 1, "both were in their middle"
+    fenced, winner = sorted(ledger.calls(), key=len)
+    assert len(fenced) == 2, "fenced at its second acknowledgement"
+    assert fenced[1] == winner[0], "the other one began behind the first"
+    assert [v for call in winner for v in call] == sorted(set(range(ROWS)) - set(fenced[0]))
     assert read_resume_set(spec.log(0)).epoch == 2, "both opened a view"
     out = shuffle.consume(stored, consumer="twins", process=spec.process, schema=SCHEMA)
     assert rows_of(out) == DOUBLED

@@ -16,7 +16,7 @@ import pytest
 
 from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROWS, EVERY = 3000, 100
 DOUBLED = [[v, 2 * v] for v in range(ROWS)]

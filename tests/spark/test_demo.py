@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_demo_survives_its_kills_and_says_so(tmp_path: Path) -> None:

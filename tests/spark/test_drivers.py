@@ -27,7 +27,7 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 EXPECTED = sorted((i % 7, i) for i in range(40))
 

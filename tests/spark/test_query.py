@@ -63,7 +63,7 @@ def test_tpch_sample(tpch: SparkSession, root: str, answers: Answers, query: str
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("threshold", ["-1", "10485760"])
 @pytest.mark.parametrize("query", sorted(TPCH_QUERIES))
 def test_tpch_all(

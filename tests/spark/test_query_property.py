@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ALWAYS, SOAK = 6, 150
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import IncompatibleError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 Rows = list[tuple[Any, ...]]
 

@@ -19,7 +19,7 @@ from durable_shuffle.shuffle.registry import register_consumers
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 PARTITIONS = 2
 

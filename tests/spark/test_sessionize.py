@@ -18,7 +18,7 @@ from durable_shuffle.jobs.demo.faults import end_session
 from durable_shuffle.jobs.sessionize import clickstream
 from durable_shuffle.shuffle.clock import SystemClock
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SOURCE = Path(__file__).parents[2] / "src"
 EVENTS, USERS, PARTITIONS = 400_000, 3_000, 3

@@ -1,6 +1,6 @@
 """The naive variants that `mutations.py` puts in place. N-numbers are those of the seed list."""
 
-from mutations import CRASHES, VIEWS, Mutation
+from mutations import CRASHES, VIEWS, Mutation, Spared
 
 BUFFERS = "tests/unit/serialization/test_buffers.py"
 QUEUE = "tests/unit/shuffle/test_buffer_queue.py"
@@ -9,6 +9,22 @@ OPEN = f"{VIEWS}test_open_and_fence.py"
 ACK = f"{VIEWS}test_acknowledge.py {VIEWS}test_outcomes.py {VIEWS}test_effects.py"
 READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
+FOLLOW = f"{VIEWS}test_following_view.py"
+ASYNC = "tests/unit/recovery/test_async_machine.py"
+
+SPARED = (
+    Spared(
+        "N11",
+        "a message that was sent for another phase is dropped",
+        "no task takes messages yet: phases and whoever sends for them come with the coordinator "
+        "of long-running stages",
+    ),
+    Spared(
+        "N12",
+        "a barrier that cannot be aborted",
+        "no task waits for others yet: the start barrier comes with the same coordinator",
+    ),
+)
 
 MUTATIONS = (
     Mutation(
@@ -60,6 +76,14 @@ MUTATIONS = (
         "tests/storage/test_local_storage.py tests/storage/test_create_race.py",
     ),
     Mutation(
+        "N6",
+        "a storage that no other process sees is taken for one that all share",
+        "shuffle/exclusive_create.py",
+        "    driver = DRIVERS.get(protocol)",
+        '    driver = DRIVERS.get("s3" if protocol == "memory" else protocol)',
+        "tests/storage/test_open_storage.py",
+    ),
+    Mutation(
         "N7",
         "a carried record ends where a buffer is not full of it",
         "serialization/buffers.py",
@@ -101,12 +125,60 @@ MUTATIONS = (
         OPEN,
     ),
     Mutation(
+        "N10",
+        "what a listing shows below the consumer's name is what it published",
+        "shuffle/view.py",
+        "        return self._task.held.state.outputs\n",
+        "        known = {one.key: one for one in self._task.held.state.outputs}\n"
+        "        listed = self._task.storage.list(self._task.path.outputs_prefix)\n"
+        "        return tuple(known.get(i.key, OutputRef(i.key, i.size_bytes, 0, b''))"
+        " for i in listed)\n",
+        f"{ACK} -k outputs_count",
+    ),
+    Mutation(
+        "N10",
+        "a listing says where a log ends",
+        "shuffle/slot_log.py",
+        "        if self.read(hint) is None:\n",
+        "        listed = [i.key for i in self.storage.list(self.prefix)]\n"
+        "        return 1 + max((int(key[-10:]) for key in listed), default=-1)\n"
+        "        if self.read(hint) is None:\n",
+        "tests/unit/shuffle/test_slot_log.py",
+    ),
+    Mutation(
         "N13",
         "a view goes on where a view of this process stopped, whatever the log says",
         "shuffle/open_view.py",
         '    usable = resume == "approximate" and left.way',
         "    same = True\n    usable = left.way",
         f"{OPEN} {READ} {APPROXIMATE}",
+    ),
+    Mutation(
+        "N14",
+        "a flag says that a call is under way, whichever it is",
+        "recovery/async_machine.py",
+        '        """Call number `attempt` returned."""\n'
+        "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
+        '        """Call number `attempt` returned."""\n'
+        "        if element.phase is not Phase.CALLING:",
+        ASYNC,
+    ),
+    Mutation(
+        "N14",
+        "a timer that was cancelled is trusted not to fire: only the attempt's number is looked at",
+        "recovery/async_machine.py",
+        '        """Call number `attempt` raised."""\n'
+        "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
+        '        """Call number `attempt` raised."""\n        if element.attempt != attempt:',
+        ASYNC,
+    ),
+    Mutation(
+        "N14",
+        "a backoff remembers the calls before: a new one begins with their delay",
+        "shuffle/retrying_storage.py",
+        "        start, attempt, unknown = self._begin(), 1, False",
+        "        start, attempt, unknown = self._begin(), 1 + self._counts.retries, False",
+        "tests/unit/shuffle/test_retrying_storage.py",
     ),
     Mutation(
         "N15",
@@ -123,6 +195,44 @@ MUTATIONS = (
         "        found: T | None = None\n",
         "        found: T | None = value\n",
         "tests/unit/recovery/test_contiguous.py",
+    ),
+    Mutation(
+        "N17",
+        "a clock that was set back gives an element more time",
+        "recovery/retry_budget.py",
+        "        elapsed = max(0.0, wall_now - saved.first_wall_seconds)",
+        "        elapsed = wall_now - saved.first_wall_seconds",
+        "tests/unit/recovery/test_retry_budget.py",
+    ),
+    Mutation(
+        "N18",
+        "the end of a producer counts as the checkpoint with the highest number",
+        "shuffle/view.py",
+        "                if isinstance(found.marker, Checkpoint):\n"
+        "                    if found.marker.id <= self._task.held.state.marker_floor:\n"
+        "                        continue\n"
+        "                    self._passed = max(self._passed, found.marker.id)\n",
+        "                number = getattr(found.marker, 'id', 2**63 - 1)\n"
+        "                if number <= self._task.held.state.marker_floor:\n"
+        "                    continue\n"
+        "                self._passed = max(self._passed, number)\n",
+        FOLLOW,
+    ),
+    Mutation(
+        "N19",
+        "Spark is believed to retry a task of a local session",
+        "jobs/preflight.py",
+        "    if local is None:\n",
+        "    if local is None or not local['tries']:\n",
+        "tests/unit/jobs/test_task_tries.py",
+    ),
+    Mutation(
+        "N19",
+        "faults are tested on a session that retries nothing",
+        "tests/spark/test_consume_faults.py",
+        '("local[2,3]", folder / "root", folder)',
+        '("local[2]", folder / "root", folder)',
+        "tests/spark/test_consume_faults.py -k retried_from",
     ),
     Mutation(
         "N20",
@@ -282,6 +392,39 @@ MUTATIONS = (
         "yield clip(extent, positions[producer]) if at > extent.first_ordinal else extent",
         "yield extent if at >= 0 else clip(extent, positions[producer])",
         READ,
+    ),
+    Mutation(
+        "seek",
+        "what was reserved says nothing of where it stands",
+        "shuffle/consumer_task.py",
+        "producer: begin.at(goal)}",
+        "producer: ProducerPosition(goal)}",
+        f"{VIEWS}test_seek.py -k approximate",
+    ),
+    Mutation(
+        "seek",
+        "what was passed in raw buffers says nothing of where it stands",
+        "shuffle/delivered.py",
+        "            self.producers[producer] = begin.at(buffer.end_ordinal)\n",
+        "            begin = ProducerPosition(0, begin.segment, begin.slot)\n"
+        "            self.producers[producer] = begin.at(buffer.end_ordinal)\n",
+        f"{VIEWS}test_seek.py -k raw",
+    ),
+    Mutation(
+        "holes",
+        "whatever stands behind one's own record is a successor's",
+        "shuffle/slot_log.py",
+        "    if found <= mine:",
+        "    if found < 0:",
+        f"{VIEWS}test_holes.py",
+    ),
+    Mutation(
+        "retention",
+        "a Spark consumer holds nothing back",
+        "jobs/consume.py",
+        "            [request.consumer],\n            ids",
+        "            [f'not {request.consumer}'.replace(' ', '-')],\n            ids",
+        "tests/spark/test_retention.py -k consume_holds",
     ),
     Mutation(
         "budget",

@@ -254,7 +254,9 @@ class ConsumerMachine(RuleBasedStateMachine):
 
 
 def _numbers(data: bytes) -> list[int]:
-    """Return the rows of an output of one frame, by the format page."""
+    """Return the rows of an output of at most one frame, by the format page."""
+    if not data:  # no rows, no frame
+        return []
     length = int.from_bytes(data[12:16], "little")
     message = pa.ipc.read_message(pa.py_buffer(data[24 : 24 + length]))
     found: list[int] = pa.ipc.read_record_batch(message, OUTPUT)[0].to_pylist()

@@ -5,6 +5,7 @@ Consumers are written record by record into their logs; what is left is seen by 
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -96,7 +97,7 @@ def test_consume_holds_its_stage_back(session: SparkSession, root: str) -> None:
     (info,) = shuffle.stages()
     path = StagePath("tests", info.name, info.fingerprint, info.incarnation)
     stage = open_stage(LocalStorage(root), path)
-    declare = {"ids": RandomIds(), "generation": shuffle.generation}
+    declare: dict[str, Any] = {"ids": RandomIds(), "generation": shuffle.generation}
     with pytest.raises(InvalidInputError, match="missing=loader"):
         register_consumers(stage, ["reader"], **declare)
     register_consumers(stage, ["reader", "loader"], **declare)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_an_approximate_view_seeks_to_what_was_reserved(
     """It reads two frames at most, in pieces, to its first record: the one behind the dropped."""
     made = sealed_stage(memory, ids, producers=1, partitions=1, rows=2000, chars=300)
     everything = made.of(0)
-    how = {"consumer": "c", "resume": "approximate", "settings": SETTINGS, "ids": ids}
+    how: dict[str, Any] = {"consumer": "c", "resume": "approximate"}
+    how |= {"settings": SETTINGS, "ids": ids}
     view = open_view(made.stage, 0, **how)
     count = len(everything) * percent // 100
     numbers(view, count)
@@ -59,7 +61,7 @@ def test_raw_buffers_are_gone_on_with_where_they_were_acknowledged(
     start, whatever was acknowledged."""
     made = sealed_stage(memory, ids, producers=1, partitions=1, rows=rows, chars=300)
     settings = Settings(view_memory_bytes=32768, view_buffer_bytes=16384, view_prefetch=False)
-    how = {"consumer": "c", "settings": settings, "ids": ids}
+    how: dict[str, Any] = {"consumer": "c", "settings": settings, "ids": ids}
     measured = Measured(memory)
     views, got = 0, 0
     while True:

@@ -141,7 +141,12 @@ class AsyncStep:
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while True:
+            try:
+                loop.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt):
+                continue  # raised by fn: it is its caller's to see, who waits for this loop
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +19,49 @@ from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 from durable_shuffle.shuffle.settings import Settings
 
 pytestmark = pytest.mark.spark
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("tries", pa.int64())])
-SQL_SCHEMA = "k long, v long, tries long"
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+SQL_SCHEMA = "k long, v long"
 POLICY = RetryPolicy(Backoff.fixed(2, 0.001), on_exception=raised(ConnectionError))
 ROWS = 900
 
 
-def service(folder: Path, deadly: int) -> Any:
+def service(folder: Path, deadly: int, *, root: str = "", commits: int = 0) -> Any:
     """A call that refuses every third row twice, and SIGKILLs its worker at one row, once.
 
-    Each call leaves a line in a file per process: the row and the loop that it ran on.
+    It dies after so many producers have committed below `root`, seen by the names of files. Each
+    call leaves a line in a file per row: the process and the loop that it ran in.
     """
     folder.mkdir()
-    where = str(folder)
-    tries: dict[int, int] = {}
+    where, slots = str(folder), f"*/*/producers/p*/{0:010d}"
 
     async def look_up(row: dict[str, Any]) -> dict[str, Any]:
         v = row["v"]
-        with Path(where, str(os.getpid())).open("a") as file:
-            file.write(f"{v} {id(asyncio.get_running_loop())}\n")
+        with Path(where, str(v)).open("a") as file:
+            file.write(f"{os.getpid()}-{id(asyncio.get_running_loop())}\n")
         await asyncio.sleep(0.0001)
         if v == deadly and not Path(where, "died").exists():
+            while len(list(Path(root).glob(slots))) < commits:  # bounded by the test's time limit
+                await asyncio.sleep(0.01)
             Path(where, "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        tries[v] = tries.get(v, 0) + 1
-        if v % 3 == 0 and tries[v] < 3:
+        if v % 3 == 0 and len(Path(where, str(v)).read_text().splitlines()) < 3:
             raise ConnectionError(f"busy: {v}")
-        return {"k": row["k"], "v": v, "tries": tries[v]}
+        return {"k": row["k"], "v": v}
 
     return look_up
 
 
-def called(folder: Path) -> Counter[int]:
-    """How often each row was called, over all workers."""
-    lines = [line for f in folder.glob("[0-9]*") for line in f.read_text().splitlines()]
-    return Counter(int(line.split()[0]) for line in lines)
+def called(folder: Path) -> dict[int, list[str]]:
+    """For each row, where its calls ran."""
+    return {int(f.name): f.read_text().splitlines() for f in folder.glob("[0-9]*")}
 
 
-def expected() -> list[tuple[int, int, int]]:
-    return sorted((v % 5, v, 3 if v % 3 == 0 else 1) for v in range(ROWS))
+def calls_of(v: int) -> int:
+    """How often a row is called if nothing dies."""
+    return 3 if v % 3 == 0 else 1
+
+
+EXPECTED = sorted((v % 5, v) for v in range(ROWS))
 
 
 @pytest.mark.requirement("R-F232-6")
@@ -68,9 +71,8 @@ def test_map_of_a_stage_calls_a_service(
 ) -> None:
     """Rows are refused and tried again; a worker dies; then only its producer runs again."""
     calls = tmp_path / "calls"
-    run = async_map(
-        service(calls, deadly=700), SCHEMA, capacity=50, batch_rows=64, mode=mode, retry=POLICY
-    )
+    look_up = service(calls, deadly=700, root=root, commits=2)
+    run = async_map(look_up, SCHEMA, capacity=50, batch_rows=64, mode=mode, retry=POLICY)
     df = session.range(0, ROWS, 1, 3).selectExpr("id % 5 as k", "id as v")
     shuffle = DurableShuffle(session, root, job="tests")
 
@@ -79,18 +81,21 @@ def test_map_of_a_stage_calls_a_service(
 
     with pytest.raises((PySparkException, Py4JJavaError)):
         staged()
+    before = called(calls)
     found = staged()
-    assert sorted(map(tuple, found.collect())) == expected()
+    assert sorted(map(tuple, found.collect())) == EXPECTED
     assert (calls / "died").exists()
     (stage,) = shuffle.report().stages
-    assert stage.producers_rerun == 0
-    seen = called(calls)
-    assert seen[700] == 2
-    whole = [v for v in range(300) if seen[v] != (3 if v % 3 == 0 else 1)]
-    assert whole == [] or stage.producers_run > 1, "a committed producer's rows were called again"
-    in_partitions = found.mapInArrow(lambda batches: batches, SQL_SCHEMA).rdd.glom().collect()
+    assert (stage.producers_run, stage.producers_rerun) == (1, 0)
+    after = called(calls)
+    for v in range(600):
+        assert after[v] == before[v]
+        assert len(after[v]) == calls_of(v)
+    for first in range(0, ROWS, 300):  # one loop per task
+        loops = {place for v in range(first, first + 300) for place in after[v]}
+        assert len(loops) == (2 if first == 600 else 1)
     if mode == "ordered":  # a producer's rows stay in order within a partition
-        for rows in in_partitions:
+        for rows in found.rdd.glom().collect():
             for first in range(0, ROWS, 300):
                 ours = [row.v for row in rows if first <= row.v < first + 300]
                 assert ours == sorted(ours)
@@ -98,8 +103,7 @@ def test_map_of_a_stage_calls_a_service(
     same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
     assert [s.decision for s in again.report().stages] == ["reuse"]
     assert same.count() == ROWS
-    loops = [{line.split()[1] for line in f.read_text().splitlines()} for f in calls.glob("[0-9]*")]
-    assert all(1 <= len(found) <= 6 for found in loops)
+    assert called(calls) == after
 
 
 @pytest.mark.requirement("R-F232-12")
@@ -122,11 +126,12 @@ def test_reducer_with_calls_resumes_inside_its_partition(
     found = shuffle.stage(df, keys="k", partitions=1, reduce=step, schema=SQL_SCHEMA)
     with pytest.raises((PySparkException, Py4JJavaError)):
         found.collect()
-    rows = [tuple(row) for row in found.collect()]
-    assert sorted((k, v) for k, v, _ in rows) == sorted((v % 5, v) for v in range(ROWS))
+    assert (calls / "died").exists()
+    assert sorted(map(tuple, found.collect())) == EXPECTED
     seen = called(calls)
-    again = [v for v in range(600) if seen[v] > (3 if v % 3 == 0 else 1)]
+    again = [v for v in range(600) if len(seen[v]) > calls_of(v)]
     assert len(again) < 200, "what was acknowledged was called again"
+    assert found.count() == ROWS
     assert called(calls) == seen
     (stage,) = shuffle.report().stages
     assert (stage.producers_run, stage.producers_rerun) == (9, 0)
@@ -139,4 +144,4 @@ def test_consumer_with_calls(session: SparkSession, root: str, tmp_path: Path) -
     df = session.range(0, ROWS, 1, 2).selectExpr("id % 5 as k", "id as v")
     stored = shuffle.repartition(df, 2, "k")
     found = shuffle.consume(stored, consumer="calls", process=step, schema=SQL_SCHEMA)
-    assert sorted(map(tuple, found.collect())) == expected()
+    assert sorted(map(tuple, found.collect())) == EXPECTED

@@ -113,12 +113,14 @@ def test_close_stops_what_is_under_way_and_leaves_no_thread() -> None:
     assert "durable-shuffle-async-loop" not in names
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_what_fn_raised_reaches_the_caller(full: bool) -> None:
+@pytest.mark.parametrize(
+    ("full", "kind"), [(False, ConnectionError), (True, ConnectionError), (True, SystemExit)]
+)
+def test_what_fn_raised_reaches_the_caller(full: bool, kind: type[BaseException]) -> None:
     """Not AbortedError, which is what the operator says of itself afterwards."""
 
     async def refuse(row: dict[str, Any]) -> None:
-        raise ConnectionError(f"busy: {row['n']}")
+        raise kind(f"busy: {row['n']}")
 
     step = AsyncStep(refuse, OUT, capacity=1 if full else 100)
 
@@ -127,9 +129,9 @@ def test_what_fn_raised_reaches_the_caller(full: bool) -> None:
         step.process(batch(4, 5))
         step.finish()
 
-    with pytest.raises(ConnectionError, match="busy: 1"):
+    with pytest.raises(kind, match="busy: 1"):
         run()
-    with pytest.raises(ConnectionError, match="busy: 1"):
+    with pytest.raises(kind, match="busy: 1"):
         step.process(batch(6))
     step.close()
 

@@ -4,8 +4,7 @@
 # Safe to repeat. What a version lacks is said by jobs/plan_cut/probe.py.
 set -eu
 cd "$(dirname "$0")/.."
-tests="tests/spark/test_query.py tests/spark/test_query_plans.py tests/spark/test_query_property.py
-    tests/unit/jobs/test_plan_cuts.py"
+tests="tests/spark/test_query.py tests/spark/test_query_plans.py tests/spark/test_query_property.py"
 failed=""
 for version in "$@"; do
     folder=".venv-pyspark-$version"

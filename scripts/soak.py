@@ -23,10 +23,11 @@ SEED_LINE = re.compile(r"seed[:=]\s*(\d+)", re.IGNORECASE)
 
 
 def families() -> list[str]:
-    """Return the node ids of all soak tests."""
+    """Return the node ids of all soak tests; cases that share a Spark session are one family."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "soak"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    return [line for line in out.splitlines() if "::" in line]
+    nodes = [line for line in out.splitlines() if "::" in line]
+    return list(dict.fromkeys(n.split("[")[0] if n.startswith("tests/spark/") else n for n in nodes))
 
 
 def commit() -> str:

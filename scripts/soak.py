@@ -27,7 +27,9 @@ def families() -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "soak"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     nodes = [line for line in out.splitlines() if "::" in line]
-    return list(dict.fromkeys(n.split("[")[0] if n.startswith("tests/spark/") else n for n in nodes))
+    return list(
+        dict.fromkeys(n.split("[")[0] if n.startswith("tests/spark/") else n for n in nodes)
+    )
 
 
 def commit() -> str:

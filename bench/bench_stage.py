@@ -35,8 +35,8 @@ PARTITIONS = 32
 FIVE = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate")
 HEAD = ("case", "Spark s", "stored s", "stored / Spark", "bar", "rounds")
 MEMORY_HEAD = ("reducer", "MiB with 128 MiB of data", "with 1,280 MiB", "growth", "bars")
-BOUND_MIB = 112
-"""Three times `writer_memory_bytes` of 16 MiB, and 64 MiB."""
+WRITER_MIB = 16
+BOUND_MIB = 3 * WRITER_MIB + 64
 MEMORY_PROCESS = Path(__file__).parents[1] / "tests" / "faults" / "stage_memory_process.py"
 
 Batches = Iterator[pa.RecordBatch]
@@ -245,7 +245,14 @@ def test_memory(benchmark: Any, rounds: int, tmp_path: Path, kind: str) -> None:
     def peak(size: int, turn: int) -> float:
         folder = tmp_path / f"{size}-{turn}"
         folder.mkdir()
-        command = [sys.executable, str(MEMORY_PROCESS), str(folder), str(size), kind]
+        command = [
+            sys.executable,
+            str(MEMORY_PROCESS),
+            str(folder),
+            str(size),
+            kind,
+            str(WRITER_MIB),
+        ]
         environment = {**os.environ, "TMPDIR": str(folder)}
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         shutil.rmtree(folder)

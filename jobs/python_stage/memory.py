@@ -6,7 +6,7 @@ import sys
 import pyarrow as pa
 
 _M_MMAP_THRESHOLD = -3
-_MMAP_BYTES = 4 << 20
+_MMAP_BYTES = 1 << 20
 
 
 def use_frugal_memory() -> None:
@@ -17,8 +17,7 @@ def use_frugal_memory() -> None:
 
     glibc by itself stops to give them back: each freed piece raises the size from which it asks the
     system, up to 32 MiB, and what it then keeps is cut up by small objects in between. Of a sort
-    that held 36 MiB in Arrow 100 were resident. So that size is fixed here: 122 MiB became 103 with
-    4 MiB at the same CPU time, and 94 with 1 MiB at a fifth more.
+    that held 36 MiB in Arrow 100 were resident. So that size is fixed here.
 
     Both are settings of the process, which a later task of the same worker finds; they change no
     result.

@@ -31,7 +31,7 @@ _EAGER = frozenset(
         *("InsertIntoStatement", "InsertIntoDir", "CreateTableAsSelect", "ReplaceTableAsSelect"),
         *("CacheTable", "CacheTableAsSelect", "MergeIntoTable", "UpdateTable", "DeleteFromTable"),
         *("OverwriteByExpression", "AppendData", "OverwritePartitionsDynamic"),
-        *("ExecuteImmediateQuery", "CompoundBody"),
+        *("ExecuteImmediateQuery", "UnresolvedExecuteImmediate", "CompoundBody"),
     }
 )
 """Statements that run a query while `sql()` is called."""

@@ -6,6 +6,7 @@ Pure; `job_machine` holds the rules.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import Report
@@ -78,6 +79,7 @@ class Failure:
 class TaskReport:
     """One message about one attempt at a task."""
 
+    KIND: ClassVar[str] = "REPORT"
     task: str
     epoch: int
     report: Report
@@ -116,6 +118,7 @@ class Launch:
 class Go:
     """Let an attempt pass the barrier."""
 
+    KIND: ClassVar[str] = "GO"
     task: str
     epoch: int
 
@@ -124,6 +127,7 @@ class Go:
 class Abort:
     """Call the start of an attempt off."""
 
+    KIND: ClassVar[str] = "ABORT"
     task: str
     epoch: int
     cause: str
@@ -133,6 +137,7 @@ class Abort:
 class Stop:
     """Have an attempt end in this way."""
 
+    KIND: ClassVar[str] = "STOP"
     task: str
     epoch: int
     mode: StopMode

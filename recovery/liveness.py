@@ -39,6 +39,10 @@ class Liveness:
             self._heard[attempt] = now
         return True
 
+    def forget(self, attempt: AttemptKey) -> None:
+        """Watch an attempt no longer: it was killed."""
+        self._heard.pop(attempt, None)
+
     def silent(self, now: float) -> Iterator[AttemptKey]:
         """Yield the attempts that are lost; each one is yielded once and has ended by that."""
         for attempt, heard in list(self._heard.items()):

@@ -119,10 +119,10 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
             f"the OPEN of view {before.owner!r} epoch {before.epoch}; run verify"
         )
     _check_ending(before, record, name)
-    if isinstance(record, Committed) and before.ending is not None:
+    if isinstance(record, Committed):
+        assert before.ending is not None
         ending = replace(before.ending, committed=True)
         return replace(before, next_slot=slot, pending=(), ending=ending)
-    assert not isinstance(record, Committed)
     if isinstance(record, Reserve | Released):
         inputs = _reached(before.inputs, record, name)
         return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))

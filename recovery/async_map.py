@@ -23,6 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -239,9 +240,9 @@ def checked_maker(
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(f"schema must be a pyarrow schema, found={schema!r}")
 
-    def make(**more: Any) -> AsyncOperator[Row, Any]:
-        return AsyncOperator(cast("Any", fn), capacity, **options, **more)
-
+    make: Callable[..., AsyncOperator[Row, Any]] = partial(
+        AsyncOperator, cast("Any", fn), capacity, **options
+    )
     try:
         make()
     except TypeError as error:

@@ -65,6 +65,10 @@ class AsyncStep:
         """Take rows in; return what is done by now."""
         return self._batches(self._run(self._give(batch.to_pylist())))
 
+    def poll(self) -> list[pa.RecordBatch]:
+        """Return what is done by now, without new rows."""
+        return self._batches(self._run(self._give([])))
+
     def finish(self) -> list[pa.RecordBatch]:
         """Wait for what is inside, retries included, and return it."""
         return self._batches(self._run(self._rest()))

@@ -20,11 +20,13 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.consumer_records import (
     CONSUMER_RECORDS,
     Ack,
+    Committed,
     ConsumerRecord,
     Finished,
     InputCursor,
     Open,
     OutputRef,
+    Prepared,
     Released,
     Reserve,
     ResumeMode,
@@ -45,7 +47,9 @@ _OPEN_TRIES = 100
 def decode(log: SlotLog, slot: int, data: bytes) -> ConsumerRecord:
     """Decode one record of a consumer log."""
     record = CONSUMER_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, Open | Ack | Reserve | Released | Finished | Closed):
+    if not isinstance(
+        record, Open | Ack | Reserve | Released | Prepared | Committed | Finished | Closed
+    ):
         raise CorruptDataError(f"not a record of a consumer: key={log.key(slot)!r}")
     return record
 
@@ -272,6 +276,7 @@ def hold(
             pending=found.pending,
             dropped=said.dropped,
             dropped_exact=said.dropped_exact,
+            ending=found.ending,
         )
         slot = found.next_slot
         answer = log.append(slot, CONSUMER_RECORDS.encode(record))

@@ -55,9 +55,22 @@ class PendingEffect:
     token: str
     """The same at every try; whoever receives it remembers it and ignores repeats."""
     payload: bytes
+    objects: tuple[str, ...] = ()
+    """Keys of the consumer's outputs that the effect needs: they stay while it is pending."""
 
 
 State = bytes | StateRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A consumer that shall read no more: how far its end is."""
+
+    mode: Literal["FINITE", "DRAIN"]
+    commit: int
+    """Number of the commit that PREPARED is, counted by whoever runs the consumer."""
+    committed: bool
+    """Whether COMMITTED stands: everything that PREPARED left pending has happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,8 @@ class Open:
     """Approximate mode: records delivered to earlier views and never acknowledged, in sum."""
     dropped_exact: bool
     """False if `dropped` is an upper bound."""
+    ending: Ending | None = None
+    """None while there is something to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,35 @@ class Finished:
     pending: tuple[PendingEffect, ...]
 
 
-ConsumerRecord = Open | Ack | Reserve | Released | Finished | Closed
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All input is acknowledged for good, the last outputs are parked. A full record.
+
+    Behind it stand OPENs, COMMITTED and FINISHED, nothing else.
+    """
+
+    KIND: ClassVar[str] = "PREPARED"
+    record_id: str
+    epoch: int
+    whole: Whole
+    inputs: tuple[InputCursor, ...]
+    outputs: tuple[OutputRef, ...]
+    state: State
+    marker_floor: int
+    pending: tuple[PendingEffect, ...]
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What was pending behind PREPARED has happened."""
+
+    KIND: ClassVar[str] = "COMMITTED"
+    record_id: str
+    epoch: int
+
+
+ConsumerRecord = Open | Ack | Reserve | Released | Prepared | Committed | Finished | Closed
 CONSUMER_RECORDS: RecordCodec[ConsumerRecord] = RecordCodec(
-    (Open, Ack, Reserve, Released, Finished, Closed)
+    (Open, Ack, Reserve, Released, Prepared, Committed, Finished, Closed)
 )

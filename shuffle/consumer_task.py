@@ -23,10 +23,13 @@ from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.consumer_log import HeldLog
 from durable_shuffle.shuffle.consumer_records import (
     Ack,
+    Committed,
+    Ending,
     Finished,
     InputCursor,
     OutputRef,
     PendingEffect,
+    Prepared,
     Released,
     Reserve,
     State,
@@ -124,6 +127,7 @@ class ConsumerTask:
         state: object = KEEP,
         marker_floor: int = -1,
         effect: bytes | None = None,
+        holds: Sequence[str] = (),
     ) -> None:
         """Commit positions, outputs and state in one record, then perform the effect.
 
@@ -133,8 +137,9 @@ class ConsumerTask:
             state: bytes or None; KEEP leaves it.
             marker_floor: highest checkpoint marker that was passed; never goes down.
             effect: payload for `on_effect`, with the token of this record.
+            holds: keys of own outputs that the effect needs.
         """
-        self.check()
+        self._check_reads()
         previous = self.held.state.state
         moved = {key: self._checked(key, position) for key, position in positions.items()}
         if effect is not None and self.on_effect is None:
@@ -150,11 +155,54 @@ class ConsumerTask:
                 outputs=(*self.held.state.outputs, *outputs) if whole else tuple(outputs),
                 state=self._stored(state),
                 marker_floor=max(marker_floor, self.held.state.marker_floor),
-                pending=self._pending(effect),
+                pending=self._pending(effect, holds),
             )
         )
         self._settled(previous)
         self.perform_effects()
+
+    def prepare(
+        self,
+        positions: Mapping[InputKey, Position],
+        ending: Ending,
+        *,
+        state: object = KEEP,
+        effect: bytes | None = None,
+        holds: Sequence[str] = (),
+    ) -> None:
+        """Acknowledge for the last time: from here on nothing is read. Performs no effect.
+
+        Args as for `ack`. What is pending happens in `perform_effects`; then `commit`, `finish`.
+        """
+        self._check_reads()
+        previous = self.held.state.state
+        moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
+        self.held.write(
+            Prepared(
+                record_id=self.held.state.owner,
+                epoch=self.held.state.epoch,
+                whole=self.held.whole_now(),
+                inputs=self._cursors(moved, full=True),
+                outputs=self.held.state.outputs,
+                state=self._stored(state),
+                marker_floor=self.held.state.marker_floor,
+                pending=self._pending(effect, holds),
+                ending=ending,
+            )
+        )
+        self._settled(previous)
+
+    def commit(self) -> None:
+        """Write down that everything PREPARED left pending has happened; idempotent."""
+        self.check()
+        found = self.held.state
+        if found.ending is None:
+            raise InvalidInputError(f"nothing was prepared: {self.path.log_prefix!r}")
+        if not found.ending.committed:
+            self.perform_effects()
+            self.held.write(Committed(found.owner, found.epoch))
 
     def finish(
         self,
@@ -166,6 +214,8 @@ class ConsumerTask:
     ) -> None:
         """As `ack`, and the consumer has finished: nobody opens it again."""
         self.check()
+        if self.held.state.ending is not None:
+            self.commit()
         previous = self.held.state.state
         moved = {key: self._checked(key, position) for key, position in positions.items()}
         if effect is not None and self.on_effect is None:
@@ -240,6 +290,11 @@ class ConsumerTask:
                 self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
         self._ended = "released"
 
+    def _check_reads(self) -> None:
+        self.check()
+        if self.held.state.ending is not None:
+            raise InvalidInputError(f"the end was prepared: {self.path.log_prefix!r}")
+
     def _checked(self, key: InputKey, position: Position) -> Positions:
         known = self.held.state.inputs.get(key)
         if known is None or (position.stage, position.subpartition) != key:
@@ -274,11 +329,13 @@ class ConsumerTask:
                 found.append(cursor(key, known.stage_slot, new))
         return tuple(found)
 
-    def _pending(self, effect: bytes | None) -> tuple[PendingEffect, ...]:
+    def _pending(
+        self, effect: bytes | None, holds: Sequence[str] = ()
+    ) -> tuple[PendingEffect, ...]:
         left = [e for e in self.held.state.pending if e.token not in self._performed]
         if effect is not None:
             token = f"{self.path.consumer}/{self.path.task}/{self.held.state.next_slot}"
-            left.append(PendingEffect(token, effect))
+            left.append(PendingEffect(token, effect, tuple(holds)))
         return tuple(left)
 
     def _stored(self, state: object) -> State:

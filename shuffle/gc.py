@@ -259,6 +259,7 @@ def judge_consumer(
 def named_by(state: ResumeSet) -> frozenset[str]:
     """Return the keys of the outputs and the state that a consumer's log holds on to."""
     keys = {output.key for output in state.outputs}
+    keys.update(key for effect in state.pending for key in effect.objects)
     if state.state is not None and not isinstance(state.state, bytes):
         keys.add(state.state.key)
     return frozenset(keys)

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consumer_records import (
     Ack,
+    Committed,
     ConsumerRecord,
+    Ending,
     Finished,
     InputCursor,
     Open,
     OutputRef,
     PendingEffect,
+    Prepared,
     Released,
     Reserve,
     ResumeMode,
@@ -65,6 +68,8 @@ class ResumeSet:
     dropped_exact: bool = True
     released: bool = False
     """The newest view ended by itself."""
+    ending: Ending | None = None
+    """Set once PREPARED stands: nothing is read any more."""
     finished: bool = False
     closed: bool = False
     full_slot: int = 0
@@ -73,7 +78,7 @@ class ResumeSet:
 
 def is_full(record: ConsumerRecord) -> bool:
     """Return True if `record` needs none of the records before it."""
-    return isinstance(record, Open | Finished) or (
+    return isinstance(record, Open | Prepared | Finished) or (
         isinstance(record, Ack) and record.whole is not None
     )
 
@@ -96,7 +101,7 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
         raise CorruptDataError(f"{name}: {record.KIND} stands behind FINISHED; run verify")
     if isinstance(record, Open):
         return _opened(before, record, name)
-    whole = record.whole if isinstance(record, Ack | Finished) else None
+    whole = record.whole if isinstance(record, Ack | Prepared | Finished) else None
     if whole is not None and not before.owner and before.next_slot:
         before = replace(  # the walk begins here; the records before were not read
             before,
@@ -113,6 +118,11 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
             f"{name}: {record.KIND} of view {record.record_id} epoch {record.epoch} stands behind "
             f"the OPEN of view {before.owner!r} epoch {before.epoch}; run verify"
         )
+    _check_ending(before, record, name)
+    if isinstance(record, Committed):
+        assert before.ending is not None
+        ending = replace(before.ending, committed=True)
+        return replace(before, next_slot=slot, pending=(), ending=ending)
     if isinstance(record, Reserve | Released):
         inputs = _reached(before.inputs, record, name)
         return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))
@@ -128,13 +138,33 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
         marker_floor=record.marker_floor,
         pending=record.pending,
         released=False,
+        ending=record.ending if isinstance(record, Prepared) else before.ending,
         finished=isinstance(record, Finished),
         full_slot=before.next_slot if whole else before.full_slot,
     )
 
 
+def _check_ending(before: ResumeSet, record: ConsumerRecord, name: str) -> None:
+    """Refuse what cannot stand behind PREPARED or COMMITTED, and COMMITTED without PREPARED."""
+    if before.ending is None:
+        # a FINISHED at which the walk begins may have had an ending before it
+        fits = not isinstance(record, Committed)
+    elif before.ending.committed:
+        fits = isinstance(record, Released | Finished)
+    else:
+        fits = isinstance(record, Released | Committed)
+    if not fits:
+        where = "no PREPARED" if before.ending is None else f"{before.ending}"
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind {where}; run verify")
+
+
 def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
     first = not before.owner  # of the log, or of what was read of it
+    if not first and record.ending != before.ending:
+        raise CorruptDataError(
+            f"{name}: OPEN says {record.ending} of the end, the records before it say "
+            f"{before.ending}; run verify"
+        )
     if not first and (
         record.epoch != before.epoch + 1
         or record.generation < before.generation
@@ -157,12 +187,13 @@ def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
         pending=record.pending,
         dropped=record.dropped,
         dropped_exact=record.dropped_exact,
+        ending=record.ending,
         full_slot=before.next_slot,
     )
 
 
 def _acknowledged(
-    inputs: Mapping[InputKey, InputState], record: Ack | Finished, name: str
+    inputs: Mapping[InputKey, InputState], record: Ack | Prepared | Finished, name: str
 ) -> dict[InputKey, InputState]:
     moved = dict(inputs)
     for key, found in _by_key(record.inputs):

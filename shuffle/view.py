@@ -332,7 +332,7 @@ class View:
 
     def _read_as(self, way: str) -> bool:
         """Get ready to hand out records; return False if the consumer has finished."""
-        if self.finished:
+        if self.finished or self._task.held.state.ending is not None:
             self._task.perform_effects()
             return False
         self._task.check()

@@ -1,0 +1,161 @@
+"""What a job can be, what can be said to it, and what it tells its shell to do: values and a table.
+
+Pure; `job_machine` holds the rules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+class JobPhase(StrEnum):
+    """Where a job is."""
+
+    IDLE = "idle"
+    SCHEDULING = "scheduling"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    """Some tasks wait for their restart; the others go on."""
+    STOPPING = "stopping"
+    FAILING = "failing"
+    """It cannot go on; what still runs is being closed."""
+    FINISHED = "finished"
+    SUSPENDED = "suspended"
+    CANCELED = "canceled"
+    FAILED = "failed"
+    EFFECTS_PENDING = "snapshot_ok_effects_pending"
+    """A commit is durable and its effects are not: the next run publishes it first."""
+
+
+ENDS = frozenset(
+    (
+        JobPhase.FINISHED,
+        JobPhase.SUSPENDED,
+        JobPhase.CANCELED,
+        JobPhase.FAILED,
+        JobPhase.EFFECTS_PENDING,
+    )
+)
+_FALLS = frozenset((JobPhase.RECOVERING, JobPhase.FAILING))
+JOB_TRANSITIONS: Mapping[JobPhase, frozenset[JobPhase]] = {
+    JobPhase.IDLE: frozenset((JobPhase.SCHEDULING, JobPhase.SUSPENDED, JobPhase.CANCELED)),
+    JobPhase.SCHEDULING: _FALLS | {JobPhase.RUNNING, JobPhase.STOPPING, JobPhase.FINISHED},
+    JobPhase.RUNNING: _FALLS | {JobPhase.STOPPING, JobPhase.FINISHED},
+    JobPhase.RECOVERING: _FALLS | {JobPhase.SCHEDULING, JobPhase.STOPPING},
+    JobPhase.STOPPING: _FALLS | ENDS - {JobPhase.FAILED},
+    JobPhase.FAILING: frozenset((JobPhase.FAILED, JobPhase.EFFECTS_PENDING)),
+    **{phase: frozenset() for phase in ENDS},
+}
+
+
+def check_transition(before: JobPhase, after: JobPhase) -> None:
+    """Raise InvalidInputError if a job cannot go from one phase to the other."""
+    if before is not after and after not in JOB_TRANSITIONS[before]:
+        raise InvalidInputError(f"a job cannot go from {before} to {after}")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt ended."""
+
+    kind: str
+    """Of the library's errors, or the class of another."""
+    text: str
+    retry: bool = True
+    """Whether trying again can help."""
+    secondary: bool = False
+    """It happened because something else did: it never hides that."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """One message about one attempt at a task."""
+
+    KIND: ClassVar[str] = "REPORT"
+    task: str
+    epoch: int
+    report: Report
+    failure: Failure | None = None
+    commit: int = 0
+    """PREPARED and FAILED: a commit that is durable and whose effects may be missing; else 0."""
+    records: int = 0
+    """Records behind it so far, for people."""
+
+
+# -- what the shell is told to do
+
+
+@dataclass(frozen=True, slots=True)
+class WinGeneration:
+    """Make a new generation durable, then say which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Make sure that an attempt runs no more. May fail: fencing is what counts."""
+
+    task: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start an attempt."""
+
+    task: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Let an attempt pass the barrier."""
+
+    KIND: ClassVar[str] = "GO"
+    task: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Call the start of an attempt off."""
+
+    KIND: ClassVar[str] = "ABORT"
+    task: str
+    epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Have an attempt end in this way."""
+
+    KIND: ClassVar[str] = "STOP"
+    task: str
+    epoch: int
+    mode: StopMode
+
+
+Command = WinGeneration | Kill | Launch | Go | Abort | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a job came to."""
+
+    phase: JobPhase
+    cause: Failure | None = None
+    """The first failure since all tasks ran: what led to the end; None if there was none."""
+    cause_task: str = ""
+    pending: tuple[tuple[str, int], ...] = ()
+    """(task, commit) of what is durable and not published."""
+    restarts: int = 0
+    ignored: int = 0
+    """Messages of other epochs."""

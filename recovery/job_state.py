@@ -1,0 +1,49 @@
+"""What a job remembers of its tasks and of the starts under way; its time limits. Values only."""
+
+from dataclasses import dataclass
+
+from durable_shuffle.recovery.barrier import StartBarrier
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.task_phase import TaskPhase
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeouts:
+    """Bounds of what a job waits for, in seconds."""
+
+    start_seconds: float = 120.0
+    """From a launch until all tasks of the scheduling attempt have started."""
+    start_tries: int = 3
+    """Starts in a row that may take too long."""
+    stop_seconds: float = 120.0
+    """For each step of a task's end (being told, prepare, publish, shutdown); a tenth of it for a
+    CANCEL."""
+
+
+@dataclass(slots=True)
+class TaskState:
+    """The newest attempt at a task."""
+
+    epoch: int = 0
+    phase: TaskPhase = TaskPhase.CREATED
+    told: StopMode | None = None
+    """The stop that it was sent."""
+    commit: int = 0
+    """A commit that is durable and whose effects may be missing."""
+    records: int = 0
+    end_by: float | None = None
+    """When the step of its end that it takes must be over."""
+
+
+@dataclass(slots=True)
+class Starting:
+    """One scheduling attempt under way."""
+
+    barrier: StartBarrier
+    start_by: float
+
+
+ENDED_WELL = frozenset((TaskPhase.SUSPENDED, TaskPhase.CANCELED))
+ENDING = frozenset(
+    (TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.SUSPENDING)
+)

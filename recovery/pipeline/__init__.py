@@ -1,0 +1,1 @@
+"""Pipelines: the shells around the machines of start, restart and stop."""

@@ -1,0 +1,376 @@
+"""One attempt at a consumer task: opens, waits for the start, reads, commits, ends.
+
+Strategy: rows that the step made are gathered and parked; one record acknowledges the rows they
+were made of, names what is parked and holds the step's state; then it is published. How it ends is
+a walk along `StopOrder`; what an earlier attempt left half done is done before anything else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from durable_shuffle.recovery.marker_alignment import MarkerAlignment
+from durable_shuffle.recovery.pipeline.chain import Chain
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.rows import batches_of, users_batch
+from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.sinks import PARKED, Parked, Sink, SinkPlace
+from durable_shuffle.recovery.stop_order import Step, StopMode, StopOrder
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import AbortedError, IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.batch_source import PlacedMarker
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.consumer_records import Ending
+from durable_shuffle.shuffle.log_feed import LogFeed
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """The state of a consumer that a pipeline runs, as its log holds it."""
+
+    KIND: ClassVar[str] = "PIPELINE_STATE"
+    commits: int
+    """Records that may have published something, so far; the next one is this plus one."""
+    snapshot: bytes | None
+    """Of the step; None without one."""
+
+
+_STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
+
+
+@dataclass(slots=True)
+class ConsumerRun:
+    """One attempt. `step` and `sink` are its own.
+
+    Args:
+        name: of the consumer; it owns the log.
+        schema: of the rows that the step makes, storable; None if it makes none.
+        is_root: its input is not of this job, so that a drain is said to it.
+    """
+
+    pipeline: str
+    name: str
+    stage: StageHandle
+    subpartition: int
+    step: Any
+    schema: pa.Schema | None
+    sink: Sink | None
+    is_root: bool
+    link: TaskLink
+    settings: PipelineSettings
+    clock: Clock
+    ids: IdSource
+    _chain: Chain = field(init=False)
+    _view: View = field(init=False)
+    _alignment: MarkerAlignment = field(init=False)
+    _opened: bool = field(default=False, init=False)
+    _commits: int = field(default=0, init=False)
+    _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _made_rows: int = field(default=0, init=False)
+    _taken_rows: int = field(default=0, init=False)
+    _passed: int = field(default=0, init=False)
+    _last_commit: float = field(default=0.0, init=False)
+    _snapshot: bytes | None = field(default=None, init=False)
+    _published: list[Parked] = field(default_factory=list, init=False)
+    _finished_rows: bool = field(default=False, init=False)
+
+    @property
+    def token(self) -> str:
+        """Of the commit that comes next; the same in every attempt at it."""
+        return f"{self.pipeline}/{self.name}/{self.link.task}/{self._commits + 1}"
+
+    def run(self) -> None:
+        """Run to the end and report it."""
+        self._chain = Chain([part for part in (self.step, self.sink) if part is not None])
+        error: BaseException | None = None
+        report, commit = Report.FAILED, 0
+        try:
+            report = self._run()
+        except BaseException as raised:  # noqa: BLE001 - all of it is reported
+            error, commit = raised, self._left_pending()
+        error = self._chain.close(error)
+        if self._opened:
+            try:
+                self._view.release()
+            except BaseException as raised:  # noqa: BLE001 - likewise
+                error = error or raised
+        if error is not None:
+            self.link.failed(error, commit)
+        else:
+            self.link.say(report)
+
+    def _run(self) -> Report:
+        self._view = open_view(
+            self.stage,
+            self.subpartition,
+            consumer=self.name,
+            task=self.link.task,
+            generation=self.link.epoch,
+            on_effect=self._publish,
+            cancelled=self._interrupted,
+            settings=self.settings.shuffle,
+            clock=self.clock,
+            ids=self.ids,
+        )
+        self._opened = True
+        state, known = self._view.state, self._view.task.held.state
+        found = None if state is None else _STATES.decode(state, name=self.link.task)
+        if state is None and self._view.acknowledged.records:
+            raise IncompatibleError(
+                f"this consumer was not run by a pipeline before: {self._view.task.path.prefix!r}; "
+                "give another name"
+            )
+        self._commits = found.commits if found else 0
+        self._chain.open(self._open)
+        if known.finished:
+            if self.sink is not None and known.ending is not None:
+                self.sink.ended(known.ending.mode)
+            return Report.FINISHED
+        if found is not None and found.snapshot is not None:
+            self.step.restore(found.snapshot)
+        if known.ending is not None:  # no input is needed any more, only the rest of the end
+            self._commits = known.ending.commit - 1
+            behind = Step.WIN_COMMITTED if known.ending.committed else Step.WIN_PREPARED
+            self._view.task.perform_effects()
+            return self._end(StopMode(known.ending.mode), behind)
+        self._view.task.perform_effects()
+        self._alignment = MarkerAlignment(
+            self.stage.producers_of(self.subpartition, self.stage.describe.producers),
+            known.marker_floor,
+        )
+        self.link.pass_barrier()
+        return self._end(self._read(), None)
+
+    def _open(self, part: Any) -> None:
+        if part is self.sink and self.sink is not None:
+            schema = self.schema or pa.schema([])
+            place = SinkPlace(self.link.task, schema, self.link.epoch)
+            self.sink.open(place, self._view.task)
+        elif callable(getattr(part, "open", None)):
+            part.open()
+
+    # -- reading
+
+    def _read(self) -> StopMode:
+        """Read and commit until the input ends or a stop is asked for; return how to end."""
+        self._last_commit = self.clock.monotonic()
+        while True:
+            try:
+                for item in self._view.items():
+                    self._take(item)
+                    if self._due():
+                        self._commit()
+                    if (asked := self._asked()) is not None:
+                        return asked
+                return self._end_of_input()
+            except AbortedError:
+                if (asked := self._asked()) is not None:
+                    return asked
+                if not self._due():
+                    raise
+                self._commit()
+
+    def _take(self, item: pa.RecordBatch | PlacedMarker) -> None:
+        if isinstance(item, PlacedMarker):
+            if isinstance(item.marker, Checkpoint):
+                self._passed = max(self._passed, item.marker.id)
+                complete = self._alignment.passed(item.producer, item.marker.id)
+                hook = getattr(self.step, "on_checkpoint", None)
+                if complete is not None and hook is not None:
+                    hook(complete)
+            return
+        process: Callable[[pa.RecordBatch], Any] = getattr(self.step, "process", self.step)
+        self._emit(process(users_batch(item, self.stage)))
+        self._taken_rows += item.num_rows
+        self.link.progress(self._view.position.records)
+
+    def _emit(self, made: Any) -> None:
+        if self.schema is None:
+            if made is not None and any(True for _ in made):
+                raise InvalidInputError(
+                    f"consumer {self.name!r} has no schema for what it makes, and made rows"
+                )
+            return
+        for batch in batches_of(made, self.schema, what=f"consumer {self.name!r}"):
+            if batch.num_rows:
+                self._made.append(batch)
+                self._made_rows += batch.num_rows
+
+    def _asked(self) -> StopMode | None:
+        """Return the stop that concerns this task. A drain reaches it through its input."""
+        self.link.check()
+        stop = self.link.stop
+        return stop if stop is StopMode.SUSPEND or (stop and self.is_root) else None
+
+    def _interrupted(self) -> bool:
+        return self.link.stop in (StopMode.SUSPEND, StopMode.CANCEL) or (
+            self._opened and (self._due() or (self.link.stop is not None and self.is_root))
+        )
+
+    def _due(self) -> bool:
+        if self._taken_rows + self._made_rows >= self.settings.commit_rows:
+            return True
+        work = self._taken_rows or self._made_rows or hasattr(self.step, "poll")
+        since = self.clock.monotonic() - self._last_commit
+        return bool(work) and since >= self.settings.commit_seconds
+
+    def _end_of_input(self) -> StopMode:
+        feed = self._view.queue.feed
+        drained = isinstance(feed, LogFeed) and "DRAIN" in feed.modes
+        return StopMode.DRAIN if drained else StopMode.FINITE
+
+    # -- committing
+
+    def _commit(self) -> None:
+        """Publish what was made, acknowledge what it was made of."""
+        self._last_commit = self.clock.monotonic()
+        if hasattr(self.step, "poll"):
+            self._emit(self.step.poll())
+        if not (self._taken_rows or self._made_rows):
+            return
+        self._take_snapshot()
+        self._win_ack()
+        self._chain.call(Step.NOTIFY, self._commits)
+
+    def _take_snapshot(self) -> None:
+        take = getattr(self.step, "snapshot", None)
+        self._snapshot = take() if take is not None else None
+        if take is not None and not isinstance(self._snapshot, bytes):
+            raise InvalidInputError(
+                f"snapshot must return bytes, found {type(self._snapshot).__name__}"
+            )
+
+    def _win_ack(self) -> None:
+        position = self._view.position
+        parked = self._park()
+        self._view.task.ack(
+            {(position.stage, position.subpartition): position},
+            state=self._next_state(),
+            marker_floor=self._passed,
+            effect=None if parked is None else PARKED.encode(parked),
+            holds=() if parked is None else (parked.output.key,),
+        )
+        self._committed()
+
+    def _win_prepared(self, mode: StopMode) -> None:
+        position = self._view.position
+        parked = self._park()
+        self._view.task.prepare(
+            {(position.stage, position.subpartition): position},
+            Ending("DRAIN" if mode is StopMode.DRAIN else "FINITE", self._commits + 1, False),  # noqa: FBT003
+            state=self._next_state(),
+            effect=None if parked is None else PARKED.encode(parked),
+            holds=() if parked is None else (parked.output.key,),
+        )
+        self.link.say(Report.PREPARED, commit=self._commits + 1)
+        self.link.say(Report.COMMITTING, commit=self._commits + 1)
+        self._view.task.perform_effects()
+
+    def _park(self) -> Parked | None:
+        if not self._made_rows or self.sink is None:
+            return None
+        return self.sink.park(self._made, self.token, self._commits + 1)
+
+    def _next_state(self) -> bytes:
+        return _STATES.encode(PipelineState(self._commits + 1, self._snapshot))
+
+    def _committed(self) -> None:
+        """A commit stands and is published."""
+        self._commits += 1
+        self._made, self._made_rows, self._taken_rows = [], 0, 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Give back what is published and not named by the newest record any more."""
+        if self.sink is None:
+            return
+        named = {effect.payload for effect in self._view.task.held.state.pending}
+        for parked in [p for p in self._published if PARKED.encode(p) not in named]:
+            self.sink.forget(parked)
+            self._published.remove(parked)
+
+    def _publish(self, token: str, payload: bytes) -> None:
+        del token  # ours is stable over attempts
+        parked = PARKED.decode(payload, name=self.link.task)
+        if self.sink is None:
+            raise InvalidInputError(
+                f"consumer {self.name!r} had a sink before, and rows are pending for it"
+            )
+        self.sink.publish(parked)
+        self._published.append(parked)
+
+    # -- ending
+
+    def _end(self, mode: StopMode, behind: Step | None) -> Report:
+        order = StopOrder(mode, self._chain.hooks, behind=behind)
+        while (step := order.next()) is not Step.CLOSE:
+            assert step is not None
+            try:
+                self._end_step(step, mode)
+            except BaseException:
+                order.failed(step)
+                raise
+            order.done(step)
+        return Report.SUSPENDED if mode is StopMode.SUSPEND else Report.FINISHED
+
+    def _end_step(self, step: Step, mode: StopMode) -> None:
+        if step in (Step.PREPARE, Step.SNAPSHOT, Step.WIN_PREPARED):
+            self._last_rows(mode)
+        if step is Step.MAX_WATERMARK:
+            if hasattr(self.step, "max_watermark"):
+                self._emit(self.step.max_watermark())
+        elif step is Step.PREPARE:
+            self._chain.call(step, self.token)
+        elif step is Step.SNAPSHOT:
+            self._take_snapshot()
+        elif step is Step.WIN_ACK:
+            self._win_ack()
+            if self.sink is not None:
+                self.sink.ended("SUSPEND")
+        elif step is Step.WIN_PREPARED:
+            self._win_prepared(mode)
+        elif step is Step.NOTIFY:
+            self._chain.call(step, self._commits + (mode is not StopMode.SUSPEND))
+        elif step is Step.SHUTDOWN:
+            self._chain.call(step, self.token)
+        elif step is Step.WIN_COMMITTED:
+            if self.sink is not None:
+                self.sink.ended("DRAIN" if mode is StopMode.DRAIN else "FINITE")
+            self._view.task.commit()
+            self._committed()
+        elif step is Step.WIN_FINISHED:
+            self._view.task.finish({})
+
+    def _last_rows(self, mode: StopMode) -> None:
+        """Take what the step still has to say, once; behind it nothing is emitted."""
+        if self._finished_rows:
+            return
+        self._finished_rows = True
+        if mode is StopMode.SUSPEND:
+            self.link.say(Report.SUSPENDING)
+            if hasattr(self.step, "poll"):
+                self._emit(self.step.poll())
+            return
+        self.link.say(Report.PREPARING)
+        if hasattr(self.step, "finish"):
+            self._emit(self.step.finish())
+
+    def _left_pending(self) -> int:
+        """Return the commit that stands and whose effects may be missing, 0 if there is none."""
+        if not self._opened:
+            return 0
+        found = self._view.task.held.state
+        if found.ending is not None and not found.ending.committed:
+            return found.ending.commit
+        done = {PARKED.encode(parked) for parked in self._published}
+        missing = [e for e in found.pending if e.payload not in done]
+        if not missing:
+            return 0
+        return int(PARKED.decode(missing[0].payload, name=self.link.task).token.rsplit("/", 1)[-1])

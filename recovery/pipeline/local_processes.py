@@ -1,0 +1,158 @@
+"""Runs each attempt in a process of this machine. Implements `Launcher`.
+
+Strategy: one pipe per attempt, control records both ways. A process that ends closes its pipe:
+whatever it had said is read first, then its end is reported once. Processes come from a server that
+has imported the package, where there is one (Linux), so that a restart costs no imports. Nothing
+of this is stored.
+"""
+
+import multiprocessing as mp
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.liveness import AttemptKey
+from durable_shuffle.recovery.pipeline.launcher import ORDERS, REPORTS, Order
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.task_phase import TERMINAL, Report
+
+RunTask = Callable[[TaskLink], None]
+"""Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
+
+_PRELOAD = ["durable_shuffle.recovery.pipeline.run_task"]
+_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
+_JOIN_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Running:
+    process: BaseProcess
+    pipe: Connection
+    ended: bool = False
+    """Its terminal report was handed on."""
+
+
+class LocalProcesses:
+    """Args:
+    run_task: what a process does.
+    heartbeat_seconds: how often a process says that it lives.
+    silence_seconds: after which one that does not counts as lost.
+    start_method: of multiprocessing; default: "forkserver" where there is one, else "spawn".
+    """
+
+    def __init__(
+        self,
+        run_task: RunTask,
+        *,
+        heartbeat_seconds: float,
+        silence_seconds: float,
+        start_method: str | None = None,
+    ) -> None:
+        self.silence_seconds = silence_seconds
+        methods = mp.get_all_start_methods()
+        method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+        self._context: Any = mp.get_context(method)
+        if method == "forkserver":
+            self._context.set_forkserver_preload(_PRELOAD)
+        self._run_task, self._heartbeat_seconds = run_task, heartbeat_seconds
+        self._running: dict[AttemptKey, _Running] = {}
+
+    def start(self, task: str, epoch: int) -> None:
+        ours, theirs = self._context.Pipe(duplex=True)
+        arguments = (self._run_task, task, epoch, theirs, self._heartbeat_seconds)
+        process = self._context.Process(
+            target=_main, args=arguments, name=f"durable-shuffle-{task}", daemon=True
+        )
+        process.start()
+        theirs.close()  # so that its end is seen
+        self._running[task, epoch] = _Running(process, ours)
+
+    def send(self, order: Order) -> None:
+        running = self._running.get((order.task, order.epoch))
+        if running is not None:
+            with suppress(OSError):  # it is gone; `receive` reports that
+                running.pipe.send_bytes(ORDERS.encode(order))
+
+    def kill(self, task: str, epoch: int) -> None:
+        running = self._running.pop((task, epoch), None)
+        if running is not None:
+            running.process.kill()
+            running.process.join(_JOIN_SECONDS)
+            running.pipe.close()
+
+    def pid(self, task: str) -> int | None:
+        """Return the process id of the newest attempt, None if it is gone. For tests and people."""
+        epochs = [epoch for name, epoch in self._running if name == task]
+        return self._running[task, max(epochs)].process.pid if epochs else None
+
+    def receive(self, timeout_seconds: float) -> list[TaskReport]:
+        by_pipe = {running.pipe: key for key, running in self._running.items()}
+        found: list[TaskReport] = []
+        for pipe in wait(list(by_pipe), timeout_seconds):
+            key = by_pipe[pipe]  # type: ignore[index]
+            found += self._read(key, self._running[key])
+        return found
+
+    def close(self) -> None:
+        for task, epoch in list(self._running):
+            self.kill(task, epoch)
+
+    def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
+        found: list[TaskReport] = []
+        try:
+            while running.pipe.poll():
+                report = REPORTS.decode(running.pipe.recv_bytes(), name=f"a report of {key[0]}")
+                running.ended = running.ended or str(report.report) in _TERMINAL
+                found.append(report)
+        except (EOFError, OSError):
+            del self._running[key]
+            running.process.join(_JOIN_SECONDS)
+            code = running.process.exitcode
+            running.pipe.close()
+            if not running.ended:
+                text = f"the process of {key[0]} ended without a word, exit code {code}"
+                found.append(TaskReport(*key, Report.FAILED, Failure("lost", text)))
+        return found
+
+
+def _main(
+    run_task: RunTask, task: str, epoch: int, pipe: Connection, heartbeat_seconds: float
+) -> None:
+    """Run in the new process."""
+    lock, over = threading.Lock(), threading.Event()
+
+    def send(report: TaskReport) -> None:
+        with lock:
+            try:
+                pipe.send_bytes(REPORTS.encode(report))
+            except OSError:
+                link.lost()
+
+    link = TaskLink(task, epoch, send)
+
+    def listen() -> None:
+        try:
+            while True:
+                link.deliver(ORDERS.decode(pipe.recv_bytes(), name="an order"))
+        except (EOFError, OSError):
+            link.lost()
+
+    def beat() -> None:
+        while not over.wait(heartbeat_seconds):
+            link.alive()
+
+    threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        run_task(link)
+    finally:
+        over.set()
+        with lock:
+            pass  # what is being said is said
+        os._exit(0)  # threads of user code must not keep a task that has reported its end

@@ -1,0 +1,316 @@
+"""Pipelines as users write them: sources, streams, consumers, sinks; run, stop, run again.
+
+    pipeline = Pipeline("clicks", "./data")
+    clicks = pipeline.source("clicks", IteratorSource(read), schema=SCHEMA, key="user")
+    clicks.consume("count", Counter(), schema=COUNTS, sink=FileSink("./counts"))
+    result = pipeline.run()
+
+A later run of a pipeline of the same name goes on where the last one stopped.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from durable_shuffle.recovery.job_phase import JobPhase, JobResult
+from durable_shuffle.recovery.pipeline.launcher import Launcher
+from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.plan import (
+    ConsumerPlan,
+    PipelinePlan,
+    SourcePlan,
+    StagePlan,
+)
+from durable_shuffle.recovery.pipeline.run_task import RunTask
+from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.sinks import Sink
+from durable_shuffle.recovery.pipeline.sources import Source, StageSource
+from durable_shuffle.recovery.pipeline.supervisor import Supervisor
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.serialization.arrow_codec import storable_schema
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock, system_jitter
+from durable_shuffle.shuffle.layout import StagePath, check_name
+from durable_shuffle.shuffle.limits import check_count
+from durable_shuffle.shuffle.named_stage import named_stage
+from durable_shuffle.shuffle.redact import redact
+from durable_shuffle.shuffle.retry import Jitter
+
+MakeLauncher = Callable[[RunTask, PipelineSettings], Launcher]
+
+
+def local_processes(run_task: RunTask, settings: PipelineSettings) -> Launcher:
+    """Return the default launcher: a process of this machine per task."""
+    return LocalProcesses(
+        run_task,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        silence_seconds=settings.silence_seconds,
+    )
+
+
+class Pipeline:
+    """Sources and consumers that run side by side, connected by durable subpartitions alone.
+
+    Args:
+        name: of the job on the storage. One supervisor at a time runs it: a newer one takes over.
+        url: where data between tasks is kept.
+        storage_options: of the fsspec driver.
+
+    Raises:
+        InvalidInputError: a bad name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        settings: PipelineSettings | None = None,
+        storage_options: Mapping[str, object] | None = None,
+    ) -> None:
+        self.name = check_name("pipeline", name)
+        self._url, self._options = url, storage_options
+        self._settings = settings or PipelineSettings()
+        self._stages: dict[str, StagePlan] = {}
+        self._sources: dict[str, SourcePlan] = {}
+        self._consumers: dict[str, ConsumerPlan] = {}
+
+    def source(
+        self,
+        name: str,
+        source: Source | StageSource,
+        *,
+        schema: pa.Schema | None = None,
+        key: str | Sequence[str] = (),
+        producers: int = 1,
+        partitions: int = 1,
+    ) -> "Stream":
+        """Add a source and the stage that it writes.
+
+        Args:
+            schema: of its rows. Not for a `StageSource`, which has a schema and partitions.
+            key: columns; rows with equal keys go to one partition. Without it they are dealt out.
+            producers: tasks that read the source, each its share of it.
+            partitions: tasks of each consumer of this stream.
+
+        Raises:
+            InvalidInputError: a name that is taken, or arguments that do not fit.
+        """
+        self._take_name(name)
+        if isinstance(source, StageSource):
+            if schema is not None or key or (producers, partitions) != (1, 1):
+                raise InvalidInputError(f"stage {source.stage!r} has a schema, keys and partitions")
+            found = named_stage(
+                source.url or self._url, source.job, source.stage, storage_options=self._options
+            ).describe
+            count = found.partitions
+            self._stages[name] = StagePlan(name, None, (), found.producers, count, source)
+            return Stream(self, name)
+        if schema is None:
+            raise InvalidInputError(f"source {name!r} needs the schema of its rows")
+        self._add_stage(name, schema, key, producers, partitions)
+        self._sources[name] = SourcePlan(name, source)
+        return Stream(self, name)
+
+    def run(self, *, launcher: MakeLauncher = local_processes) -> JobResult:
+        """Run until it ends; what it came to is in the result, also if that is a failure.
+
+        A KeyboardInterrupt suspends it.
+        """
+        running = self.start(launcher=launcher)
+        try:
+            return running.wait()
+        except KeyboardInterrupt:
+            running.stop(StopMode.SUSPEND)
+            return running.wait()
+
+    def start(
+        self,
+        *,
+        launcher: MakeLauncher = local_processes,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        jitter: Jitter | None = None,
+    ) -> "RunningPipeline":
+        """Begin to run, supervised by a thread of this process.
+
+        Raises:
+            InvalidInputError: there is nothing to run.
+        """
+        plan = self.plan
+        if not plan.tasks:
+            raise InvalidInputError(f"pipeline {self.name!r} has no source and no consumer")
+
+        def make(paths: Mapping[str, StagePath]) -> Launcher:
+            return launcher(RunTask(plan, paths), plan.settings)
+
+        supervisor = Supervisor(
+            plan,
+            make,
+            clock=clock or SystemClock(),
+            ids=ids or RandomIds(),
+            jitter=jitter or system_jitter(),
+        )
+        return RunningPipeline(supervisor)
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """What was added so far."""
+        return PipelinePlan(
+            self.name,
+            self._url,
+            self._options,
+            self._settings,
+            dict(self._stages),
+            dict(self._sources),
+            dict(self._consumers),
+        )
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {redact(self._url, self._options or {})!r})"
+
+    def _take_name(self, name: str) -> None:
+        check_name("source or consumer", name)
+        if name in self._stages or name in self._consumers:
+            raise InvalidInputError(f"pipeline {self.name!r} has a {name!r} already")
+
+    def _add_stage(
+        self,
+        name: str,
+        schema: pa.Schema,
+        key: str | Sequence[str],
+        producers: int,
+        partitions: int,
+    ) -> None:
+        check_count("producers", producers, at_least=1)
+        check_count("partitions", partitions, at_least=1)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        missing = [one for one in keys if one not in schema.names]
+        if missing:
+            raise InvalidInputError(f"stream {name!r} has no column {missing[0]!r} for its key")
+        self._stages[name] = StagePlan(name, storable_schema(schema), keys, producers, partitions)
+
+    def _consume(
+        self,
+        reads: str,
+        name: str,
+        step: Any,
+        schema: pa.Schema | None,
+        sink: Sink | None,
+        writes: str | None,
+    ) -> None:
+        if not callable(step) and not callable(getattr(step, "process", None)):
+            raise InvalidInputError(
+                f"consumer {name!r} must be a function or an object with process(batch), found "
+                f"{type(step).__name__}"
+            )
+        if schema is None and sink is not None:
+            raise InvalidInputError(f"consumer {name!r} needs the schema of the rows for its sink")
+        if schema is not None and sink is None and writes is None:
+            raise InvalidInputError(f"consumer {name!r} makes rows and has no sink for them")
+        plain = None if schema is None else storable_schema(schema)
+        self._consumers[name] = ConsumerPlan(name, reads, step, plain, sink, writes)
+
+
+class Stream:
+    """Rows on their way: of a source, or of a consumer that passes rows on."""
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        self._pipeline, self.name = pipeline, name
+
+    def consume(
+        self, name: str, step: Any, *, schema: pa.Schema | None = None, sink: Sink | None = None
+    ) -> None:
+        """Add a consumer: one task per partition.
+
+        Args:
+            step: a function from a record batch to rows, or an object with `process(batch)` and
+                optionally `finish()`, `snapshot()` and `restore(state)`, the hooks
+                `prepare_to_shutdown(token)` and `shutdown(token)`, and others; docs/pipelines.md.
+                Every attempt gets a copy of its own.
+            schema: of the rows that it makes; None if it makes none.
+            sink: where they go.
+
+        Raises:
+            InvalidInputError: a name that is taken, or arguments that do not fit.
+        """
+        self._pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
+        self._pipeline._consume(self.name, name, step, schema, sink, None)  # noqa: SLF001
+
+    def through(
+        self,
+        name: str,
+        step: Any,
+        *,
+        schema: pa.Schema,
+        key: str | Sequence[str] = (),
+        partitions: int = 1,
+    ) -> "Stream":
+        """Add a consumer whose rows are a stream of their own. Arguments as `consume`, `source`."""
+        pipeline = self._pipeline
+        pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
+        producers = pipeline.plan.stages[self.name].partitions
+        pipeline._consume(self.name, name, step, schema, None, f"{name}.out")  # noqa: SLF001
+        pipeline._add_stage(f"{name}.out", schema, key, producers, partitions)  # noqa: SLF001
+        return Stream(pipeline, f"{name}.out")
+
+
+class RunningPipeline:
+    """A run under way."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._result: JobResult | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, name="durable-shuffle-supervisor", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def phase(self) -> JobPhase:
+        """Where it is now."""
+        return self._supervisor.machine.phase
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """What runs the tasks; None before the first start."""
+        return self._supervisor.launcher
+
+    def stop(self, mode: StopMode | str) -> None:
+        """Ask for an end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then says what it came to.
+
+        Raises:
+            InvalidInputError: another stop came first, unless this is a CANCEL; or it has ended.
+        """
+        try:
+            wanted = StopMode(mode)
+        except ValueError:
+            raise InvalidInputError(f"a stop is DRAIN, SUSPEND or CANCEL, found={mode!r}") from None
+        self._supervisor.ask_stop(wanted)
+
+    def wait(self, timeout_seconds: float | None = None) -> JobResult:
+        """Return what it came to.
+
+        Raises:
+            TimeoutError: it goes on.
+        """
+        self._thread.join(timeout_seconds)
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise TimeoutError(f"the pipeline is {self.phase} after {timeout_seconds} s")
+        return self._result
+
+    def progress(self) -> dict[str, tuple[str, int]]:
+        """Return per task its phase and how many records are behind it, as it said last."""
+        tasks = self._supervisor.machine.tasks
+        return {name: (str(state.phase), state.records) for name, state in tasks.items()}
+
+    def _run(self) -> None:
+        try:
+            self._result = self._supervisor.run()
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
+            self._error = error

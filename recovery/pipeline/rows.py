@@ -1,0 +1,86 @@
+"""What user functions may return, as record batches of a stated schema."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import storable_batch
+from durable_shuffle.serialization.decimals import logical_batch, logical_schema
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.stage import StageHandle
+
+
+def batches_of(made: Any, schema: pa.Schema, *, what: str) -> Iterator[pa.RecordBatch]:
+    """Yield what user code made: None, a batch, a table, a row, or an iterable of these.
+
+    Args:
+        schema: of the batches, storable; rows are dictionaries with its columns.
+        what: made it, for messages.
+
+    Raises:
+        InvalidInputError: it is something else, or does not fit the schema.
+    """
+    rows: list[Mapping[str, Any]] = []
+    for item in _items(made):
+        if isinstance(item, Mapping):
+            rows.append(item)
+            continue
+        if rows:
+            yield _from_rows(rows, schema, what)
+            rows = []
+        if isinstance(item, pa.Table):
+            for batch in item.to_batches():
+                yield _fitting(batch, schema, what)
+        elif isinstance(item, pa.RecordBatch):
+            yield _fitting(item, schema, what)
+        else:
+            raise InvalidInputError(
+                f"{what} must give record batches, tables or rows as dictionaries, "
+                f"found {type(item).__name__}"
+            )
+    if rows:
+        yield _from_rows(rows, schema, what)
+
+
+def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
+    """Return a stored batch with the user's column names and types."""
+    plain = logical_batch(batch, stage.schema)
+    logical = logical_schema(stage.schema)
+    names = stage.describe.columns
+    fields = [f.with_name(n) for f, n in zip(logical, names, strict=True)]
+    return pa.RecordBatch.from_arrays(plain.columns, schema=pa.schema(fields))
+
+
+def _items(made: Any) -> Iterable[Any]:
+    if made is None:
+        return ()
+    if isinstance(made, pa.RecordBatch | pa.Table | Mapping):
+        return (made,)
+    if isinstance(made, Iterable) and not isinstance(made, str | bytes):
+        return made
+    return (made,)
+
+
+def _from_rows(rows: list[Mapping[str, Any]], schema: pa.Schema, what: str) -> pa.RecordBatch:
+    strange = {str(key) for row in rows for key in row} - set(schema.names)
+    if strange:
+        raise InvalidInputError(
+            f"{what} gave a column that the schema does not have: {sorted(strange)[0]!r}, expected "
+            f"{', '.join(schema.names)}"
+        )
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"{what} gave a row that does not fit the schema: {error}"
+        ) from error
+
+
+def _fitting(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    if batch.schema.names != schema.names:
+        raise InvalidInputError(
+            f"{what}: expected columns {', '.join(schema.names)}, found "
+            f"{', '.join(batch.schema.names)}"
+        )
+    return storable_batch(batch, schema)

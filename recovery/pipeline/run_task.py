@@ -1,0 +1,90 @@
+"""What a task process runs: from a plan and a task's name to its source or consumer."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from durable_shuffle.recovery.pipeline.consumer_run import ConsumerRun
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.plan import ConsumerPlan, PipelinePlan
+from durable_shuffle.recovery.pipeline.sinks import Sink
+from durable_shuffle.recovery.pipeline.source_run import SourceRun
+from durable_shuffle.recovery.pipeline.stage_sink import StageSink
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.named_stage import named_stage
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """Runs tasks of one plan. Can be pickled if the plan can.
+
+    Args:
+        paths: of the pipeline's own stages, by name.
+    """
+
+    plan: PipelinePlan
+    paths: Mapping[str, StagePath]
+
+    def __call__(self, link: TaskLink) -> None:
+        """Run one attempt to its end; all of it is reported, the end included."""
+        link.say(Report.STARTING)
+        try:
+            run = self._prepared(link)
+        except BaseException as error:  # noqa: BLE001 - all of it is reported
+            link.failed(error, 0)
+            return
+        run.run()
+
+    def _prepared(self, link: TaskLink) -> SourceRun | ConsumerRun:
+        plan, clock, ids = self.plan, SystemClock(), RandomIds()
+        address = plan.tasks[link.task]
+        storage = open_storage(plan.url, plan.storage_options)
+        if address.owner in plan.sources:
+            return SourceRun(
+                address.owner,
+                self._stage(storage, address.owner),
+                address.index,
+                copy.deepcopy(plan.sources[address.owner].source),
+                link,
+                plan.settings,
+                clock,
+                ids,
+            )
+        return self._consumer(storage, plan.consumers[address.owner], address.index, link)
+
+    def _consumer(
+        self, storage: Storage, consumer: ConsumerPlan, index: int, link: TaskLink
+    ) -> ConsumerRun:
+        plan = self.plan
+        clock: Clock = SystemClock()
+        ids: IdSource = RandomIds()
+        sink: Sink | None = copy.deepcopy(consumer.sink)
+        if consumer.writes is not None:
+            sink = StageSink(self._stage(storage, consumer.writes), index, plan.settings.shuffle)
+        return ConsumerRun(
+            pipeline=plan.name,
+            name=consumer.name,
+            stage=self._stage(storage, consumer.reads),
+            subpartition=index,
+            step=copy.deepcopy(consumer.step),
+            schema=consumer.schema,
+            sink=sink,
+            is_root=plan.is_root(consumer.name),
+            link=link,
+            settings=plan.settings,
+            clock=clock,
+            ids=ids,
+        )
+
+    def _stage(self, storage: Storage, name: str) -> StageHandle:
+        elsewhere = self.plan.stages[name].elsewhere
+        if elsewhere is None:
+            return open_stage(storage, self.paths[name])
+        url = elsewhere.url or self.plan.url
+        options = self.plan.storage_options
+        return named_stage(url, elsewhere.job, elsewhere.stage, storage_options=options)

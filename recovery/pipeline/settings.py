@@ -1,0 +1,43 @@
+"""What a user tunes of a pipeline."""
+
+from dataclasses import dataclass, field
+
+from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.restart_budget import RestartSettings
+from durable_shuffle.shuffle.limits import check_count, check_number
+from durable_shuffle.shuffle.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Frozen and checked once.
+
+    Raises:
+        InvalidInputError: a value is out of its range; the message names it.
+    """
+
+    append_rows: int = 16_384
+    """A source appends after this many rows at the latest."""
+    append_seconds: float = 0.2
+    """And after this time: about how long a row waits before consumers can see it."""
+    commit_rows: int = 262_144
+    """A consumer commits (publishes, acknowledges) after this many rows at the latest."""
+    commit_seconds: float = 1.0
+    """And after this time."""
+    checkpoint_seconds: float = 0.0
+    """How often a source puts a checkpoint marker between its rows; 0: never."""
+    heartbeat_seconds: float = 1.0
+    """How often a task process says that it lives."""
+    silence_seconds: float = 15.0
+    """A process that says nothing for so long is killed and started again."""
+    restarts: RestartSettings = field(default_factory=RestartSettings)
+    timeouts: JobTimeouts = field(default_factory=JobTimeouts)
+    shuffle: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        check_count("append_rows", self.append_rows, at_least=1)
+        check_count("commit_rows", self.commit_rows, at_least=1)
+        for name in ("append_seconds", "commit_seconds", "heartbeat_seconds"):
+            check_number(name, getattr(self, name), at_least=0, above=True)
+        check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)

@@ -1,0 +1,174 @@
+"""Where rows come from: sources that can be asked to go on behind a position.
+
+A position is whatever a source says it is at, a number or text or bytes; it is stored with the rows
+that it covers, in one record. A source that is asked again with a position gives the rows behind
+it, each row once, in an order of its own.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from durable_shuffle.serialization.checksum import crc32
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+
+Position: TypeAlias = int | str | bytes
+Pulled: TypeAlias = tuple[Any, Position] | None
+"""Rows (see `rows.batches_of`) and the position behind them; None: nothing new at the moment."""
+
+
+class Source(Protocol):
+    """One per source task and attempt. Optional: `open()`, `close()`, each called at most once."""
+
+    def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
+        """Yield what comes behind `position`, from the start if None, until there is no more.
+
+        Args:
+            producer: which of the source's tasks asks, from 0 to `producers` exclusive.
+        """
+
+    def advances(self, before: Position, after: Position) -> bool:
+        """Return whether rows with position `after` may follow those with `before`."""
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorSource:
+    """A function that makes an iterator.
+
+    Args:
+        make: called as `make(position, producer)`, position None at the very start; gives an
+            iterator of (rows, position behind them), or None where nothing is new. Positions are
+            all numbers, all texts or all bytes, and each is greater than the one before.
+    """
+
+    make: Callable[[Any, int], Iterable[Pulled]]
+
+    def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
+        return iter(self.make(position, producer))
+
+    def advances(self, before: Position, after: Position) -> bool:
+        return type(before) is type(after) and after > before  # type: ignore[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """Files that appear in a local folder, each read once, whole.
+
+    A file must appear complete (moved in, not written in place) and not change. Names that begin
+    with "." or "_" are passed over. With several producers a file belongs to one of them by its
+    name.
+
+    Args:
+        folder: is looked at again when all is read.
+        format: "json" (one object per line), "csv" with a header line, or "parquet".
+        schema: of the rows.
+        until: name of a file that ends the source once it is there and all others are read; None:
+            it never ends.
+    """
+
+    folder: str
+    format: str
+    schema: pa.Schema
+    until: str | None = None
+
+    def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
+        done = set(_names(position))
+        while True:
+            over = self.until is not None and (Path(self.folder) / self.until).exists()
+            new = [
+                path
+                for path in sorted(Path(self.folder).iterdir())
+                if path.name not in done and self._is_ours(path, producer, producers)
+            ]
+            for path in new:
+                table = self._table(path)
+                done.add(path.name)
+                yield table, json.dumps(sorted(done))
+            if over and not new:
+                return
+            if not new:
+                yield None
+
+    def advances(self, before: Position, after: Position) -> bool:
+        return set(_names(before)) < set(_names(after))
+
+    def _is_ours(self, path: Path, producer: int, producers: int) -> bool:
+        hidden = path.name.startswith((".", "_")) or path.name == self.until
+        return not hidden and path.is_file() and crc32(path.name.encode()) % producers == producer
+
+    def _table(self, path: Path) -> pa.Table:
+        try:
+            if self.format == "parquet":
+                return pq.read_table(path, schema=self.schema)
+            if self.format == "csv":
+                convert = pa.csv.ConvertOptions(
+                    column_types=self.schema, include_columns=self.schema.names
+                )
+                return pa.csv.read_csv(path, convert_options=convert)
+            if self.format == "json":
+                if not path.stat().st_size:
+                    return self.schema.empty_table()
+                options = pa.json.ParseOptions(
+                    explicit_schema=self.schema, unexpected_field_behavior="error"
+                )
+                return pa.json.read_json(path, parse_options=options)
+        except (pa.ArrowException, KeyError) as error:
+            raise InvalidInputError(f"cannot read {path} as {self.format}: {error}") from error
+        raise InvalidInputError(f"a folder's format is json, csv or parquet, found={self.format!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSource:
+    """A stage that another job stored, or still writes. Its consumers read it where it is.
+
+    Args:
+        url: None: that of the pipeline.
+        stage: the `name=` under which the job stored it.
+    """
+
+    job: str
+    stage: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """A position as a producer's log holds it."""
+
+    KIND: ClassVar[str] = "SOURCE_POSITION"
+    value: int | str | bytes
+    checkpoint: int
+    """The last checkpoint marker that was sent; 0: none."""
+
+
+_POSITIONS: RecordCodec[SourcePosition] = RecordCodec((SourcePosition,))
+
+
+def encode_position(value: Position, checkpoint: int) -> bytes:
+    """Return what is stored with rows."""
+    return _POSITIONS.encode(SourcePosition(value, checkpoint))
+
+
+def decode_position(data: bytes, *, name: str) -> SourcePosition | None:
+    """Return what was stored, None if nothing was yet."""
+    return _POSITIONS.decode(data, name=name) if data else None
+
+
+def _names(position: Position | None) -> list[str]:
+    if position is None:
+        return []
+    try:
+        found = json.loads(position) if isinstance(position, str) else None
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise IncompatibleError(f"not a position of a folder source: {position!r:.80}")
+    return found

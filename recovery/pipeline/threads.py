@@ -1,0 +1,80 @@
+"""Runs each attempt in a thread of this process: for tests and for looking at it in a debugger.
+
+Implements `Launcher`. A kill cannot end a thread: it cuts the line, so that the attempt
+ends at the next look at its orders, and what it says is not heard any more.
+"""
+
+import math
+import queue
+import threading
+
+from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.liveness import AttemptKey
+from durable_shuffle.recovery.pipeline.launcher import Order
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.local_processes import RunTask
+from durable_shuffle.recovery.task_phase import TERMINAL, Report
+
+_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
+
+
+class Threads:
+    """Args:
+    run_task: what a thread does.
+    """
+
+    silence_seconds = math.inf
+
+    def __init__(self, run_task: RunTask) -> None:
+        self._run_task = run_task
+        self._reports: queue.SimpleQueue[TaskReport] = queue.SimpleQueue()
+        self._links: dict[AttemptKey, TaskLink] = {}
+        self._cut: set[AttemptKey] = set()
+
+    def start(self, task: str, epoch: int) -> None:
+        key = (task, epoch)
+        ended = threading.Event()
+
+        def send(report: TaskReport) -> None:
+            if key in self._cut:
+                link.lost()
+                return
+            if str(report.report) in _TERMINAL:
+                ended.set()
+            self._reports.put(report)
+
+        link = self._links[key] = TaskLink(task, epoch, send)
+
+        def run() -> None:
+            try:
+                self._run_task(link)
+            finally:
+                if not ended.is_set():
+                    lost = Failure("lost", f"the thread of {task} ended without a word")
+                    send(TaskReport(task, epoch, Report.FAILED, lost))
+
+        threading.Thread(target=run, name=f"durable-shuffle-{task}", daemon=True).start()
+
+    def send(self, order: Order) -> None:
+        link = self._links.get((order.task, order.epoch))
+        if link is not None:
+            link.deliver(order)
+
+    def kill(self, task: str, epoch: int) -> None:
+        self._cut.add((task, epoch))
+        link = self._links.pop((task, epoch), None)
+        if link is not None:
+            link.lost()
+
+    def receive(self, timeout_seconds: float) -> list[TaskReport]:
+        found = []
+        try:
+            found.append(self._reports.get(timeout=timeout_seconds))
+            while True:
+                found.append(self._reports.get_nowait())
+        except queue.Empty:
+            return [r for r in found if (r.task, r.epoch) not in self._cut]
+
+    def close(self) -> None:
+        for task, epoch in list(self._links):
+            self.kill(task, epoch)

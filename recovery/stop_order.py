@@ -1,0 +1,167 @@
+"""How work ends: the order of calls and records of each way of stopping. Pure.
+
+Strategy: a row of steps per mode, after FLIP-46. Optional calls that nobody offers are left out;
+whatever fails, or whenever a cancel comes, only CLOSE is left. A successor that finds PREPARED or
+COMMITTED in the log enters the row behind it. Steps in capitals that begin with WIN are durable
+records, the others are calls.
+
+`prepare` and `shutdown` are made only where the input has truly ended. Nothing is published before
+the record stands that says so; SHUTDOWN needs a snapshot that was begun after PREPARE and is
+durable, whichever that is.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+class StopMode(StrEnum):
+    """Ways to end."""
+
+    FINITE = "FINITE"
+    """The input ended by itself. Nobody can ask for it."""
+    DRAIN = "DRAIN"
+    """Take nothing new in, process and publish everything, end for good."""
+    SUSPEND = "SUSPEND"
+    """Stop where we are, to be continued."""
+    CANCEL = "CANCEL"
+    """Stop at once; also what an error comes to. What was acknowledged stays."""
+
+
+class Step(StrEnum):
+    """What is done on the way."""
+
+    MAX_WATERMARK = "max_watermark"
+    PREPARE = "prepare_to_shutdown"
+    SNAPSHOT = "snapshot"
+    WIN_ACK = "ACK"
+    WIN_PREPARED = "PREPARED"
+    NOTIFY = "notify"
+    SHUTDOWN = "shutdown"
+    WIN_COMMITTED = "COMMITTED"
+    WIN_FINISHED = "FINISHED"
+    CLOSE = "close"
+
+
+ORDERS: Mapping[StopMode, tuple[Step, ...]] = {
+    StopMode.FINITE: (
+        Step.PREPARE,
+        Step.WIN_PREPARED,
+        Step.SHUTDOWN,
+        Step.WIN_COMMITTED,
+        Step.WIN_FINISHED,
+        Step.CLOSE,
+    ),
+    StopMode.DRAIN: (
+        Step.MAX_WATERMARK,
+        Step.PREPARE,
+        Step.SNAPSHOT,
+        Step.WIN_PREPARED,
+        Step.NOTIFY,
+        Step.SHUTDOWN,
+        Step.WIN_COMMITTED,
+        Step.WIN_FINISHED,
+        Step.CLOSE,
+    ),
+    StopMode.SUSPEND: (Step.SNAPSHOT, Step.WIN_ACK, Step.NOTIFY, Step.CLOSE),
+    StopMode.CANCEL: (Step.CLOSE,),
+}
+OPTIONAL = frozenset((Step.MAX_WATERMARK, Step.PREPARE, Step.NOTIFY, Step.SHUTDOWN))
+CALLS = frozenset(Step) - {
+    Step.WIN_ACK,
+    Step.WIN_PREPARED,
+    Step.WIN_COMMITTED,
+    Step.WIN_FINISHED,
+}
+
+
+class StopOrder:
+    """One walk along a row. `next` says what to do, `done` and `failed` what became of it.
+
+    Args:
+        hooks: optional calls that somebody offers.
+        behind: the newest record of an earlier life, PREPARED or COMMITTED; None if there is none.
+    """
+
+    def __init__(
+        self, mode: StopMode, hooks: Collection[Step] = OPTIONAL, *, behind: Step | None = None
+    ) -> None:
+        order = ORDERS[mode]
+        if behind is not None:
+            if behind not in (Step.WIN_PREPARED, Step.WIN_COMMITTED) or behind not in order:
+                raise InvalidInputError(f"{mode} does not go on behind {behind}")
+            order = order[order.index(behind) + 1 :]
+        self.mode = mode
+        self._left = [s for s in order if s not in OPTIONAL or s in hooks]
+
+    def next(self) -> Step | None:
+        """Return the step to take now, None at the end."""
+        return self._left[0] if self._left else None
+
+    def done(self, step: Step) -> None:
+        """The step was taken."""
+        self._expect(step)
+        del self._left[0]
+
+    def failed(self, step: Step) -> None:
+        """The step was not taken, or nobody knows: what is left is to close, if that was not it."""
+        self._expect(step)
+        self._left = [] if step is Step.CLOSE else [Step.CLOSE]
+
+    def cancel(self) -> None:
+        """Give up the rest but CLOSE."""
+        self._left = self._left[-1:]
+
+    def _expect(self, step: Step) -> None:
+        if self.next() is not step:
+            raise InvalidInputError(f"{self.mode}: expected {self.next()}, found {step}")
+
+
+class SnapshotGate:
+    """Whether SHUTDOWN may come: snapshots have numbers, and complete in any order, or never.
+
+    There are no special numbers: the first that counts is the one after the last one that was begun
+    before PREPARE.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._needed: int | None = None
+        self.open = False
+
+    def begin(self) -> int:
+        """Begin a snapshot; return its number, the last plus one."""
+        self._begun += 1
+        return self._begun
+
+    def prepared(self) -> None:
+        """PREPARE was done; repeating it changes nothing."""
+        if self._needed is None:
+            self._needed = self._begun + 1
+
+    def durable(self, number: int) -> bool:
+        """A snapshot, and with it all lower ones, is durable; return whether the gate is open.
+
+        Raises:
+            InvalidInputError: it was never begun.
+        """
+        if not 1 <= number <= self._begun:
+            raise InvalidInputError(f"no such snapshot: {number}, begun so far: {self._begun}")
+        if self._needed is not None and number >= self._needed:
+            self.open = True
+        return self.open
+
+
+def combined(current: StopMode | None, asked: StopMode) -> StopMode:
+    """Return the stop that counts when `asked` comes during `current`.
+
+    Raises:
+        InvalidInputError: FINITE cannot be asked for; of two others the first one counts, only
+            CANCEL may overtake it.
+    """
+    if asked is StopMode.FINITE:
+        raise InvalidInputError("a finite end comes from the sources; ask for a drain")
+    if current is None or asked is StopMode.CANCEL or asked is current:
+        return asked
+    raise InvalidInputError(f"the job stops by {current} already, {asked} comes too late")

@@ -53,6 +53,7 @@ def sorted_batches(
             if held_bytes >= memory_bytes:
                 runs.add(_sorted(held, order))
                 held_bytes = 0
+                runs.compact()
         last = _sorted(held, order) if held else None
         if not runs.any:
             if last is not None:
@@ -61,6 +62,7 @@ def sorted_batches(
         if last is not None:
             runs.add(last)
             last = None
+            runs.compact()
         for batch in runs.merged():
             yield from slices(batch, batch_rows)
     finally:
@@ -89,6 +91,9 @@ class _Runs:
             per_row = batch.nbytes / batch.num_rows
             self._head_rows = max(1, int(self._head_bytes / max(1.0, per_row)))
         self._levels[0].append(self._written([batch]))
+
+    def compact(self) -> None:
+        """Merge levels that are full; apart from `add`, whose rows are out of memory by now."""
         at = 0
         while len(self._levels[at]) == FAN_IN:
             if at + 1 == len(self._levels):

@@ -37,7 +37,7 @@ from durable_shuffle.jobs.storage_counts import reruns
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.05
-EVERY_SECONDS = 4.0
+EVERY_SECONDS = 6.0
 """With all executors at work: the clock stands still until a killed one is replaced."""
 
 

@@ -103,6 +103,7 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
         return _opened(before, record, name)
     whole = record.whole if isinstance(record, Ack | Prepared | Finished) else None
     if whole is not None and not before.owner and before.next_slot:
+        assert not isinstance(record, Committed)
         before = replace(  # the walk begins here; the records before were not read
             before,
             owner=record.record_id,

@@ -72,6 +72,7 @@ class ConsumerRun:
     _alignment: MarkerAlignment = field(init=False)
     _opened: bool = field(default=False, init=False)
     _commits: int = field(default=0, init=False)
+    """Number of the last one that stands and is published."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _made_rows: int = field(default=0, init=False)
     _taken_rows: int = field(default=0, init=False)

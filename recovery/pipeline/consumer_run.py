@@ -216,7 +216,7 @@ class ConsumerRun:
         )
 
     def _due(self) -> bool:
-        if self._taken_rows + self._made_rows >= self.settings.commit_rows:
+        if max(self._taken_rows, self._made_rows) >= self.settings.commit_rows:
             return True
         work = self._taken_rows or self._made_rows or hasattr(self.step, "poll")
         since = self.clock.monotonic() - self._last_commit

@@ -20,7 +20,12 @@ from durable_shuffle.recovery.pipeline.sinks import PARKED, Parked, Sink, SinkPl
 from durable_shuffle.recovery.stop_order import Step, StopMode, StopOrder
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import AbortedError, IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+)
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.clock import Clock, IdSource
@@ -98,6 +103,8 @@ class ConsumerRun:
             error, commit = raised, self._left_pending()
         error = self._chain.close(error)
         if self._opened:
+            if error is not None and self._view.task.ended == "released":
+                error = FencedError(f"a newer attempt in this process took over: {error}")
             try:
                 self._view.release()
             except BaseException as raised:  # noqa: BLE001 - likewise

@@ -131,6 +131,9 @@ class JobMachine:
             failure = message.failure or Failure("unknown", "no reason was given")
             state.commit = message.commit or state.commit
             return self._failed(message.task, failure, now)
+        if phase in ENDED_WELL and not self._lets_go:
+            unasked = Failure("unasked", f"{message.task} was {phase}, and nobody had asked")
+            return self._failed(message.task, unasked, now)
         state.phase = phase
         if message.report is Report.PREPARED:
             state.commit = message.commit
@@ -222,6 +225,12 @@ class JobMachine:
     def _to(self, phase: JobPhase) -> None:
         check_transition(self.phase, phase)
         self.phase = phase
+
+    @property
+    def _lets_go(self) -> bool:
+        """Whether tasks may end before their work is done."""
+        asked = self.mode in (StopMode.SUSPEND, StopMode.CANCEL)
+        return asked or self.phase is JobPhase.FAILING
 
     def _live(self) -> list[str]:
         return [

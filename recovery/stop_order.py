@@ -6,8 +6,7 @@ COMMITTED in the log enters the row behind it. Steps in capitals that begin with
 records, the others are calls.
 
 `prepare` and `shutdown` are made only where the input has truly ended. Nothing is published before
-the record stands that says so; SHUTDOWN needs a snapshot that was begun after PREPARE and is
-durable, whichever that is.
+the record stands that says so: SHUTDOWN comes behind a record that was begun after PREPARE.
 """
 
 from collections.abc import Collection, Mapping
@@ -116,41 +115,6 @@ class StopOrder:
     def _expect(self, step: Step) -> None:
         if self.next() is not step:
             raise InvalidInputError(f"{self.mode}: expected {self.next()}, found {step}")
-
-
-class SnapshotGate:
-    """Whether SHUTDOWN may come: snapshots have numbers, and complete in any order, or never.
-
-    There are no special numbers: the first that counts is the one after the last one that was begun
-    before PREPARE.
-    """
-
-    def __init__(self) -> None:
-        self._begun = 0
-        self._needed: int | None = None
-        self.open = False
-
-    def begin(self) -> int:
-        """Begin a snapshot; return its number, the last plus one."""
-        self._begun += 1
-        return self._begun
-
-    def prepared(self) -> None:
-        """PREPARE was done; repeating it changes nothing."""
-        if self._needed is None:
-            self._needed = self._begun + 1
-
-    def durable(self, number: int) -> bool:
-        """A snapshot, and with it all lower ones, is durable; return whether the gate is open.
-
-        Raises:
-            InvalidInputError: it was never begun.
-        """
-        if not 1 <= number <= self._begun:
-            raise InvalidInputError(f"no such snapshot: {number}, begun so far: {self._begun}")
-        if self._needed is not None and number >= self._needed:
-            self.open = True
-        return self.open
 
 
 def combined(current: StopMode | None, asked: StopMode) -> StopMode:

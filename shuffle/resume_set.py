@@ -102,8 +102,8 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
     if isinstance(record, Open):
         return _opened(before, record, name)
     whole = record.whole if isinstance(record, Ack | Prepared | Finished) else None
-    unread = not before.owner and before.next_slot > 0
-    if isinstance(record, Ack | Prepared | Finished) and whole is not None and unread:
+    if whole is not None and not before.owner and before.next_slot:
+        assert not isinstance(record, Committed)
         before = replace(  # the walk begins here; the records before were not read
             before,
             owner=record.record_id,

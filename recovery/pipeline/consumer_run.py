@@ -20,7 +20,12 @@ from durable_shuffle.recovery.pipeline.sinks import PARKED, Parked, Sink, SinkPl
 from durable_shuffle.recovery.stop_order import Step, StopMode, StopOrder
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import AbortedError, IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+)
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.clock import Clock, IdSource
@@ -72,6 +77,7 @@ class ConsumerRun:
     _alignment: MarkerAlignment = field(init=False)
     _opened: bool = field(default=False, init=False)
     _commits: int = field(default=0, init=False)
+    """Number of the last one that stands and is published."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _made_rows: int = field(default=0, init=False)
     _taken_rows: int = field(default=0, init=False)
@@ -97,6 +103,8 @@ class ConsumerRun:
             error, commit = raised, self._left_pending()
         error = self._chain.close(error)
         if self._opened:
+            if error is not None and self._view.task.ended == "released":
+                error = FencedError(f"a newer attempt in this process took over: {error}")
             try:
                 self._view.release()
             except BaseException as raised:  # noqa: BLE001 - likewise
@@ -215,7 +223,7 @@ class ConsumerRun:
         )
 
     def _due(self) -> bool:
-        if self._taken_rows + self._made_rows >= self.settings.commit_rows:
+        if max(self._taken_rows, self._made_rows) >= self.settings.commit_rows:
             return True
         work = self._taken_rows or self._made_rows or hasattr(self.step, "poll")
         since = self.clock.monotonic() - self._last_commit

@@ -1,0 +1,452 @@
+"""One attempt at a consumer task: opening, starting, committing, failing, closing."""
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from one_consumer import NAME, ROWS, TASK, Hooked, OneConsumer, Plain
+
+from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.recovery.job_phase import Abort, Go, Stop, TaskReport
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.plan import StagePlan
+from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
+from durable_shuffle.recovery.pipeline.stage_sink import StageSink
+from durable_shuffle.recovery.pipeline.stages import own_stage
+from durable_shuffle.recovery.stop_order import Step, StopMode
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.serialization.errors import NotReadyError
+from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.log_feed import LogFeed
+from durable_shuffle.shuffle.log_producer_log import producer_status
+from durable_shuffle.shuffle.log_producer_records import End
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+
+
+class Held:
+    """A link whose task waits at the barrier in a thread of its own."""
+
+    def __init__(self, one: OneConsumer, step: Any) -> None:
+        self.reports: list[TaskReport] = []
+        self.at_barrier = threading.Event()
+        self.link = TaskLink(TASK, 1, self._send)
+        self.thread = threading.Thread(
+            target=one.attempt, args=(step,), kwargs={"link": self.link, "epoch": 1}
+        )
+        self.thread.start()
+        assert self.at_barrier.wait(30)
+
+    def _send(self, report: TaskReport) -> None:
+        self.reports.append(report)
+        if report.report is Report.AT_BARRIER:
+            self.at_barrier.set()
+
+    def end(self) -> list[Report]:
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        return [report.report for report in self.reports]
+
+
+@pytest.mark.requirement("R-ARR-1")
+def test_started_is_said_behind_the_barrier_only(one: OneConsumer) -> None:
+    """While the task waits it has said nothing of the kind and read nothing."""
+    one.write(3, end="FINITE")
+    log: list[str] = []
+
+    class Reading(Plain):
+        def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            self.log.append("row")
+            return batch
+
+    held = Held(one, Reading(log))
+    assert [r.report for r in held.reports] == [Report.AT_BARRIER]
+    assert log == []
+    held.link.deliver(Go(TASK, 1))
+    assert held.end()[:2] == [Report.AT_BARRIER, Report.STARTED]
+    assert log[0] == "row"
+
+
+@pytest.mark.requirement("R-ARR-4")
+@pytest.mark.requirement("R-ARR-5")
+@pytest.mark.parametrize("trigger", ["abort", "suspend", "cancel", "supervisor gone"])
+def test_the_barrier_opens_with_an_error(one: OneConsumer, trigger: str) -> None:
+    """Whatever calls the start off: close is called, no record is read, nothing else happens."""
+    one.write(3, end="FINITE")
+    log: list[str] = []
+    held = Held(one, Hooked(log, []))
+    held.link.deliver(Stop(TASK, 0, StopMode.CANCEL))  # of another epoch: not for this one
+    if trigger == "abort":
+        held.link.deliver(Abort(TASK, 1, "a neighbour failed"))
+    elif trigger == "supervisor gone":
+        held.link.lost()
+    else:
+        held.link.deliver(Stop(TASK, 1, StopMode(trigger.upper())))
+    ended = held.end()
+    assert ended[1:] == ([Report.FAILED] if trigger == "abort" else [Report.CANCELED])
+    if trigger == "abort":
+        failure = held.reports[-1].failure
+        assert failure is not None
+        assert failure.secondary
+        assert "a neighbour failed" in failure.text
+    assert log == ["close"]
+    assert one.published.total() == 0
+
+
+@pytest.mark.requirement("R-ARR-18")
+def test_a_commit_that_was_begun_is_published_before_the_start(one: OneConsumer) -> None:
+    """A crash between ACK and publishing: the successor publishes, then waits at the barrier."""
+    one.write(4)
+
+    class Away(FileSink):
+        def publish(self, parked: Any) -> None:
+            raise OSError("killed here")
+
+    failed = one.attempt(Plain([]), sink=Away(str(one.folder / "out"), "json"))[-1]
+    assert (failed.report, failed.commit) == (Report.FAILED, 1)
+    held = Held(OneConsumerAt(one), Plain([]))
+    assert one.published.total() == 4
+    assert [r.report for r in held.reports] == [Report.AT_BARRIER]
+    held.link.deliver(Stop(TASK, 2, StopMode.CANCEL))
+    held.end()
+
+
+def OneConsumerAt(one: OneConsumer) -> OneConsumer:
+    """The same consumer, whose next attempt is of epoch 2 whatever it is told."""
+
+    class Next:
+        def attempt(self, step: Any, *, link: TaskLink, epoch: int) -> Any:
+            link.epoch = 2
+            return one.attempt(step, link=link, epoch=2)
+
+    return Next()  # type: ignore[return-value]
+
+
+@pytest.mark.requirement("R-ARR-21")
+def test_a_parked_file_that_no_record_names_is_not_published(one: OneConsumer) -> None:
+    """Neither a left-over of a crash nor anything that only looks like one counts."""
+    one.write(3, end="FINITE")
+    one.attempt(Plain([]), crash_after=Step.SNAPSHOT)
+    parked = one.folder / "out" / "_parked" / TASK
+    parked.mkdir(parents=True, exist_ok=True)
+    (parked / ("f" * 32)).write_text('{"n": 77}\n')
+    assert one.attempt(Plain([]))[-1].report is Report.FINISHED
+    one.check_all_published_once()
+    assert list(parked.iterdir()) == []
+
+
+@pytest.mark.requirement("R-ARR-15")
+def test_an_attempt_that_could_not_be_stopped_cannot_commit(one: OneConsumer) -> None:
+    """The old one goes on reading; its acknowledgement is refused, its rows are not published."""
+    one.write(4)
+    seen = threading.Event()
+    released = threading.Event()
+
+    class Slow(Plain):
+        def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            seen.set()
+            assert released.wait(30)
+            return batch
+
+    reports: list[TaskReport] = []
+    link = TaskLink(TASK, 1, reports.append)
+    link.deliver(Go(TASK, 1))
+    zombie = threading.Thread(
+        target=one.attempt, args=(Slow([]),), kwargs={"link": link, "epoch": 1}
+    )
+    zombie.start()
+    assert seen.wait(30)
+    one.write(0, end="FINITE")
+    assert one.attempt(Plain([]), epoch=2)[-1].report is Report.FINISHED
+    released.set()
+    zombie.join(30)
+    assert reports[-1].report is Report.FAILED
+    assert reports[-1].failure is not None
+    assert reports[-1].failure.kind == "fenced"
+    one.check_all_published_once()
+
+
+@pytest.mark.requirement("R-ARR-16")
+@pytest.mark.parametrize("error", [ValueError("bad row"), SystemExit(3), KeyboardInterrupt()])
+def test_one_terminal_report_however_it_ends(one: OneConsumer, error: BaseException) -> None:
+    """An error of any kind, also one that is none of ours to catch, is said once."""
+    one.write(3, end="FINITE")
+
+    class Failing(Plain):
+        def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            raise error
+
+    reports = one.attempt(Failing([]))
+    assert [r.report for r in reports] == [Report.AT_BARRIER, Report.STARTED, Report.FAILED]
+    assert reports[-1].failure is not None
+    assert reports[-1].failure.kind == type(error).__name__
+
+
+@pytest.mark.requirement("R-ARR-12")
+@pytest.mark.parametrize(("said", "retry"), [(None, True), (True, True), (False, False)])
+def test_an_error_of_the_user_says_whether_to_try_again(
+    one: OneConsumer, said: bool | None, retry: bool
+) -> None:
+    """By an attribute; without one it is tried again, within the budget."""
+    one.write(3, end="FINITE")
+    error = ValueError("bad row")
+    if said is not None:
+        error.retry = said  # type: ignore[attr-defined]
+
+    class Failing(Plain):
+        def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            raise error
+
+    failure = one.attempt(Failing([]))[-1].failure
+    assert failure is not None
+    assert failure.retry is retry
+
+
+class Part:
+    """Counts its opens and closes, and fails where it is told to."""
+
+    def __init__(self, name: str, log: list[str], fails: str) -> None:
+        self.name, self.log, self.fails = name, log, fails
+
+    def did(self, what: str) -> None:
+        self.log.append(f"{what} {self.name}")
+        if self.fails == f"{what} {self.name}":
+            raise ValueError(self.fails)
+
+
+class HeadStep(Part):
+    def open(self) -> None:
+        self.did("open")
+
+    def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.did("run")
+        return batch
+
+    def close(self) -> None:
+        self.did("close")
+
+
+class TailSink(FileSink):
+    part: Part
+
+    def open(self, *arguments: Any) -> None:
+        super().open(*arguments)
+        self.part.did("open")
+
+    def close(self) -> None:
+        self.part.did("close")
+
+
+@pytest.mark.requirement("R-F46-4")
+@pytest.mark.requirement("R-F46-24")
+@pytest.mark.parametrize(
+    ("fails", "calls"),
+    [
+        ("", ["open tail", "open head", "run head", "close head", "close tail"]),
+        ("open tail", ["open tail", "close tail"]),
+        ("open head", ["open tail", "open head", "close head", "close tail"]),
+        ("run head", ["open tail", "open head", "run head", "close head", "close tail"]),
+        ("close head", ["open tail", "open head", "run head", "close head", "close tail"]),
+        ("close tail", ["open tail", "open head", "run head", "close head", "close tail"]),
+    ],
+)
+@pytest.mark.parametrize("stopped", [None, "SUSPEND", "CANCEL"])
+def test_close_is_called_once_for_all_that_began_to_open(
+    one: OneConsumer, fails: str, calls: list[str], stopped: str | None
+) -> None:
+    """From the tail to the head and back, in every mode; the first error is the one reported."""
+    one.write(3, end="FINITE")
+    log: list[str] = []
+    sink = TailSink(str(one.folder / "out"), "json")
+    sink.part = Part("tail", log, fails)
+    orders = [StopMode(stopped)] if stopped else []
+    last = one.attempt(HeadStep("head", log, fails), sink=sink, orders=orders)[-1]
+    assert [c for c in log if not c.startswith("run")] == [c for c in calls if "run" not in c]
+    if fails and not (stopped and fails == "run head"):
+        assert last.report is Report.FAILED or stopped == "CANCEL"
+        if last.failure is not None:
+            assert last.failure.text == fails
+
+
+@pytest.mark.requirement("R-F46-4")
+def test_an_error_of_close_is_secondary(one: OneConsumer) -> None:
+    """What failed first is reported; the error of close is a note on it."""
+    one.write(3, end="FINITE")
+    log: list[str] = []
+
+    class Twice(HeadStep):
+        def close(self) -> None:
+            super().close()
+            raise OSError("close failed, too")
+
+    failure = one.attempt(Twice("head", log, "run head"))[-1].failure
+    assert failure is not None
+    assert failure.text == "run head"
+
+
+async def double(row: dict[str, Any]) -> dict[str, Any]:
+    """A look-up of the kind that takes a moment."""
+    await asyncio.sleep(0)
+    return {"n": row["n"]}
+
+
+@pytest.mark.requirement("R-F46-20")
+def test_prepare_waits_until_asynchronous_work_is_done(one: OneConsumer) -> None:
+    """When it is called every call has ended, and its result is among the rows."""
+    one.write(9, end="DRAIN")
+    ended: list[int] = []
+    seen: list[int] = []
+
+    async def slow(row: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(row["n"] % 4):
+            await asyncio.sleep(0.001)
+        ended.append(row["n"])
+        return row
+
+    class Step_(AsyncStep):
+        def prepare_to_shutdown(self, token: str) -> None:
+            seen.append(len(ended))
+
+    assert one.attempt(Step_(slow, ROWS, capacity=3))[-1].report is Report.FINISHED
+    assert seen == [9]
+    one.check_all_published_once()
+
+
+def test_unfinished_calls_survive_a_suspend(one: OneConsumer) -> None:
+    """Rows inside the operator are part of the state: a successor calls them, once in the end."""
+    one.write(6)
+    gate = threading.Event()
+
+    async def stuck(row: dict[str, Any]) -> dict[str, Any]:
+        while row["n"] % 2 and not gate.is_set():
+            await asyncio.sleep(0.001)
+        return row
+
+    class Suspending(AsyncStep):
+        def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+            link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+            return super().process(batch)
+
+    reports: list[TaskReport] = []
+    link = TaskLink(TASK, 1, reports.append)
+    link.deliver(Go(TASK, 1))
+    one.attempt(Suspending(stuck, ROWS, capacity=10, mode="unordered"), link=link, epoch=1)
+    assert reports[-1].report is Report.SUSPENDED
+    assert set(one.published) <= {0, 2, 4}
+    gate.set()
+    one.write(2, end="FINITE")
+    again = AsyncStep(stuck, ROWS, capacity=10, mode="unordered")
+    assert one.attempt(again)[-1].report is Report.FINISHED
+    one.check_all_published_once()
+
+
+def next_stage(one: OneConsumer) -> StageHandle:
+    """A stage for what the consumer makes, one partition."""
+    log = JobLog.claim(one.storage, NAME, one.ids.new_id())
+    plan = StagePlan("out", ROWS, (), 1, 1)
+    path = own_stage(one.storage, log, plan, settings=Settings(), ids=one.ids, clock=one.clock)
+    return open_stage(one.storage, path)
+
+
+def read_on(stage: StageHandle, name: str) -> tuple[list[int], tuple[str | None, ...]]:
+    """What a reader finds now, and how the producers ended."""
+    found: list[int] = []
+    with open_view(stage, 0, consumer=name, follow_seconds=0.01) as view:
+        with suppress(NotReadyError):
+            for batch in view:
+                found += batch.column("n").to_pylist()
+        feed = view.queue.feed
+        assert isinstance(feed, LogFeed)
+        return found, feed.modes
+
+
+@pytest.mark.requirement("R-F46-12")
+@pytest.mark.requirement("R-F46-11")
+@pytest.mark.requirement("R-F46-21")
+def test_the_end_travels_through_a_consumer_with_its_mode(one: OneConsumer) -> None:
+    """Suspended, it is waited for; resumed, its rows join up; drained, the reader is at the end."""
+    stage = next_stage(one)
+    one.write(5, end="SUSPEND")
+    sink = StageSink(stage, 0, Settings())
+    first = one.attempt(Plain([]), sink=sink, orders=[StopMode.SUSPEND])
+    assert first[-1].report is Report.SUSPENDED
+    rows, modes = read_on(stage, "r1")
+    assert modes == ("SUSPEND",)
+    one.write(3, end="DRAIN")
+    again = one.attempt(Plain([]), sink=StageSink(stage, 0, Settings()))
+    assert again[-1].report is Report.FINISHED
+    # nobody writes any more, and the reader still gets everything
+    rows, modes = read_on(stage, "r2")
+    assert rows == list(range(8))
+    assert modes == ("DRAIN",)
+
+
+@pytest.mark.requirement("R-F46-16")
+def test_a_finished_consumer_forwards_the_end_without_hooks(one: OneConsumer) -> None:
+    """A crash right behind every step of the end: in the end END stands once, rows stand once."""
+    stage = next_stage(one)
+    one.write(5, end="DRAIN")
+    log: list[str] = []
+    for step in (Step.WIN_PREPARED, Step.SHUTDOWN, Step.WIN_COMMITTED, Step.WIN_FINISHED):
+        one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()), crash_after=step)
+    log.clear()
+    last = one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()))
+    assert last[-1].report is Report.FINISHED
+    assert log == ["close"]
+    end = producer_status(stage, 0)
+    assert isinstance(end, End)
+    assert end.mode == "DRAIN"
+    assert read_on(stage, "r")[0] == list(range(5))
+
+
+@pytest.mark.requirement("R-F46-5")
+def test_a_callback_gets_each_commit_with_a_stable_token(one: OneConsumer) -> None:
+    """A call of unknown outcome is made again with the same token and the same rows."""
+    one.write(4, 4, end="FINITE")
+    calls: list[tuple[str, list[int]]] = []
+    broken = [True]
+
+    def receive(token: str, table: pa.Table) -> None:
+        calls.append((token, table.column("n").to_pylist()))
+        if broken.pop() if broken else False:
+            raise OSError("the answer was lost")
+
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FAILED
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FINISHED
+    prefix = f"{NAME}/use/{TASK}/"
+    assert calls[0] == calls[1] == (f"{prefix}1", [0, 1, 2, 3])
+    assert calls[2:] == [(f"{prefix}2", [4, 5, 6, 7])]
+    outputs = one.storage.list(f"{NAME}/consumers/use/{TASK}/outputs/")
+    assert list(outputs) == [], "what is published is not kept"
+
+
+@pytest.mark.requirement("R-F135-25")
+def test_a_checkpoint_is_shown_once_over_restarts(one: OneConsumer) -> None:
+    """A marker that was passed before a commit is not shown to the successor."""
+    seen: list[int] = []
+
+    class Marked(Plain):
+        def on_checkpoint(self, checkpoint: int) -> None:
+            seen.append(checkpoint)
+
+    one.write(4, markers=[Checkpoint(1)])
+    one.write(2, markers=[Checkpoint(2)])
+    one.write(0, end="SUSPEND")
+
+    class Stops(Marked):
+        def on_checkpoint(self, checkpoint: int) -> None:
+            super().on_checkpoint(checkpoint)
+            if checkpoint == 2:
+                link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+
+    link = TaskLink(TASK, 1, lambda _: None)
+    link.deliver(Go(TASK, 1))
+    one.attempt(Stops([]), link=link, epoch=1)
+    one.write(3, markers=[Checkpoint(3)], end="FINITE")
+    one.attempt(Marked([]))
+    assert seen == [1, 2, 3]

@@ -1,0 +1,249 @@
+"""One attempt at a source task, and the sources themselves."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from one_consumer import ROWS, OneConsumer
+
+from durable_shuffle.recovery.job_phase import Go, Stop, TaskReport
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.source_run import SourceRun
+from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.shuffle.log_producer_log import producer_status
+from durable_shuffle.shuffle.log_producer_records import End
+from durable_shuffle.shuffle.open_view import open_view
+
+TASK = "in-p0000"
+SETTINGS = PipelineSettings(append_rows=3, append_seconds=3600)
+
+
+def numbers(upto: int, step: int = 2) -> IteratorSource:
+    """Rows 0 to `upto`, some at a time; the position is the next one."""
+
+    def make(position: Any, producer: int) -> Iterator[Any]:
+        n = position or 0
+        while n < upto:
+            rows = list(range(n, min(n + step, upto)))
+            n = rows[-1] + 1
+            yield [{"n": row} for row in rows], n
+
+    return IteratorSource(make)
+
+
+def attempt(
+    one: OneConsumer, source: Source, *, stop: StopMode | None = None, epoch: int = 1
+) -> list[TaskReport]:
+    """Run one to its end."""
+    reports: list[TaskReport] = []
+    link = TaskLink(TASK, epoch, reports.append)
+    link.deliver(Go(TASK, epoch))
+    if stop:
+        link.deliver(Stop(TASK, epoch, stop))
+    SourceRun("in", one.stage, 0, source, link, SETTINGS, one.clock, one.ids).run()
+    return reports
+
+
+def stored(one: OneConsumer, name: str) -> list[int]:
+    """What a reader sees of a source that has ended."""
+    with open_view(one.stage, 0, consumer=name) as view:
+        return [n for batch in view for n in batch.column("n").to_pylist()]
+
+
+def ended(one: OneConsumer) -> str:
+    last = producer_status(one.stage, 0)
+    assert isinstance(last, End)
+    return last.mode
+
+
+@pytest.mark.requirement("R-F46-12")
+@pytest.mark.parametrize(
+    ("stop", "mode", "report"),
+    [
+        (None, "FINITE", Report.FINISHED),
+        (StopMode.DRAIN, "DRAIN", Report.FINISHED),
+        (StopMode.SUSPEND, "SUSPEND", Report.SUSPENDED),
+    ],
+)
+def test_the_end_says_how(
+    one: OneConsumer, stop: StopMode | None, mode: str, report: Report
+) -> None:
+    """END carries the mode."""
+    assert attempt(one, numbers(7), stop=stop)[-1].report is report
+    assert ended(one) == mode
+
+
+@pytest.mark.requirement("R-F46-13")
+@pytest.mark.parametrize("first", ["natural end", "suspend"])
+def test_a_suspend_that_races_the_natural_end(one: OneConsumer, first: str) -> None:
+    """Whichever record is won first stands, and the other order leads to the same rows."""
+    if first == "natural end":
+        attempt(one, numbers(7))
+        late = attempt(one, numbers(7), stop=StopMode.SUSPEND, epoch=2)
+        assert [r.report for r in late] == [Report.FINISHED]
+    else:
+        attempt(one, numbers(7), stop=StopMode.SUSPEND)
+        assert ended(one) == "SUSPEND"
+        assert attempt(one, numbers(7), epoch=2)[-1].report is Report.FINISHED
+    assert ended(one) == "FINITE"
+    assert stored(one, "r") == list(range(7))
+
+
+@pytest.mark.requirement("R-F46-16")
+def test_a_source_that_has_ended_is_not_asked_again(one: OneConsumer) -> None:
+    """Not even opened."""
+    attempt(one, numbers(7))
+
+    class Untouched(IteratorSource):
+        def open(self) -> None:
+            raise AssertionError("opened")
+
+    assert attempt(one, Untouched(lambda *_: ()), epoch=2)[-1].report is Report.FINISHED
+
+
+def test_a_source_goes_on_behind_what_was_appended(one: OneConsumer, seed: int) -> None:
+    """It fails at random rows, again and again: every row is stored once."""
+    source = random.Random(seed)
+    failures = 0
+
+    def make(position: Any, producer: int) -> Iterator[Any]:
+        nonlocal failures
+        for item in numbers(200, 1).read(position, producer, 1):
+            if source.random() < 0.05:
+                failures += 1
+                raise OSError("the broker is away")
+            yield item
+
+    for epoch in range(1, 500):
+        if attempt(one, IteratorSource(make), epoch=epoch)[-1].report is Report.FINISHED:
+            break
+    assert failures > 0
+    assert stored(one, "r") == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([([{"n": 1}], 5), ([{"n": 2}], 4)], "goes forward only: producer=0 from 5 to 4"),
+        ([([{"n": 1}], 5), ([{"n": 2}], 5)], "goes forward only: producer=0 from 5 to 5"),
+        ([([{"n": 1}], 5), ([{"n": 2}], "6")], "goes forward only: producer=0 from 5 to '6'"),
+        ([([{"n": 1}], 5.5)], "a position of source 'in' is a number, text or bytes, found float"),
+        ([([{"n": 1}], True)], "found bool"),
+        ([[{"n": 1}]], "must give"),
+        ([([{"m": 1}], 5)], "a column that the schema does not have: 'm'"),
+        ([([{"n": "x"}], 5)], "does not fit the schema"),
+        ([(7, 5)], "found int"),
+    ],
+)
+def test_what_a_source_must_not_give(one: OneConsumer, items: list[Any], text: str) -> None:
+    """Refused by name, without a second try; nothing behind it is stored."""
+    failure = attempt(one, IteratorSource(lambda *_: iter(items)))[-1].failure
+    assert failure is not None
+    assert text in failure.text
+    assert not failure.retry
+
+
+def test_a_source_that_forgets_where_it_was(one: OneConsumer) -> None:
+    """A position behind the one that was stored is refused, also over a restart."""
+
+    def fails(position: Any, producer: int) -> Iterator[Any]:
+        yield [{"n": 0}, {"n": 1}, {"n": 2}], 9
+        while producer_status(one.stage, 0).progress.source_position == b"":  # type: ignore[union-attr]
+            yield None
+        raise OSError("away")
+
+    assert attempt(one, IteratorSource(fails))[-1].report is Report.FAILED
+    early = IteratorSource(lambda *_: iter([([{"n": 0}], 3)]))
+    failure = attempt(one, early, epoch=2)[-1].failure
+    assert failure is not None
+    assert "goes forward only: producer=0 from 9 to 3" in failure.text
+
+
+def in_folder(folder: Path, name: str, rows: list[int]) -> None:
+    """A file that appears complete."""
+    (folder / f".{name}").write_text("".join(json.dumps({"n": n}) + "\n" for n in rows))
+    (folder / f".{name}").rename(folder / name)
+
+
+def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None:
+    """Each is read once, whole, also if it appears between two attempts."""
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    in_folder(folder, "b.json", [1, 2])
+    in_folder(folder, "a.json", [0])
+    source = FolderSource(str(folder), "json", ROWS, until="_DONE")
+    seen = source.read(None, 0, 1)
+    first = next(seen)
+    assert first is not None
+    assert first[0].column("n").to_pylist() == [0]
+    (folder / "_DONE").touch()
+    assert attempt(one, source)[-1].report is Report.FINISHED
+    assert stored(one, "r") == [0, 1, 2]
+
+    other = OneConsumer(tmp_path / "other")
+    (folder / "_DONE").unlink()
+    reports: list[TaskReport] = []
+    link = TaskLink(TASK, 1, reports.append)
+    link.deliver(Go(TASK, 1))
+
+    class Stops(FolderSource):
+        def read(self, *arguments: Any) -> Iterator[Any]:
+            for item in super().read(*arguments):
+                if item is None:
+                    link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+                yield item
+
+    stops = Stops(str(folder), "json", ROWS)
+    SourceRun("in", other.stage, 0, stops, link, SETTINGS, other.clock, other.ids).run()
+    assert reports[-1].report is Report.SUSPENDED
+    in_folder(folder, "aa.json", [7, 8])
+    in_folder(folder, "empty.json", [])
+    (folder / "_DONE").touch()
+    assert attempt(other, source, epoch=2)[-1].report is Report.FINISHED
+    assert stored(other, "r") == [0, 1, 2, 7, 8]
+
+
+def test_files_are_shared_among_producers(tmp_path: Path) -> None:
+    """Each belongs to exactly one, whatever the others do."""
+    for n in range(20):
+        in_folder(tmp_path, f"{n}.json", [n])
+    (tmp_path / "_DONE").touch()
+    source = FolderSource(str(tmp_path), "json", ROWS, until="_DONE")
+    shares = [
+        [n for item in source.read(None, p, 3) if item for n in item[0].column("n").to_pylist()]
+        for p in range(3)
+    ]
+    assert all(shares)
+    assert sorted(n for share in shares for n in share) == list(range(20))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_other_formats(one: OneConsumer, tmp_path: Path, kind: str) -> None:
+    """CSV and Parquet, with the schema that was stated."""
+    table = pa.table({"n": [1, 2, 3]}, schema=ROWS)
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    if kind == "csv":
+        (folder / "a.csv").write_text("n\n1\n2\n3\n")
+    else:
+        pa.parquet.write_table(table, folder / "a.parquet")
+    (folder / "_DONE").touch()
+    attempt(one, FolderSource(str(folder), kind, ROWS, until="_DONE"))
+    assert stored(one, "r") == [1, 2, 3]
+
+
+def test_a_file_that_does_not_fit_is_named(one: OneConsumer, tmp_path: Path) -> None:
+    """With its path, and not tried again."""
+    (tmp_path / "bad.json").write_text('{"n": 1, "m": 2}\n')
+    (tmp_path / "_DONE").touch()
+    failure = attempt(one, FolderSource(str(tmp_path), "json", ROWS, until="_DONE"))[-1].failure
+    assert failure is not None
+    assert "bad.json" in failure.text
+    assert not failure.retry

@@ -1,0 +1,63 @@
+"""What the tests of whole pipelines share."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline_steps import ROWS
+
+from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.pipeline.launcher import Launcher
+from durable_shuffle.recovery.pipeline.local_processes import RunTask
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.sinks import FileSink
+from durable_shuffle.recovery.pipeline.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.threads import Threads
+from durable_shuffle.recovery.restart_budget import RestartSettings
+
+PATIENCE_SECONDS = 120.0
+
+
+def settings(**more: Any) -> PipelineSettings:
+    """Short waits, for tests; nothing in them depends on how short."""
+    usual: dict[str, Any] = {
+        "append_seconds": 0.02,
+        "commit_seconds": 0.05,
+        "restarts": RestartSettings(first_delay_seconds=0.01, cap_seconds=0.1),
+        "timeouts": JobTimeouts(60, 3, 60),
+    }
+    return PipelineSettings(**(usual | more))
+
+
+def copying(folder: Path, make: Any, step: Any, **more: Any) -> Pipeline:
+    """A source, one consumer of two partitions, JSON lines."""
+    producers = more.pop("producers", 1)
+    pipeline = Pipeline("copying", str(folder / "data"), settings=settings(**more))
+    stream = pipeline.source(
+        "numbers", IteratorSource(make), schema=ROWS, key="n", producers=producers, partitions=2
+    )
+    stream.consume("copy", step, schema=ROWS, sink=FileSink(str(folder / "out"), "json"))
+    return pipeline
+
+
+def threads(run_task: RunTask, _: PipelineSettings) -> Launcher:
+    return Threads(run_task)
+
+
+def published(folder: Path) -> Counter[int]:
+    """Rows in the part files, read without any of our code."""
+    files = sorted((folder / "out").glob("part-*.json"))
+    return Counter(json.loads(x)["n"] for f in files for x in f.read_text().splitlines())
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition; the bound only ends a test that has failed."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
+    return found

@@ -1,0 +1,560 @@
+"""One job's decisions, event by event: no process, no clock, no storage."""
+
+import itertools
+import random
+
+import pytest
+
+from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_phase import (
+    ENDS,
+    JOB_TRANSITIONS,
+    Abort,
+    Command,
+    Failure,
+    Go,
+    JobPhase,
+    Kill,
+    Launch,
+    Stop,
+    TaskReport,
+    WinGeneration,
+    check_transition,
+)
+from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
+from durable_shuffle.recovery.restart_set import Edge, RestartGraph
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.task_phase import TERMINAL, Report, TaskPhase
+from durable_shuffle.serialization.errors import InvalidInputError
+
+TASKS = ("s", "a", "b")
+EDGES = [Edge("s", "a", "continued"), Edge("s", "b", "continued")]
+BROKEN = Failure("ValueError", "broken")
+START_SECONDS, STOP_SECONDS = 60.0, 50.0
+
+
+class Job:
+    """A machine with a shell that writes down what it is told, and a clock that it moves."""
+
+    def __init__(self, max_restarts: int = 5) -> None:
+        settings = RestartSettings(max_restarts, 1, 8, jitter=0, healthy_seconds=1000)
+        self.machine = JobMachine(
+            RestartGraph(TASKS, EDGES),
+            ("s",),
+            RestartBudget(settings, lambda: 0.0),
+            JobTimeouts(START_SECONDS, 3, STOP_SECONDS),
+        )
+        self.now = 0.0
+        self.generation = 0
+        self.log: list[Command] = []
+
+    def do(self, commands: list[Command]) -> list[Command]:
+        """Carry out: a generation is won at once."""
+        self.log += commands
+        for command in commands:
+            if isinstance(command, WinGeneration):
+                self.generation += 1
+                return commands + self.do(self.machine.generation_won(self.generation, self.now))
+        return commands
+
+    def start(self) -> list[Command]:
+        return self.do(self.machine.start())
+
+    def say(self, task: str, *reports: Report, epoch: int = 0, **more: object) -> list[Command]:
+        found: list[Command] = []
+        for report in reports:
+            at = epoch or self.machine.tasks[task].epoch
+            message = TaskReport(task, at, report, **more)  # type: ignore[arg-type]
+            found += self.do(self.machine.said(message, self.now))
+        return found
+
+    def fail(self, task: str, failure: Failure = BROKEN, **more: object) -> list[Command]:
+        return self.say(task, Report.FAILED, failure=failure, **more)
+
+    def stop(self, mode: StopMode) -> list[Command]:
+        return self.do(self.machine.stop(mode, self.now))
+
+    def pass_time(self, seconds: float) -> list[Command]:
+        self.now += seconds
+        return self.do(self.machine.tick(self.now))
+
+    def to_barrier(self, *tasks: str) -> list[Command]:
+        found: list[Command] = []
+        for task in tasks or TASKS:
+            found += self.say(task, Report.STARTING, Report.AT_BARRIER)
+        return found
+
+    def run(self) -> None:
+        """Bring all tasks up."""
+        self.start()
+        self.to_barrier()
+        for task in TASKS:
+            self.say(task, Report.STARTED)
+        assert self.machine.phase is JobPhase.RUNNING
+
+    def phases(self) -> dict[str, TaskPhase]:
+        return {task: state.phase for task, state in self.machine.tasks.items()}
+
+    @property
+    def result(self) -> tuple[JobPhase, str]:
+        found = self.machine.result
+        assert found is not None, (self.machine.phase, self.phases())
+        return found.phase, found.cause.text if found.cause else ""
+
+
+@pytest.mark.requirement("R-ARR-9")
+def test_a_generation_is_durable_before_old_tasks_are_stopped_and_new_ones_started() -> None:
+    """At the start and at every restart, also at two in a row; numbers rise."""
+    job = Job()
+    assert job.start() == [WinGeneration(), *(Launch(task, 1) for task in sorted(TASKS))]
+    for epoch in (2, 3):
+        job.fail("a")
+        before = len(job.log)
+        job.pass_time(10)
+        commands = job.log[before:]
+        assert commands[0] == WinGeneration()
+        assert commands[1:4] == [Kill(task, epoch - 1) for task in sorted(TASKS)]
+        assert commands[4:] == [Launch(task, epoch) for task in sorted(TASKS)]
+
+
+@pytest.mark.requirement("R-ARR-1")
+def test_nobody_goes_before_all_are_ready() -> None:
+    """GO comes with the last arrival, to all; a task still in open holds up all."""
+    job = Job()
+    job.start()
+    assert job.to_barrier("s", "b") == []
+    job.say("a", Report.STARTING)
+    assert job.machine.phase is JobPhase.SCHEDULING
+    assert job.say("a", Report.AT_BARRIER) == [Go("a", 1), Go("b", 1), Go("s", 1)]
+
+
+@pytest.mark.requirement("R-ARR-2")
+def test_running_needs_the_planned_set() -> None:
+    """Duplicates and other epochs do not count."""
+    job = Job()
+    job.start()
+    job.fail("a")
+    job.pass_time(10)
+    job.to_barrier()
+    job.say("s", Report.STARTED)
+    job.say("a", Report.STARTED)
+    with pytest.raises(InvalidInputError, match="'a' cannot say started"):
+        job.say("a", Report.STARTED)
+    job.say("b", Report.STARTED, epoch=1)
+    job.say("b", Report.STARTED, epoch=7)
+    assert job.machine.phase is JobPhase.SCHEDULING
+    assert job.machine.ignored == 2
+    job.say("b", Report.STARTED)
+    assert job.machine.phase is JobPhase.RUNNING
+
+
+@pytest.mark.requirement("R-ARR-10")
+def test_messages_of_another_epoch_change_nothing() -> None:
+    """A late failure of epoch 1 does not fail epoch 2, a late start does not start it."""
+    job = Job()
+    job.run()
+    job.fail("a")
+    job.pass_time(10)
+    before = job.phases()
+    assert job.fail("a", epoch=1) == []
+    assert job.say("a", Report.STARTED, epoch=1) == []
+    assert job.say("stranger", Report.STARTED, epoch=2) == []
+    assert job.phases() == before
+    assert job.machine.ignored == 3
+
+
+@pytest.mark.requirement("R-ARR-8")
+def test_a_task_that_finishes_before_the_others_start_is_not_forgotten() -> None:
+    """FINISHED in SCHEDULING counts as started, and at the end as finished."""
+    job = Job()
+    job.start()
+    job.say("a", Report.STARTING, Report.FINISHED)
+    assert job.to_barrier("s", "b") == [Go("b", 1), Go("s", 1)]
+    job.say("s", Report.STARTED, Report.FINISHED)
+    assert job.machine.phase is JobPhase.SCHEDULING
+    job.say("b", Report.STARTED)
+    assert job.machine.phase is JobPhase.RUNNING
+    job.say("b", Report.FINISHED)
+    assert job.result == (JobPhase.FINISHED, "")
+
+
+@pytest.mark.requirement("R-ARR-4")
+@pytest.mark.requirement("R-ARR-6")
+def test_a_failure_at_the_start_calls_it_off_for_everybody() -> None:
+    """Who waits is told at once; what they then say is secondary, whichever way they say it."""
+    job = Job(max_restarts=0)
+    job.start()
+    job.to_barrier("s")
+    job.say("b", Report.STARTING)
+    commands = job.fail("a", Failure("ValueError", "no such table", retry=False))
+    job2 = Job()
+    job2.start()
+    job2.to_barrier("s")
+    job2.say("b", Report.STARTING)
+    aborts = [c for c in job2.fail("a") if isinstance(c, Abort)]
+    assert [(c.task, c.epoch) for c in aborts] == [("b", 1), ("s", 1)]
+    assert all("broken" in c.cause for c in aborts)
+    job2.fail("s", Failure("aborted", "called off", secondary=True))
+    assert job2.machine.cause == BROKEN
+    assert job2.machine.phase is JobPhase.RECOVERING
+    assert Stop("s", 1, StopMode.CANCEL) in commands
+    job.say("s", Report.CANCELED)
+    job.fail("b", Failure("aborted", "called off", secondary=True))
+    assert job.result == (JobPhase.FAILED, "no such table")
+
+
+@pytest.mark.requirement("R-ARR-6")
+def test_a_first_cause_that_comes_second_is_still_the_one_reported() -> None:
+    """A secondary failure that arrives first gives way to what caused it."""
+    job = Job(max_restarts=0)
+    job.run()
+    job.fail("b", Failure("fenced", "somebody else", secondary=True))
+    job.fail("a")
+    job.fail("s", Failure("aborted", "later", secondary=True))
+    assert job.result == (JobPhase.FAILED, "broken")
+
+
+PHASE_REPORTS: dict[TaskPhase, list[Report]] = {
+    TaskPhase.CREATED: [],
+    TaskPhase.STARTING: [Report.STARTING],
+    TaskPhase.AT_BARRIER: [Report.STARTING, Report.AT_BARRIER],
+    TaskPhase.STARTED: [Report.STARTING, Report.AT_BARRIER, Report.STARTED],
+    TaskPhase.PREPARING: [Report.PREPARING],
+    TaskPhase.PREPARED: [Report.PREPARING, Report.PREPARED],
+    TaskPhase.COMMITTING: [Report.PREPARING, Report.PREPARED, Report.COMMITTING],
+    TaskPhase.SUSPENDING: [Report.SUSPENDING],
+}
+
+
+@pytest.mark.requirement("R-ARR-3")
+@pytest.mark.parametrize("phase", [p for p in TaskPhase if p not in TERMINAL])
+@pytest.mark.parametrize("mode", [None, *list(StopMode)[1:]])
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_failure_in_every_phase_restarts_or_ends_the_job(
+    phase: TaskPhase, mode: StopMode | None, retry: bool
+) -> None:
+    """Whatever phase the task and the job are in: within a bound it runs again or has ended."""
+    job = Job()
+    early = phase in (
+        TaskPhase.CREATED,
+        TaskPhase.STARTING,
+        TaskPhase.AT_BARRIER,
+        TaskPhase.STARTED,
+    )
+    if early:
+        job.start()
+        job.say("a", *PHASE_REPORTS[phase]) if phase is not TaskPhase.STARTED else None
+        if phase is TaskPhase.STARTED:
+            job.to_barrier()
+            job.say("a", Report.STARTED)
+    else:
+        job.run()
+        job.say("a", *PHASE_REPORTS.get(phase, []))
+    if mode is not None:
+        job.stop(mode)
+    assert job.phases()["a"] is phase
+    job.fail("a", Failure("ValueError", "broken", retry=retry))
+    for _ in range(40):
+        if job.machine.phase in ENDS or job.machine.phase is JobPhase.RUNNING:
+            break
+        drive(job)
+    ended = job.machine.phase
+    if mode is StopMode.CANCEL:
+        assert ended is JobPhase.CANCELED
+    elif mode is StopMode.SUSPEND:
+        assert ended is JobPhase.SUSPENDED
+    elif not retry:
+        assert job.result == (JobPhase.FAILED, "broken")
+    else:
+        assert ended is (JobPhase.RUNNING if mode is None else JobPhase.FINISHED)
+        assert job.machine.tasks["a"].epoch == 2
+
+
+def drive(job: Job) -> None:
+    """Have everybody do what is expected of him, once; then let time pass."""
+    for task, state in list(job.machine.tasks.items()):
+        if state.phase in TERMINAL or job.machine.phase in ENDS:
+            continue
+        told = state.told
+        if state.phase is TaskPhase.CREATED:
+            job.say(task, Report.STARTING)
+        elif told is StopMode.CANCEL:
+            job.say(task, Report.CANCELED)
+        elif state.phase is TaskPhase.STARTING:
+            job.say(task, Report.AT_BARRIER)
+        elif state.phase is TaskPhase.AT_BARRIER and Go(task, state.epoch) in job.log:
+            job.say(task, Report.STARTED)
+        elif state.phase is TaskPhase.AT_BARRIER and any(
+            isinstance(c, Abort) and (c.task, c.epoch) == (task, state.epoch) for c in job.log
+        ):
+            job.say(task, Report.CANCELED)
+        elif state.phase is TaskPhase.PREPARING:
+            job.say(task, Report.PREPARED)
+        elif state.phase is TaskPhase.PREPARED:
+            job.say(task, Report.COMMITTING)
+        elif state.phase is TaskPhase.COMMITTING:
+            job.say(task, Report.FINISHED)
+        elif state.phase is TaskPhase.SUSPENDING or told is StopMode.SUSPEND:
+            job.say(task, Report.SUSPENDED)
+        elif told is StopMode.DRAIN or (
+            job.machine.mode is StopMode.DRAIN and job.phases()["s"] is TaskPhase.FINISHED
+        ):
+            job.say(task, Report.FINISHED)
+    job.pass_time(1)
+
+
+@pytest.mark.requirement("R-ARR-12")
+def test_an_error_that_cannot_go_away_ends_the_job_at_once() -> None:
+    """No restart; what runs is closed; the cause is that error."""
+    job = Job()
+    job.run()
+    commands = job.fail("a", Failure("invalid_input", "no column k", retry=False))
+    assert commands == [Stop("s", 1, StopMode.CANCEL), Stop("b", 1, StopMode.CANCEL)]
+    job.say("s", Report.CANCELED)
+    job.say("b", Report.CANCELED)
+    assert job.result == (JobPhase.FAILED, "no column k")
+    assert job.machine.budget.total == 0
+
+
+@pytest.mark.requirement("R-ARR-13")
+@pytest.mark.requirement("R-ARR-19")
+def test_a_start_that_takes_too_long_names_who_is_missing_three_times() -> None:
+    """Only those that have not arrived are named; after the third try the job has failed."""
+    job = Job()
+    job.start()
+    for _ in range(3):
+        job.to_barrier("s", "b")
+        assert job.machine.next_when() == job.now + START_SECONDS
+        job.pass_time(START_SECONDS)
+        for task in ("s", "b"):
+            job.say(task, Report.CANCELED)
+        job.pass_time(10)
+    phase, text = job.result
+    assert phase is JobPhase.FAILED
+    assert text.startswith("not started within 60 s, try 1 of 3: a")
+    assert sum(isinstance(c, WinGeneration) for c in job.log) == 3
+
+
+@pytest.mark.requirement("R-ARR-5")
+@pytest.mark.requirement("R-ARR-14")
+@pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.CANCEL])
+def test_a_stop_while_a_task_hangs_in_open(mode: StopMode) -> None:
+    """The barrier is called off at once; who does not react is killed within the bound."""
+    job = Job()
+    job.start()
+    job.to_barrier("s", "b")
+    job.say("a", Report.STARTING)
+    commands = job.stop(mode)
+    assert {c.task for c in commands if isinstance(c, Abort)} == set(TASKS)
+    job.say("s", Report.CANCELED)
+    job.say("b", Report.CANCELED)
+    assert job.machine.phase is JobPhase.STOPPING
+    assert Kill("a", 1) in job.pass_time(STOP_SECONDS / 10)
+    assert job.result[0] is (JobPhase.SUSPENDED if mode == "SUSPEND" else JobPhase.CANCELED)
+
+
+@pytest.mark.requirement("R-ARR-14")
+def test_a_drain_during_scheduling_is_carried_out_once_all_have_started() -> None:
+    """Sources are told as soon as they have started; the job never counts as running."""
+    job = Job()
+    job.start()
+    job.to_barrier()
+    assert job.stop(StopMode.DRAIN) == []
+    assert job.say("s", Report.STARTED) == [Stop("s", 1, StopMode.DRAIN)]
+    job.say("a", Report.STARTED)
+    job.say("b", Report.STARTED)
+    assert job.machine.phase is JobPhase.STOPPING
+
+
+def test_a_stop_before_the_generation_is_durable() -> None:
+    """Nothing is launched for a job that was stopped meanwhile."""
+    job = Job()
+    assert job.machine.start() == [WinGeneration()]
+    job.stop(StopMode.SUSPEND)
+    assert job.machine.generation_won(1, 0.0) == []
+    assert job.result == (JobPhase.SUSPENDED, "")
+
+
+def test_no_generation_no_job() -> None:
+    """A supervisor that was superseded ends with that as the cause."""
+    job = Job()
+    job.machine.start()
+    job.machine.generation_lost(Failure("fenced", "another supervisor", retry=False), 0.0)
+    assert job.result == (JobPhase.FAILED, "another supervisor")
+
+
+@pytest.mark.requirement("R-F135-26")
+def test_a_consumer_restarts_alone_and_waits_for_nobody() -> None:
+    """The others are not told anything; the barrier has one member."""
+    job = Job()
+    job.run()
+    assert job.fail("a") == []
+    commands = job.pass_time(1)
+    assert commands == [WinGeneration(), Kill("a", 1), Launch("a", 2)]
+    assert job.to_barrier("a") == [Go("a", 2)]
+    job.say("a", Report.STARTED)
+    assert job.machine.phase is JobPhase.RUNNING
+    assert {task: state.epoch for task, state in job.machine.tasks.items()} == {
+        "s": 1,
+        "a": 2,
+        "b": 1,
+    }
+
+
+def test_failures_while_a_restart_waits_share_it() -> None:
+    """One restart for all that fell; one that falls during a start gets a start of its own."""
+    job = Job()
+    job.run()
+    job.fail("a")
+    job.fail("b")
+    assert job.machine.budget.total == 1
+    commands = job.pass_time(1)
+    assert [c for c in commands if isinstance(c, Launch)] == [Launch("a", 2), Launch("b", 2)]
+    job.to_barrier("a")
+    job.fail("s")  # not of that start: a and b go on with it
+    assert Go("a", 2) in job.to_barrier("b")
+    job.say("a", Report.STARTED)
+    job.say("b", Report.STARTED)
+    job.pass_time(10)
+    job.to_barrier("s")
+    job.say("s", Report.STARTED)
+    assert job.machine.phase is JobPhase.RUNNING
+
+
+@pytest.mark.requirement("R-F46-14")
+@pytest.mark.parametrize("mode", [None, StopMode.DRAIN])
+def test_what_is_durable_and_not_published_is_reported_as_that(mode: StopMode | None) -> None:
+    """Once the budget is spent the result names task and commit; no other phase would be true."""
+    job = Job(max_restarts=0)
+    job.run()
+    if mode:
+        job.stop(mode)
+    job.say("a", Report.PREPARING)
+    job.say("a", Report.PREPARED, Report.COMMITTING, commit=4)
+    job.fail("a", Failure("OSError", "no route"), commit=4)
+    for _ in range(5):
+        drive(job)
+    assert job.result == (JobPhase.EFFECTS_PENDING, "no route")
+    assert job.machine.result is not None
+    assert job.machine.result.pending == (("a", 4),)
+
+
+@pytest.mark.requirement("R-F46-22")
+def test_a_second_stop_of_another_kind_is_refused_and_changes_nothing() -> None:
+    """The same again does nothing; CANCEL overtakes and is told to everybody."""
+    job = Job()
+    job.run()
+    job.stop(StopMode.SUSPEND)
+    with pytest.raises(InvalidInputError, match="SUSPEND already"):
+        job.stop(StopMode.DRAIN)
+    assert job.machine.mode is StopMode.SUSPEND
+    assert job.stop(StopMode.SUSPEND) == []
+    assert job.stop(StopMode.CANCEL) == [Stop(task, 1, StopMode.CANCEL) for task in TASKS]
+    for task in TASKS:
+        job.say(task, Report.CANCELED)
+    assert job.result[0] is JobPhase.CANCELED
+    assert job.stop(StopMode.CANCEL) == []
+    with pytest.raises(InvalidInputError, match="has ended"):
+        job.stop(StopMode.DRAIN)
+
+
+@pytest.mark.requirement("R-F46-13")
+@pytest.mark.parametrize("first", ["finished", "suspend"])
+def test_suspend_and_natural_end_in_both_orders(first: str) -> None:
+    """Each task ends in the way that it came to; the job waits for nothing else."""
+    job = Job()
+    job.run()
+    job.say("s", Report.FINISHED)
+    if first == "finished":
+        for task in ("a", "b"):
+            job.say(task, Report.PREPARING, Report.PREPARED, Report.COMMITTING)
+        job.stop(StopMode.SUSPEND)
+        for task in ("a", "b"):
+            job.say(task, Report.FINISHED)
+        assert job.result == (JobPhase.FINISHED, "")
+    else:
+        assert job.stop(StopMode.SUSPEND) == [Stop(t, 1, StopMode.SUSPEND) for t in ("a", "b")]
+        job.say("a", Report.PREPARING, Report.PREPARED, Report.COMMITTING, Report.FINISHED)
+        job.say("b", Report.SUSPENDING, Report.SUSPENDED)
+        assert job.result == (JobPhase.SUSPENDED, "")
+
+
+def test_a_hook_that_hangs_is_bounded_and_named() -> None:
+    """Each step of an end has its own time; then the task is killed and counts as failed."""
+    job = Job(max_restarts=0)
+    job.run()
+    job.say("a", Report.PREPARING)
+    job.pass_time(STOP_SECONDS - 1)
+    job.say("a", Report.PREPARED, commit=1)
+    assert job.pass_time(2) == []
+    job.say("a", Report.COMMITTING)
+    assert Kill("a", 1) in job.pass_time(STOP_SECONDS)
+    for _ in range(5):
+        drive(job)
+    assert job.result == (
+        JobPhase.EFFECTS_PENDING,
+        "a did not get on with its end in time: it is committing",
+    )
+
+
+@pytest.mark.requirement("R-ARR-19")
+def test_an_endless_restart_ends() -> None:
+    """So many restarts, then the job has failed with the cause."""
+    job = Job(max_restarts=3)
+    job.start()
+    for _ in range(10):
+        if job.machine.phase in ENDS:
+            break
+        job.fail("a")
+        for task in ("s", "b"):
+            job.say(task, Report.CANCELED)
+        job.pass_time(10)
+    assert job.result == (JobPhase.FAILED, "broken")
+    assert sum(isinstance(c, WinGeneration) for c in job.log) == 4
+
+
+def test_the_table_of_job_phases() -> None:
+    """Ends are final; a transition that is not in the table raises."""
+    for before, after in itertools.product(JobPhase, JobPhase):
+        if before is after or after in JOB_TRANSITIONS[before]:
+            check_transition(before, after)
+        else:
+            with pytest.raises(InvalidInputError, match="cannot go from"):
+                check_transition(before, after)
+    assert all(not JOB_TRANSITIONS[end] for end in ENDS)
+
+
+@pytest.mark.requirement("R-ARR-20")
+@pytest.mark.parametrize("part", range(20))
+def test_any_order_of_events_ends_or_runs(seed: int, part: int) -> None:
+    """Random failures, stops, silences and delays; illegal ones raise and change nothing."""
+    source = random.Random(seed * 1000 + part)
+    for _ in range(20):
+        job = Job(max_restarts=source.choice([-1, 0, 2, 5]))
+        job.start()
+        for _ in range(source.randrange(60)):
+            event = source.random()
+            task = source.choice(TASKS)
+            try:
+                if event < 0.5:
+                    drive(job)
+                elif event < 0.7:
+                    job.fail(task, Failure("E", "random", source.random() < 0.9))
+                elif event < 0.9:
+                    before = job.phases()
+                    job.say(task, source.choice([r for r in Report if r is not Report.FAILED]))
+                elif event < 0.95:
+                    job.pass_time(source.choice([1, 10, 100]))
+                else:
+                    job.stop(source.choice(list(StopMode)[1:]))
+            except InvalidInputError:
+                if 0.7 <= event < 0.9:
+                    assert job.phases() == before
+        if job.machine.phase not in ENDS and job.machine.mode is None:
+            job.stop(source.choice([StopMode.SUSPEND, StopMode.CANCEL]))
+        for _ in range(400):
+            if job.machine.phase in ENDS:
+                break
+            drive(job)
+        assert job.machine.phase in ENDS, (job.machine.phase, job.phases(), job.machine.mode)

@@ -1,0 +1,63 @@
+"""Whether and when a job starts again, with a clock and a chance of the test's own."""
+
+import random
+
+import pytest
+
+from durable_shuffle.recovery.restart_budget import UNLIMITED, RestartBudget, RestartSettings
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+def half() -> float:
+    return 0.5
+
+
+@pytest.mark.requirement("R-ARR-11")
+@pytest.mark.requirement("R-ARR-19")
+def test_so_many_restarts_and_not_one_more() -> None:
+    """The limit counts restarts; the delays double, up to the cap, less what chance takes off."""
+    budget = RestartBudget(
+        RestartSettings(max_restarts=6, first_delay_seconds=1, cap_seconds=10, jitter=0.5), half
+    )
+    delays = [budget.failed(now) for now in range(8)]
+    assert delays == [0.75, 1.5, 3.0, 6.0, 7.5, 7.5, None, None]
+    assert (budget.used, budget.total) == (6, 6)
+
+
+@pytest.mark.requirement("R-ARR-11")
+def test_ten_thousand_restarts_without_a_limit(seed: int) -> None:
+    """Nothing overflows; every delay is in its range; chance is used."""
+    settings = RestartSettings(max_restarts=UNLIMITED)
+    budget = RestartBudget(settings, random.Random(seed).random)
+    delays = [budget.failed(0.0) for _ in range(10_000)]
+    assert None not in delays
+    late = [delay for delay in delays[20:] if delay is not None]
+    assert settings.cap_seconds / 2 < min(late) < max(late) <= settings.cap_seconds
+    assert len(set(late)) > 9_000
+    assert budget.used == 10_000
+
+
+@pytest.mark.requirement("R-ARR-11")
+def test_a_healthy_interval_forgives() -> None:
+    """Running for long enough resets the count; a second less does not."""
+    settings = RestartSettings(max_restarts=2, healthy_seconds=100)
+    budget = RestartBudget(settings, half)
+    now = 0.0
+    for _ in range(50):
+        assert budget.failed(now) is not None
+        budget.running(now + 1)
+        budget.running(now + 50)  # said again: it runs since the first time
+        now += 101
+    assert budget.total == 50
+    assert budget.failed(now) is not None
+    for left in (1, 0):  # a second short of healthy forgives nothing
+        budget.running(now)
+        now += 99
+        assert (budget.failed(now) is None) == (left == 0)
+
+
+@pytest.mark.parametrize("bad", [{"max_restarts": -2}, {"jitter": 2}, {"healthy_seconds": -1}])
+def test_bad_settings_are_named(bad: dict[str, float]) -> None:
+    """A value out of its range is refused."""
+    with pytest.raises(InvalidInputError, match=next(iter(bad))):
+        RestartSettings(**bad)  # type: ignore[arg-type]

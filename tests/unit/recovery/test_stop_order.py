@@ -1,0 +1,125 @@
+"""The order of calls and records of each way of ending."""
+
+import itertools
+
+import pytest
+
+from durable_shuffle.recovery.stop_order import (
+    CALLS,
+    OPTIONAL,
+    ORDERS,
+    Step,
+    StopMode,
+    StopOrder,
+    combined,
+)
+from durable_shuffle.serialization.errors import InvalidInputError
+
+CALL_ORDERS = {
+    "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
+    "DRAIN": ["max_watermark", "prepare_to_shutdown", "snapshot", "notify", "shutdown", "close"],
+    "SUSPEND": ["snapshot", "notify", "close"],
+    "CANCEL": ["close"],
+}
+
+
+def walk(order: StopOrder) -> list[Step]:
+    """Take all steps."""
+    found = []
+    while (step := order.next()) is not None:
+        found.append(step)
+        order.done(step)
+    return found
+
+
+@pytest.mark.requirement("R-F46-1")
+@pytest.mark.requirement("R-F46-3")
+@pytest.mark.parametrize("mode", StopMode)
+def test_the_calls_of_each_mode(mode: StopMode) -> None:
+    """Exactly FLIP-46's rows."""
+    calls = [str(step) for step in walk(StopOrder(mode)) if step in CALLS]
+    assert calls == CALL_ORDERS[mode]
+
+
+@pytest.mark.requirement("R-F46-2")
+@pytest.mark.parametrize("mode", StopMode)
+@pytest.mark.parametrize("hooks", [(), (Step.PREPARE,), (Step.SHUTDOWN, Step.NOTIFY)])
+def test_calls_that_nobody_offers_are_left_out(mode: StopMode, hooks: tuple[Step, ...]) -> None:
+    """The rest keeps its order, the records all stay."""
+    expected = [s for s in ORDERS[mode] if s not in OPTIONAL or s in hooks]
+    assert walk(StopOrder(mode, hooks)) == expected
+
+
+def test_records_stand_before_what_they_allow() -> None:
+    """Publishing comes behind PREPARED, PREPARED behind the snapshot, COMMITTED behind shutdown."""
+    drain = ORDERS[StopMode.DRAIN]
+    ranks = [
+        drain.index(step)
+        for step in (
+            Step.PREPARE,
+            Step.SNAPSHOT,
+            Step.WIN_PREPARED,
+            Step.SHUTDOWN,
+            Step.WIN_COMMITTED,
+            Step.WIN_FINISHED,
+            Step.CLOSE,
+        )
+    ]
+    assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize("mode", StopMode)
+def test_whatever_fails_only_close_is_left(mode: StopMode) -> None:
+    """From every step; a close that failed is not repeated."""
+    for failing in range(len(ORDERS[mode])):
+        order = StopOrder(mode)
+        for _ in range(failing):
+            order.done(order.next())  # type: ignore[arg-type]
+        step = order.next()
+        assert step is not None
+        order.failed(step)
+        assert walk(order) == ([] if step is Step.CLOSE else [Step.CLOSE])
+
+
+@pytest.mark.requirement("R-F46-17")
+@pytest.mark.parametrize(
+    ("mode", "behind", "calls"),
+    [
+        ("FINITE", Step.WIN_PREPARED, ["shutdown", "COMMITTED", "FINISHED", "close"]),
+        ("DRAIN", Step.WIN_PREPARED, ["notify", "shutdown", "COMMITTED", "FINISHED", "close"]),
+        ("FINITE", Step.WIN_COMMITTED, ["FINISHED", "close"]),
+        ("DRAIN", Step.WIN_COMMITTED, ["FINISHED", "close"]),
+    ],
+)
+def test_a_successor_enters_behind_the_record(mode: str, behind: Step, calls: list[str]) -> None:
+    """Nothing that was done is done again, no input is asked for."""
+    assert [str(s) for s in walk(StopOrder(StopMode(mode), behind=behind))] == calls
+
+
+def test_a_wrong_step_changes_nothing() -> None:
+    """Reporting another step than the one that is due raises."""
+    order = StopOrder(StopMode.SUSPEND)
+    for report in (order.done, order.failed):
+        with pytest.raises(InvalidInputError, match="expected snapshot"):
+            report(Step.CLOSE)
+    assert walk(order) == list(ORDERS[StopMode.SUSPEND])
+    with pytest.raises(InvalidInputError, match="does not go on"):
+        StopOrder(StopMode.SUSPEND, behind=Step.WIN_PREPARED)
+    order = StopOrder(StopMode.DRAIN)
+    order.done(Step.MAX_WATERMARK)
+    order.cancel()
+    assert walk(order) == [Step.CLOSE]
+
+
+@pytest.mark.requirement("R-F46-22")
+def test_one_stop_at_a_time() -> None:
+    """The same again is the same, CANCEL overtakes, everything else is refused."""
+    asked = [StopMode.DRAIN, StopMode.SUSPEND, StopMode.CANCEL]
+    for current, then in itertools.product([None, *asked], asked):
+        if current is None or then in (current, StopMode.CANCEL):
+            assert combined(current, then) is then
+        else:
+            with pytest.raises(InvalidInputError, match=f"stops by {current}"):
+                combined(current, then)
+    with pytest.raises(InvalidInputError, match="drain"):
+        combined(None, StopMode.FINITE)

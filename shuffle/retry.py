@@ -118,9 +118,13 @@ NO_RETRY = RetryPolicy()
 
 
 def raised(*types: type[BaseException]) -> ExceptionPredicate:
-    """Return the predicate that holds for exceptions of these types."""
+    """Return the predicate that holds for exceptions of these types; it can be pickled."""
+    return _Raised(types)
 
-    def matches(error: BaseException) -> bool:
-        return isinstance(error, types)
 
-    return matches
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    types: tuple[type[BaseException], ...]
+
+    def __call__(self, error: BaseException) -> bool:
+        return isinstance(error, self.types)

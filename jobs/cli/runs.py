@@ -1,8 +1,8 @@
 """`durable-shuffle demo` and `bench`: the ready-made runs.
 
-All but `demo consume` need Spark, which no other command does; they are imported when they are
-called. With `--json -` what they print goes to standard error, and the figures they write become
-the document on standard output.
+All but `demo consume` and `demo enrich` need Spark, which no other command does; they are imported
+when they are called. With `--json -` what they print goes to standard error, and the figures they
+write become the document on standard output.
 """
 
 import secrets
@@ -60,7 +60,7 @@ def demo(
 
     Runs TPC-H data through a real cluster on this machine, once with durable shuffles and once
     with Spark's own. Ends with 1 if a row differs or committed work ran again. `demo consume` shows
-    the same for a consumer process, without Spark.
+    the same for a consumer process, `demo enrich` for a stream, without Spark.
 
     \b
     Examples:
@@ -103,6 +103,39 @@ def demo_consume(
         drawn = secrets.randbits(32) if seed is None else seed
         options = ConsumeDemoOptions(rows, kills, drawn, file, work)
         code = run_consume_demo(options, Console(stderr=call.as_json))
+        _end(code, file if call.as_json else None)
+
+
+@demo_app.command("enrich")
+def demo_enrich(
+    *,
+    kills: Annotated[int, typer.Option(min=0, help="How often a task process is killed.")] = 4,
+    seed: Annotated[
+        int | None, typer.Option(help="Of who is killed; default: a new one, printed.")
+    ] = None,
+    json_file: JsonFile = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Watch a stream be killed, suspended, resumed and drained, with every event in its files once.
+
+    Endless events are looked up asynchronously and written to Parquet files by a pipeline of
+    processes. Ends with 1 unless all kills fired, both runs ended as they were told to, and every
+    event is published exactly once.
+
+    \b
+    Examples:
+      durable-shuffle demo enrich
+      durable-shuffle demo enrich --kills 20 --seed 7 --json enrich.json
+    """
+    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
+        from rich.console import Console
+
+        from durable_shuffle.jobs.enrich_demo import EnrichDemoOptions, run_enrich_demo
+
+        drawn = secrets.randbits(32) if seed is None else seed
+        options = EnrichDemoOptions(kills, drawn, file, work)
+        code = run_enrich_demo(options, Console(stderr=call.as_json))
         _end(code, file if call.as_json else None)
 
 

@@ -153,6 +153,7 @@ class ConsumerRun:
             self.stage.producers_of(self.subpartition, self.stage.describe.producers),
             known.marker_floor,
         )
+        self.link.progress(self._view.position.records)
         self.link.pass_barrier()
         return self._end(self._read(), None)
 

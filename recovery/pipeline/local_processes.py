@@ -8,6 +8,7 @@ of this is stored.
 
 import multiprocessing as mp
 import os
+import pickle
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from durable_shuffle.recovery.liveness import AttemptKey
 from durable_shuffle.recovery.pipeline.launcher import ORDERS, REPORTS, Order
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
+from durable_shuffle.serialization.errors import InvalidInputError
 
 RunTask = Callable[[TaskLink], None]
 """Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
@@ -44,6 +46,10 @@ class LocalProcesses:
     heartbeat_seconds: how often a process says that it lives.
     silence_seconds: after which one that does not counts as lost.
     start_method: of multiprocessing; default: "forkserver" where there is one, else "spawn".
+
+    Raises:
+        InvalidInputError: `run_task` cannot be pickled, which is how it gets into a process; it is
+            never stored like that.
     """
 
     def __init__(
@@ -54,6 +60,13 @@ class LocalProcesses:
         silence_seconds: float,
         start_method: str | None = None,
     ) -> None:
+        try:
+            pickle.dumps(run_task)
+        except Exception as error:
+            raise InvalidInputError(
+                f"a source, step or sink cannot be sent to a process: {error}; define functions "
+                "and classes at the top of a module"
+            ) from error
         self.silence_seconds = silence_seconds
         methods = mp.get_all_start_methods()
         method = start_method or ("forkserver" if "forkserver" in methods else "spawn")

@@ -275,6 +275,11 @@ class RunningPipeline:
         return self._supervisor.machine.phase
 
     @property
+    def ended(self) -> bool:
+        """Whether `wait` returns at once."""
+        return not self._thread.is_alive()
+
+    @property
     def launcher(self) -> Launcher | None:
         """What runs the tasks; None before the first start."""
         return self._supervisor.launcher

@@ -95,6 +95,7 @@ class SourceRun:
             if found is not None:
                 self._position, self._checkpoint = found.value, found.checkpoint
             self._records = log.rows
+            self.link.progress(self._records)
             self.link.pass_barrier()
             start, producers = self._position, self.stage.describe.producers
             puller = Puller(lambda: self.source.read(start, self.producer, producers))

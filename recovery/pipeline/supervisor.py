@@ -154,11 +154,20 @@ class Supervisor:
             assert self.launcher is not None
             if isinstance(command, Launch):
                 self._watch.launched((command.task, command.epoch), self._clock.monotonic())
-                self.launcher.start(command.task, command.epoch)
+                self._launch(command)
             elif isinstance(command, Kill):
                 self._kill(command.task, command.epoch)
             else:
                 self.launcher.send(command)
+
+    def _launch(self, launch: Launch) -> None:
+        assert self.launcher is not None
+        try:
+            self.launcher.start(launch.task, launch.epoch)
+        except Exception as error:  # noqa: BLE001 - it is the end of that attempt
+            self._watch.forget((launch.task, launch.epoch))
+            failure = failure_of(error)
+            self._said(TaskReport(launch.task, launch.epoch, Report.FAILED, failure))
 
     def _kill(self, task: str, epoch: int) -> None:
         self._watch.forget((task, epoch))

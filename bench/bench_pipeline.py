@@ -1,8 +1,8 @@
 """How fast is a killed consumer back, what do the producers notice, how fast do 200 tasks start?
 
 Bars: from SIGKILL of a consumer to its first new record at most 2 s, with the default settings, as
-a median over rounds; the producers' throughput in the seconds around the kill at least 0.9 of that of
-undisturbed seconds before it, taken in turn; 200 tasks RUNNING within 20 s in the launcher whose
+a median over rounds; the producers' throughput in the seconds from the kill on at least 0.9 of that
+of undisturbed seconds before it, taken in turn; 200 tasks RUNNING within 20 s in the launcher whose
 tasks are threads. Under --benchmark-enable the table of docs/benchmarks.md is written.
 """
 

@@ -27,7 +27,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 RunTask = Callable[[TaskLink], None]
 """Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
 
-_PRELOAD = ["durable_shuffle.recovery.pipeline.run_task"]
+_PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.run_task"]
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _JOIN_SECONDS = 5.0
 

@@ -9,6 +9,7 @@ of this is stored.
 import multiprocessing as mp
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 RunTask = Callable[[TaskLink], None]
 """Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
 
-_PRELOAD = ["durable_shuffle.recovery.pipeline.run_task"]
+_PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.run_task"]
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _JOIN_SECONDS = 5.0
 
@@ -138,6 +139,7 @@ def _main(
     run_task: RunTask, task: str, epoch: int, pipe: Connection, heartbeat_seconds: float
 ) -> None:
     """Run in the new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, who then suspends
     lock, over = threading.Lock(), threading.Event()
 
     def send(report: TaskReport) -> None:

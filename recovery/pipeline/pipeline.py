@@ -264,10 +264,9 @@ class RunningPipeline:
         self._supervisor = supervisor
         self._result: JobResult | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, name="durable-shuffle-supervisor", daemon=True
-        )
-        self._thread.start()
+        # not `join`: in Python 3.11 a Ctrl-C in the middle of it takes the thread for ended
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="durable-shuffle-supervisor", daemon=True).start()
 
     @property
     def phase(self) -> JobPhase:
@@ -277,7 +276,7 @@ class RunningPipeline:
     @property
     def ended(self) -> bool:
         """Whether `wait` returns at once."""
-        return not self._thread.is_alive()
+        return self._over.is_set()
 
     @property
     def launcher(self) -> Launcher | None:
@@ -302,7 +301,7 @@ class RunningPipeline:
         Raises:
             TimeoutError: it goes on.
         """
-        self._thread.join(timeout_seconds)
+        self._over.wait(timeout_seconds)
         if self._error is not None:
             raise self._error
         if self._result is None:
@@ -319,3 +318,5 @@ class RunningPipeline:
             self._result = self._supervisor.run()
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
+        finally:
+            self._over.set()

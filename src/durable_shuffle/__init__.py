@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.async_map import async_map
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
+    from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+    from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+    from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
+    from durable_shuffle.recovery.pipeline.sources import (
+        FolderSource,
+        IteratorSource,
+        StageSource,
+    )
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
     from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
@@ -25,11 +33,18 @@ __all__ = [
     "AsyncOperator",
     "AsyncStep",
     "Backoff",
+    "CallbackSink",
     "DurableShuffle",
     "DurableShuffleError",
+    "FileSink",
+    "FolderSource",
     "Grouped",
+    "IteratorSource",
+    "Pipeline",
+    "PipelineSettings",
     "ResumableReducer",
     "RetryPolicy",
+    "StageSource",
     "__version__",
     "async_map",
     "named_stage",
@@ -41,10 +56,17 @@ _MODULES = {
     "AsyncOperator": "durable_shuffle.recovery.async_operator",
     "AsyncStep": "durable_shuffle.recovery.async_step",
     "Backoff": "durable_shuffle.shuffle.retry",
+    "CallbackSink": "durable_shuffle.recovery.pipeline.sinks",
     "DurableShuffle": "durable_shuffle.jobs.session",
+    "FileSink": "durable_shuffle.recovery.pipeline.sinks",
+    "FolderSource": "durable_shuffle.recovery.pipeline.sources",
     "Grouped": "durable_shuffle.shuffle.reducers",
+    "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
+    "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
+    "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
     "RetryPolicy": "durable_shuffle.shuffle.retry",
+    "StageSource": "durable_shuffle.recovery.pipeline.sources",
     "async_map": "durable_shuffle.recovery.async_map",
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",

@@ -10,15 +10,18 @@ import pytest
 from pipeline_steps import ROWS, Numbers
 from pipelines import copying, published, settings, threads, until
 
+from durable_shuffle.jobs.consume_demo_stage import JOB, store_stage
 from durable_shuffle.recovery.job_phase import JobPhase, JobResult
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
+from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
 from durable_shuffle.recovery.pipeline.sources import IteratorSource, StageSource
 from durable_shuffle.recovery.pipeline.threads import Threads
 from durable_shuffle.recovery.restart_budget import RestartSettings
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.local_storage import LocalStorage
 
 WAIT = 120.0
 
@@ -275,3 +278,101 @@ def test_another_shape_under_the_same_name_is_refused(tmp_path: Path) -> None:
     assert result.cause is not None
     assert result.cause.kind == str(IncompatibleError.kind)
     assert "give the pipeline another name" in result.cause.text
+
+
+class Hangs:
+    """In its prepare hook, until the test is over."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+
+    def __deepcopy__(self, memo: Any) -> "Hangs":
+        return self
+
+    def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def prepare_to_shutdown(self, token: str) -> None:
+        assert self.gate.wait(WAIT)
+
+
+def test_a_hook_that_hangs_ends_the_job_in_time(tmp_path: Path) -> None:
+    """The cause names task and phase; what was committed before is there."""
+    gate = threading.Event()
+    more = {"timeouts": JobTimeouts(60, 3, 0.5), "restarts": RestartSettings(0)}
+    running = copying(tmp_path, Numbers(1, 20), Hangs(gate), **more).start(launcher=threads)
+    try:
+        result = running.wait(WAIT)
+    finally:
+        gate.set()
+    assert result.phase is JobPhase.FAILED
+    assert result.cause is not None
+    assert "did not get on with its end in time: it is preparing" in result.cause.text
+    assert set(published(tmp_path).values()) <= {1}
+
+
+@pytest.mark.requirement("R-F46-10")
+@pytest.mark.requirement("R-F46-14")
+def test_what_could_not_be_published_is_published_by_the_next_run(tmp_path: Path) -> None:
+    """The result names task and commit; nothing is read again for them."""
+    calls: list[tuple[str, list[int]]] = []
+    broken = [True]
+
+    class Receiver(CallbackSink):
+        def __deepcopy__(self, memo: Any) -> "Receiver":
+            return Receiver(self.call)
+
+    def receive(token: str, table: pa.Table) -> None:
+        if broken:
+            raise OSError("the receiver is away")
+        calls.append((token, table.column("n").to_pylist()))
+
+    few = settings(restarts=RestartSettings(1, first_delay_seconds=0.01))
+    pipeline = Pipeline("calling", str(tmp_path / "data"), settings=few)
+    stream = pipeline.source("n", IteratorSource(Numbers(1, 20)), schema=ROWS)
+    stream.consume("c", same, schema=ROWS, sink=Receiver(receive))
+    result = run(pipeline)
+    assert result.phase is JobPhase.EFFECTS_PENDING
+    assert result.pending == (("c-k0000", 1),)
+    assert result.cause is not None
+    assert result.cause.text == "the receiver is away"
+    broken.clear()
+    assert run(pipeline).phase is JobPhase.FINISHED
+    assert [n for _, numbers in calls for n in numbers] == list(range(20))
+    assert len({token for token, _ in calls}) == len(calls)
+
+
+def test_a_sealed_stage_as_source(tmp_path: Path) -> None:
+    """No producer runs; the consumers read it where it is and finish."""
+    ids = RandomIds()
+    store_stage(LocalStorage(tmp_path / "data"), 500, ids, SystemClock())
+    pipeline = Pipeline("reader", str(tmp_path / "data"), settings=settings())
+    stream = pipeline.source("stored", StageSource(JOB, "numbers"))
+    out = FileSink(str(tmp_path / "out"), "json")
+    stream.consume("copy", _Renamed(), schema=ROWS, sink=out)
+    assert run(pipeline).phase is JobPhase.FINISHED
+    assert published(tmp_path) == Counter(range(1000))
+    with pytest.raises(InvalidInputError, match="has a schema, keys and partitions"):
+        pipeline.source("x", StageSource(JOB, "numbers"), schema=ROWS)
+
+
+class _Renamed:
+    def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.rename_columns(["n"])
+
+
+def test_a_drain_of_a_stage_that_others_still_write(tmp_path: Path) -> None:
+    """Its consumers are where the drain begins: they end where they are."""
+    writer = copying(tmp_path / "w", Numbers(1), same).start(launcher=threads)
+    until(lambda: published(tmp_path / "w").total() > 0, "rows of the writer")
+    reader = Pipeline("reader", str(tmp_path / "r"), settings=settings())
+    theirs = StageSource("copying", "numbers", url=str(tmp_path / "w" / "data"))
+    sink = FileSink(str(tmp_path / "out"), "json")
+    reader.source("theirs", theirs).consume("again", same, schema=ROWS, sink=sink)
+    running = reader.start(launcher=threads)
+    until(lambda: published(tmp_path).total() > 0, "rows of the reader")
+    running.stop("DRAIN")
+    assert running.wait(WAIT).phase is JobPhase.FINISHED
+    assert set(published(tmp_path).values()) == {1}
+    writer.stop("CANCEL")
+    assert writer.wait(WAIT).phase is JobPhase.CANCELED

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.log_producer_log import producer_status
 from durable_shuffle.shuffle.log_producer_records import End
 from durable_shuffle.shuffle.open_view import open_view
@@ -247,3 +249,30 @@ def test_a_file_that_does_not_fit_is_named(one: OneConsumer, tmp_path: Path) -> 
     assert failure is not None
     assert "bad.json" in failure.text
     assert not failure.retry
+
+
+def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
+    """Numbered from 1, going on over a restart, and seen by a reader in their places."""
+    often = replace(SETTINGS, append_rows=1, checkpoint_seconds=1e-6)
+    for epoch, upto in ((1, 4), (2, 8)):
+        link = TaskLink(TASK, epoch, lambda _: None)
+        link.deliver(Go(TASK, epoch))
+
+        def make(position: Any, producer: int, upto: int = upto, link: Any = link) -> Iterator[Any]:
+            yield from numbers(upto).read(position, producer, 1)
+            if upto == 4:
+                while (producer_status(one.stage, 0).progress.next_ordinals)[0] < 4:  # type: ignore[union-attr]
+                    yield None
+                link.deliver(Stop(TASK, link.epoch, StopMode.SUSPEND))
+                while True:
+                    yield None
+
+        source = IteratorSource(make)
+        SourceRun("in", one.stage, 0, source, link, often, one.clock, one.ids).run()
+    with open_view(one.stage, 0, consumer="r") as view:
+        items = list(view.items())
+    marks = [item.marker.id for item in items if isinstance(item, PlacedMarker)]
+    assert marks == list(range(1, len(marks) + 1))
+    assert len(marks) > 2
+    rows = [item for item in items if not isinstance(item, PlacedMarker)]
+    assert [n for batch in rows for n in batch.column("n").to_pylist()] == list(range(8))

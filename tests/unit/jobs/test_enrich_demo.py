@@ -1,8 +1,11 @@
 """The enrichment demo as users start it, and that its verdict can be a bad one."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,3 +83,35 @@ def test_a_wrong_country_is_found(tmp_path: Path) -> None:
     assert (figures.lost, figures.doubled) == (1, 1)
     with pytest.raises(InvalidInputError, match="kills"):
         EnrichDemoOptions(-1, 1)
+
+
+def test_ctrl_c_suspends_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    """The job as users start it, twice, interrupted with all its processes: every event once."""
+    out = tmp_path / "out"
+
+    def files() -> int:
+        return len(list(out.glob("part-*.parquet")))
+
+    for _ in range(2):
+        before = files()
+        job = subprocess.Popen(
+            [sys.executable, "-m", "durable_shuffle.jobs.enrich_stream", tmp_path / "data", out],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while files() == before:
+                assert job.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            os.killpg(job.pid, signal.SIGINT)
+            said, _ = job.communicate(timeout=120)
+        finally:
+            job.kill()
+        assert (job.returncode, said) == (0, b"suspended\n")
+    events = []
+    for path in out.glob("part-*.parquet"):
+        events += pq.read_table(path).column("event").to_pylist()
+    assert len(events) == len(set(events)) > 0

@@ -101,8 +101,9 @@ def test_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         supervisor.wait()
     reached = published(tmp_path).total()
     running = copying(tmp_path, Numbers(1), Gated(str(tmp_path), -1)).start()
-    until(lambda: published(tmp_path).total() > reached, "rows of the second")
+    until(lambda: running.launcher is not None, "the second's launcher")
     assert isinstance(running.launcher, LocalProcesses)
+    until(lambda: published(tmp_path).total() > reached, "more rows")
     running.stop("DRAIN")
     assert running.wait(PATIENCE_SECONDS).phase is JobPhase.FINISHED
     assert prefix_of_all(published(tmp_path), 1)

@@ -119,6 +119,7 @@ def test_small_partitions_are_read_together_alike(
 
 def test_range_bounds_are_drawn_once(session: SparkSession, root: str, facts: DataFrame) -> None:
     """A range exchange that lost a producer is resumed with the bounds of its first run."""
+    session.conf.set("spark.sql.files.openCostInBytes", "134217728")  # one file is one map task
     df = facts.repartitionByRange(4, "v").sortWithinPartitions("v")
     first = shuffle_of(session, root)
     parts = [row.asDict() for row in _placed(first.query(df))]

@@ -18,6 +18,17 @@ from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server  #
 
 _SEED = pytest.StashKey[int]()
 
+_FIRST = (
+    "test_demo.py",
+    "test_drivers.py",
+    "test_sessionize.py",
+    "test_consume_faults.py",
+    "test_stage_memory.py",
+    "test_query_drivers.py",
+)
+"""Files of few and long tests: begun last, they would leave the other process without work. Those
+that start clusters stand apart."""
+
 settings.register_profile("fast", max_examples=15, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile(
@@ -72,6 +83,12 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("--min-spark-tests")
     if wanted and not hasattr(config, "workerinput"):  # workers of a shared run do not judge it
         config.pluginmanager.register(_SparkTests(wanted))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; a run that is shared out by file keeps that order."""
+    items.sort(key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else 99)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

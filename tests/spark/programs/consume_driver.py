@@ -1,9 +1,10 @@
 """A driver with consumers that stop on purpose: `consume_driver.py MASTER ROOT FOLDER`.
 
 Producers add a line to FOLDER/producers. Every call of a consumer adds the values that it was given
-to FOLDER/<consumer>, before anything else. Subpartition 1 of `gated` writes its worker's process id
-to FOLDER/worker at its fifth call and waits for FOLDER/open, once. `flaky` and `sums` fail at the
-third call of each subpartition, once. One JSON line: the report, and what each consumer published.
+to FOLDER/<consumer>, before anything else. `gated` stops until there is FOLDER/open: subpartition 0
+in its second call; subpartition 1 in its fifth, once the other has stopped, and with its worker's
+process id in FOLDER/worker. `flaky` and `sums` fail at the third call of each subpartition, once.
+One JSON line: the report, and what each consumer published.
 """
 
 import json
@@ -65,7 +66,6 @@ class Sums:
 def note(folder: str, consumer: str, batch: pa.RecordBatch) -> None:
     """Write down a call, then wait or fail where this consumer should."""
     import os
-    import time
     from pathlib import Path
 
     from pyspark import TaskContext
@@ -75,16 +75,28 @@ def note(folder: str, consumer: str, batch: pa.RecordBatch) -> None:
     with ledger.open("a") as file:
         file.write(json.dumps(batch.column("v").to_pylist()) + "\n")
     calls = len(ledger.read_text().splitlines())
-    if consumer == "gated" and number == 1 and calls == 5 and not (here / "worker").exists():
-        (here / "worker.new").write_text(str(os.getpid()))
-        (here / "worker.new").rename(here / "worker")
-        deadline = time.monotonic() + 300
-        while not (here / "open").exists():
-            time.sleep(0.02)
-            if time.monotonic() > deadline:
-                raise TimeoutError("nobody opened the gate")
+    if consumer == "gated" and not (here / "open").exists():
+        if number == 0 and calls == 2:
+            (here / "other").touch()
+            wait_for(here / "open")
+        if number == 1 and calls == 5:
+            wait_for(here / "other")
+            (here / "worker.new").write_text(str(os.getpid()))
+            (here / "worker.new").rename(here / "worker")
+            wait_for(here / "open")
     if consumer != "gated" and calls == 3:
         raise ValueError(f"broken on purpose in {consumer} {number}")
+
+
+def wait_for(path: Path) -> None:
+    """Return once the file is there."""
+    import time
+
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        time.sleep(0.02)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody made {path}")
 
 
 def main(master: str, root: str, folder: str) -> None:

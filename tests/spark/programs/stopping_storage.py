@@ -1,0 +1,40 @@
+"""A folder as storage in which consumers stop at a given record of their logs."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from durable_shuffle.shuffle import open_storage
+from durable_shuffle.shuffle.layout import slot_name
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage import Created, Exists, Storage
+
+
+class StoppingStorage(LocalStorage):
+    """Whoever would create slot `slot` of a consumer's log makes the file `stopped`, and waits."""
+
+    def __init__(self, root: str, slot: int, stopped: str) -> None:
+        super().__init__(root)
+        self._arguments = root, slot, stopped
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        """Wait at that slot, to be killed; other objects are created."""
+        _, slot, stopped = self._arguments
+        if "/consumers/" in key and key.endswith(f"/{slot_name(slot)}"):
+            Path(stopped).touch()
+            time.sleep(300)
+            raise TimeoutError("nobody killed this process")
+        return super().put_if_absent(key, data)
+
+    def __reduce__(self) -> tuple[type["StoppingStorage"], tuple[str, int, str]]:  # type: ignore[override]
+        return StoppingStorage, self._arguments
+
+
+def install(slot: int, stopped: str) -> None:
+    """Have every folder that this process opens from now on stop its consumers."""
+
+    def open_stopping(url: str, options: Mapping[str, object]) -> Storage:
+        assert not options
+        return StoppingStorage(url, slot, stopped)
+
+    open_storage.open_backend = open_stopping

@@ -126,8 +126,8 @@ def test_range_bounds_are_drawn_once(session: SparkSession, root: str, facts: Da
     assert {row["p"] for row in parts} == {0, 1, 2, 3}
     (stage,) = Path(root).glob("tests/query-*")
     (stage / "log" / f"{1:010d}").unlink()  # the seal
-    (stage / "producers" / "p1" / f"{0:010d}").unlink()
-    for segment in stage.glob("segments/*/p1-*"):
+    (stage / "producers" / "p000001" / f"{0:010d}").unlink()
+    for segment in stage.glob("segments/*/p000001-*"):
         segment.unlink()
     again = shuffle_of(session, root)
     assert [row.asDict() for row in _placed(again.query(df))] == parts

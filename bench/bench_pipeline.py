@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from document import record
-from pipeline_steps_timed import BATCH, ROWS, Paced, Timed
+from pipeline_steps_timed import ROWS, Paced, Timed
 
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses

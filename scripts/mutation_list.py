@@ -11,20 +11,10 @@ READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
 FOLLOW = f"{VIEWS}test_following_view.py"
 ASYNC = "tests/unit/recovery/test_async_machine.py"
+JOB = "tests/unit/recovery/test_job_machine.py"
+ENDING = "tests/pipelines/test_ending.py"
 
-SPARED = (
-    Spared(
-        "N11",
-        "a message that was sent for another phase is dropped",
-        "no task takes messages yet: phases and whoever sends for them come with the coordinator "
-        "of long-running stages",
-    ),
-    Spared(
-        "N12",
-        "a barrier that cannot be aborted",
-        "no task waits for others yet: the start barrier comes with the same coordinator",
-    ),
-)
+SPARED: tuple[Spared, ...] = ()
 
 MUTATIONS = (
     Mutation(
@@ -144,6 +134,81 @@ MUTATIONS = (
         "        return 1 + max((int(key[-10:]) for key in listed), default=-1)\n"
         "        if self.read(hint) is None:\n",
         "tests/unit/shuffle/test_slot_log.py",
+    ),
+    Mutation(
+        "N11",
+        "a failure that arrives while the job is being scheduled is dropped",
+        "recovery/job_machine.py",
+        "        if message.report is Report.FAILED:\n",
+        "        if message.report is Report.FAILED and self.phase is JobPhase.SCHEDULING:\n"
+        "            return []\n"
+        "        if message.report is Report.FAILED:\n",
+        f"{JOB} -k failure_in_every_phase",
+    ),
+    Mutation(
+        "N11",
+        "a task that finishes before the others start is forgotten by the barrier",
+        "recovery/job_machine.py",
+        "            commands += self._let_go(barrier.ended(message.task))\n",
+        "            pass\n",
+        f"{JOB} -k finishes_before",
+    ),
+    Mutation(
+        "N12",
+        "a start barrier that cannot be called off",
+        "recovery/barrier.py",
+        "        self.cause = cause\n        return True",
+        "        return False",
+        "tests/unit/recovery/test_barrier.py",
+    ),
+    Mutation(
+        "pipelines",
+        "messages of an older attempt count",
+        "recovery/job_machine.py",
+        "if state is None or state.epoch != message.epoch or self.phase in ENDS:",
+        "if state is None or self.phase in ENDS:",
+        f"{JOB} -k another_epoch",
+    ),
+    Mutation(
+        "pipelines",
+        "a consequence takes the place of the first cause",
+        "recovery/job_machine.py",
+        "        if self.cause is None or (self.cause.secondary and not failure.secondary):",
+        "        if True:",
+        f"{JOB} -k cause",
+    ),
+    Mutation(
+        "pipelines",
+        "OPEN forgets that the end was prepared",
+        "shuffle/consumer_log.py",
+        "            ending=found.ending,\n",
+        "",
+        f"{ENDING} -k crash_behind",
+    ),
+    Mutation(
+        "pipelines",
+        "COMMITTED is written before shutdown",
+        "recovery/stop_order.py",
+        "        Step.NOTIFY,\n        Step.SHUTDOWN,\n        Step.WIN_COMMITTED,\n",
+        "        Step.NOTIFY,\n        Step.WIN_COMMITTED,\n        Step.SHUTDOWN,\n",
+        f"{ENDING} -k crash_behind",
+    ),
+    Mutation(
+        "pipelines",
+        "rows of a commit are published and not named by its record",
+        "recovery/pipeline/consumer_run.py",
+        "            marker_floor=self._passed,\n"
+        "            effect=None if parked is None else PARKED.encode(parked),\n",
+        "            marker_floor=self._passed,\n",
+        f"{ENDING} -k missed_notification",
+    ),
+    Mutation(
+        "pipelines",
+        "a source may go back",
+        "recovery/pipeline/source_run.py",
+        "        if self._position is not None and not self.source.advances(",
+        "        if self._position is not None and self.source.advances(",
+        "tests/pipelines/test_source_attempts.py -k forgets",
     ),
     Mutation(
         "N13",

@@ -120,8 +120,9 @@ def page(results: list[tuple[Mutation, str]]) -> str:
     for mutation, by in results:
         verdict = f"`{by}`" if by else "**survived**"
         lines.append(f"| {mutation.variant} | {mutation.words} | `{mutation.file}` | {verdict} |")
-    lines += ["", "Of the numbered list, these do not apply:", ""]
-    lines += [f"- {one.variant}, {one.words}: {one.reason}." for one in spared()]
+    if spared():
+        lines += ["", "Of the numbered list, these do not apply:", ""]
+        lines += [f"- {one.variant}, {one.words}: {one.reason}." for one in spared()]
     return "\n".join(lines) + "\n"
 
 

@@ -38,7 +38,7 @@ def prefix_of_all(rows: Counter[int], producers: int) -> bool:
 
 @pytest.mark.requirement("R-ARR-16")
 @pytest.mark.requirement("R-F135-26")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_consumer_that_dies_restarts_alone(tmp_path: Path, how: signal.Signals) -> None:
     """Killed, or stopped for good, between reading and committing: only it starts again."""
     silence = {"heartbeat_seconds": 0.2, "silence_seconds": 20.0 if how == signal.SIGKILL else 4.0}

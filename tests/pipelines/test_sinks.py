@@ -1,0 +1,102 @@
+"""What becomes of a consumer's rows: another stage, a callback."""
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from one_consumer import NAME, ROWS, TASK, Hooked, OneConsumer, Plain
+
+from durable_shuffle.recovery.pipeline.plan import StagePlan
+from durable_shuffle.recovery.pipeline.sinks import CallbackSink
+from durable_shuffle.recovery.pipeline.stage_sink import StageSink
+from durable_shuffle.recovery.pipeline.stages import own_stage
+from durable_shuffle.recovery.stop_order import Step, StopMode
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.serialization.errors import NotReadyError
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.log_feed import LogFeed
+from durable_shuffle.shuffle.log_producer_log import producer_status
+from durable_shuffle.shuffle.log_producer_records import End
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+
+
+def next_stage(one: OneConsumer) -> StageHandle:
+    """A stage for what the consumer makes, one partition."""
+    log = JobLog.claim(one.storage, NAME, one.ids.new_id())
+    plan = StagePlan("out", ROWS, (), 1, 1)
+    path = own_stage(one.storage, log, plan, settings=Settings(), ids=one.ids, clock=one.clock)
+    return open_stage(one.storage, path)
+
+
+def read_on(stage: StageHandle, name: str) -> tuple[list[int], tuple[str | None, ...]]:
+    """What a reader finds now, and how the producers ended."""
+    found: list[int] = []
+    with open_view(stage, 0, consumer=name, follow_seconds=0.01) as view:
+        with suppress(NotReadyError):
+            for batch in view:
+                found += batch.column("n").to_pylist()
+        feed = view.queue.feed
+        assert isinstance(feed, LogFeed)
+        return found, feed.modes
+
+
+@pytest.mark.requirement("R-F46-12")
+@pytest.mark.requirement("R-F46-11")
+@pytest.mark.requirement("R-F46-21")
+def test_the_end_travels_through_a_consumer_with_its_mode(one: OneConsumer) -> None:
+    """Suspended, it is waited for; resumed, its rows join up; drained, the reader is at the end."""
+    stage = next_stage(one)
+    one.write(5, end="SUSPEND")
+    sink = StageSink(stage, 0, Settings())
+    first = one.attempt(Plain([]), sink=sink, orders=[StopMode.SUSPEND])
+    assert first[-1].report is Report.SUSPENDED
+    rows, modes = read_on(stage, "r1")
+    assert modes == ("SUSPEND",)
+    one.write(3, end="DRAIN")
+    again = one.attempt(Plain([]), sink=StageSink(stage, 0, Settings()))
+    assert again[-1].report is Report.FINISHED
+    # nobody writes any more, and the reader still gets everything
+    rows, modes = read_on(stage, "r2")
+    assert rows == list(range(8))
+    assert modes == ("DRAIN",)
+
+
+@pytest.mark.requirement("R-F46-16")
+def test_a_finished_consumer_forwards_the_end_without_hooks(one: OneConsumer) -> None:
+    """A crash right behind every step of the end: in the end END stands once, rows stand once."""
+    stage = next_stage(one)
+    one.write(5, end="DRAIN")
+    log: list[str] = []
+    for step in (Step.WIN_PREPARED, Step.SHUTDOWN, Step.WIN_COMMITTED, Step.WIN_FINISHED):
+        one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()), crash_after=step)
+    log.clear()
+    last = one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()))
+    assert last[-1].report is Report.FINISHED
+    assert log == ["close"]
+    end = producer_status(stage, 0)
+    assert isinstance(end, End)
+    assert end.mode == "DRAIN"
+    assert read_on(stage, "r")[0] == list(range(5))
+
+
+@pytest.mark.requirement("R-F46-5")
+def test_a_callback_gets_each_commit_with_a_stable_token(one: OneConsumer) -> None:
+    """A call of unknown outcome is made again with the same token and the same rows."""
+    one.write(4, 4, end="FINITE")
+    calls: list[tuple[str, list[int]]] = []
+    broken = [True]
+
+    def receive(token: str, table: pa.Table) -> None:
+        calls.append((token, table.column("n").to_pylist()))
+        if broken.pop() if broken else False:
+            raise OSError("the answer was lost")
+
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FAILED
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FINISHED
+    prefix = f"{NAME}/use/{TASK}/"
+    assert calls[0] == calls[1] == (f"{prefix}1", [0, 1, 2, 3])
+    assert calls[2:] == [(f"{prefix}2", [4, 5, 6, 7])]
+    outputs = one.storage.list(f"{NAME}/consumers/use/{TASK}/outputs/")
+    assert list(outputs) == [], "what is published is not kept"

@@ -5,8 +5,12 @@ a nonce that the driver writes and one task per slot reads back.
 """
 
 import re
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -64,17 +68,46 @@ def task_tries(master: str, configured: str | None) -> int:
     return int(local["tries"] or 1)
 
 
+def check_worker_python(spark: SparkSession) -> None:
+    """Refuse a local session whose tasks would run a Python without our dependencies.
+
+    Spark takes `PYSPARK_PYTHON`, else the first `python3` of PATH, which without an activated
+    environment is another one than the driver's. Starts a process if they differ.
+
+    Raises:
+        InvalidInputError: says which Python it is and how to choose another.
+    """
+    named = str(spark.sparkContext.pythonExec)
+    found = shutil.which(named)
+    if found is not None and Path(found).absolute().parent == Path(sys.executable).parent:
+        return
+    command = [found or named, "-c", "import fsspec, msgpack, numpy, pyarrow"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        reason = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    except OSError as e:
+        reason = str(e)
+    if reason:
+        raise InvalidInputError(
+            f"Spark's tasks would run {found or named}, which lacks what durable-shuffle needs "
+            f"({reason}): activate your environment, or set PYSPARK_PYTHON={sys.executable} "
+            "before the session is created"
+        )
+
+
 def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) -> Storage:
     """Return the storage through which the driver works, once executors were seen to share it.
 
     A Spark Connect client that does not share the executors' storage works through them instead.
 
     Raises:
-        InvalidInputError: no permission to write, or an executor does not see what was written.
+        InvalidInputError: no permission to write, or an executor does not see what was written,
+            or a local session's tasks would run another Python without our dependencies.
     """
     nonce = ids.new_id()
     key = f"{job}/preflight/{nonce}"
     if is_local(spark):
+        check_worker_python(spark)
         storage.put_if_absent(key, nonce.encode())
         storage.delete([key])
         return storage

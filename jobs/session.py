@@ -25,27 +25,25 @@ from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.make import make_query_runner
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.ship import is_connect, ship
-from durable_shuffle.jobs.stage_info import StageInfo, stage_info
+from durable_shuffle.jobs.stage_info import StageInfo
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
 from durable_shuffle.jobs.stage_store import StageStore
+from durable_shuffle.jobs.stored_stages import StoredStages
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
-from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.consumer_records import ResumeMode
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath, check_name
 from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.release import finish_releases, release_consumed, release_stage_of
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage
 
 Retention = Literal["until_released", "when_consumed"] | timedelta
 
 
-class DurableShuffle(PythonStages, QueryCalls):
+class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     """Durable stages of one Spark job.
 
     The newest driver of a job wins: creating this object claims the job, and an older driver stops
@@ -63,10 +61,10 @@ class DurableShuffle(PythonStages, QueryCalls):
             a stage that is not stored.
         on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
             if one ever claimed it.
-        retention: "until_released"; "when_consumed", a stage goes once all consumers of its closed
-            set have finished (looked at here, at the end of a `with` block without an error, and in
-            `release_consumed`); or an age after which a stage is released when the job is next
-            claimed.
+        retention: "until_released"; "when_consumed", a stage is deleted when every consumer that
+            you declared (`register_consumers`) has finished (looked at here, at the end of a
+            `with` block without an error, and in `release_consumed`); or an age after which a
+            stage is released when the job is next claimed.
         storage_options: handed to fsspec; never written anywhere.
 
     Not guaranteed: effects of your own code in map functions happen at least once, not once. A
@@ -263,14 +261,10 @@ class DurableShuffle(PythonStages, QueryCalls):
             FencedError: a newer driver claimed the job.
         """
         request = check_consume(consumer, process, schema, checkpoint_every, resume)
-        if isinstance(df_or_stage, StageInfo):
-            path = df_or_stage.path(self._job)
-        else:
-            found = self._stages_of_frames.get(df_or_stage)
-            if found is None:
-                found = self._stages_of_frames.get(self.durable(df_or_stage, name=name))
-            assert found is not None
-            path = found
+        if self._path(df_or_stage) is None:
+            df_or_stage = self.durable(cast("DataFrame", df_or_stage), name=name)
+        path = self._path(df_or_stage)
+        assert path is not None
         frame, report = self._consumers.run(path, request)
         self._consumer_reports.append(report)
         return frame
@@ -303,48 +297,10 @@ class DurableShuffle(PythonStages, QueryCalls):
             tuple(self._native),
         )
 
-    def stages(self) -> list[StageInfo]:
-        """Return the job's stored stages, oldest first."""
-        return [stage_info(self._storage, path) for path in self._log.state.order]
-
-    def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
-        """Delete stored stages for good.
-
-        Args:
-            name: only stages with this label.
-            older_than: only stages described longer ago than this, by the wall clock.
-
-        Returns:
-            What each released stage gave back, including releases that an earlier driver had
-            decided and not finished.
-
-        Raises:
-            FencedError: a newer driver claimed the job.
-        """
-        now = self._clock.wall()
-        freed = finish_releases(self._log, self._storage, self._ids)
-        for path in list(self._log.state.order):
-            stage = open_stage(self._storage, path)
-            age = now - stage.describe.created_wall_seconds
-            if (name is None or path.name == name) and (
-                older_than is None or age > older_than.total_seconds()
-            ):
-                freed.append(release_stage_of(self._log, self._storage, path, self._ids))
-        return freed
-
-    def release_consumed(self) -> list[Freed]:
-        """Delete the stages whose declared, closed set of consumers has finished everywhere.
-
-        Returns:
-            What each of them gave back.
-
-        Raises:
-            FencedError: a newer driver claimed the job.
-            CorruptDataError, IncompatibleError: a consumer's log cannot be read.
-        """
-        paths = list(self._log.state.order)
-        done = [release_consumed(self._log, self._storage, path, self._ids) for path in paths]
-        return [freed for freed in done if isinstance(freed, Freed)]
+    def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
+        if isinstance(df_or_stage, StageInfo):
+            return df_or_stage.path(self._job)
+        return self._stages_of_frames.get(df_or_stage)
 
     def _run(self, request: StageRequest) -> DataFrame:
         frame, report = self._runner.run(request)

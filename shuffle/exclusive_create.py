@@ -68,10 +68,9 @@ def find_driver(protocol: str) -> Driver:
     """
     driver = DRIVERS.get(protocol)
     if driver is None:
-        reason = _REASONS.get(protocol, "looking first and writing then lets two writers win")
+        reason = _REASONS.get(protocol, "no exclusive create is known: a way to create only what is absent")
         raise InvalidInputError(
-            f"{protocol}: has no exclusive create that durable-shuffle knows ({reason}); "
-            f"known are file, {', '.join(DRIVERS)}"
+            f"{protocol}: cannot be used ({reason}); usable are file, {', '.join(DRIVERS)}"
         )
     return driver
 

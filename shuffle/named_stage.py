@@ -24,10 +24,13 @@ def named_stage(
     """
     check_name("job", job)
     storage = open_storage(url, storage_options)
-    order = read_job(storage, job).order
+    state = read_job(storage, job)
+    order = state.order
     for path in reversed(order):
         if path.name == name:
             return open_stage(storage, path)
+    if not state.generation:
+        raise NotFoundError(f"no job {job!r} below {storage.description}: none has claimed it")
     names = ", ".join(sorted({path.name for path in order})) or "none"
     raise NotFoundError(
         f"job {job!r} on {storage.description} has no stage named {name!r}; stored: {names}"

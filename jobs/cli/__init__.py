@@ -1,6 +1,7 @@
 """The command `durable-shuffle`. This file only says what to install if libraries are missing."""
 
 import importlib.util
+import signal
 import sys
 
 __all__ = ["main"]
@@ -16,4 +17,10 @@ def main() -> None:
         raise SystemExit(2)
     from durable_shuffle.jobs.cli.app import app  # needs typer
 
+    signal.signal(signal.SIGTERM, _end)
     app()
+
+
+def _end(number: int, _: object) -> None:
+    """End as Ctrl-C does, so that what a command started does not stay behind."""
+    raise SystemExit(128 + number)

@@ -70,7 +70,7 @@ def ls(
                 )
             text = table(head, rows)
         else:
-            text = f"no jobs below {storage.description}"
+            text = f"no jobs below {storage.description}; is it the right place?"
         call.emit(document, text)
         for copy in copies:
             call.warn_of_damage(copy)

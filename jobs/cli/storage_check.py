@@ -23,7 +23,8 @@ def storage_check(
 ) -> None:
     """Try the storage contract on a live backend and say what it may be used for.
 
-    Writes below storage-check-<random id>/ and deletes that again. Ends with 1 if a law is broken.
+    Writes below storage-check-<random id>/ and deletes those objects again. Ends with 1 if a law
+    is broken.
 
     \b
     Examples:

@@ -92,6 +92,8 @@ class QueryRunner:
         return "partly committed", f"{done} of {total} producers committed"
 
     def _planned(self, df: DataFrame, name: str) -> PlannedQuery:
+        if not hasattr(df, "mapInArrow"):
+            raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
         if df.isStreaming:
             raise InvalidInputError(
                 "a streaming DataFrame is no query that ends: use the data source "

@@ -8,7 +8,7 @@ package never imports pyspark.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         IteratorSource,
         StageSource,
     )
+    from durable_shuffle.shuffle.log_producer import LogProducer
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
+    from durable_shuffle.shuffle.outputs import write_output
     from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
     from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
@@ -36,10 +38,12 @@ __all__ = [
     "CallbackSink",
     "DurableShuffle",
     "DurableShuffleError",
+    "FencedError",
     "FileSink",
     "FolderSource",
     "Grouped",
     "IteratorSource",
+    "LogProducer",
     "Pipeline",
     "PipelineSettings",
     "ResumableReducer",
@@ -50,6 +54,7 @@ __all__ = [
     "named_stage",
     "open_view",
     "raised",
+    "write_output",
 ]
 
 _MODULES = {
@@ -62,6 +67,7 @@ _MODULES = {
     "FolderSource": "durable_shuffle.recovery.pipeline.sources",
     "Grouped": "durable_shuffle.shuffle.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
+    "LogProducer": "durable_shuffle.shuffle.log_producer",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
@@ -71,6 +77,7 @@ _MODULES = {
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
     "raised": "durable_shuffle.shuffle.retry",
+    "write_output": "durable_shuffle.shuffle.outputs",
 }
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.async_map import async_map
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
+    from durable_shuffle.recovery.job_state import JobTimeouts
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
     from durable_shuffle.recovery.pipeline.settings import PipelineSettings
     from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         IteratorSource,
         StageSource,
     )
+    from durable_shuffle.recovery.restart_budget import RestartSettings
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
     from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
@@ -40,8 +42,10 @@ __all__ = [
     "FolderSource",
     "Grouped",
     "IteratorSource",
+    "JobTimeouts",
     "Pipeline",
     "PipelineSettings",
+    "RestartSettings",
     "ResumableReducer",
     "RetryPolicy",
     "StageSource",
@@ -62,9 +66,11 @@ _MODULES = {
     "FolderSource": "durable_shuffle.recovery.pipeline.sources",
     "Grouped": "durable_shuffle.shuffle.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
+    "JobTimeouts": "durable_shuffle.recovery.job_state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
+    "RestartSettings": "durable_shuffle.recovery.restart_budget",
     "RetryPolicy": "durable_shuffle.shuffle.retry",
     "StageSource": "durable_shuffle.recovery.pipeline.sources",
     "async_map": "durable_shuffle.recovery.async_map",

@@ -23,6 +23,7 @@ from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.errors import (
     AbortedError,
     FencedError,
+    IncompatibleError,
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import Checkpoint
@@ -113,8 +114,7 @@ class ConsumerRun:
             if self.sink is not None and known.ending is not None:
                 self.sink.ended(known.ending.mode)
             return Report.FINISHED
-        if self._commits.snapshot is not None:
-            self.step.restore(self._commits.snapshot)
+        self._restore(ending=known.ending is not None)
         if known.ending is not None:  # no input is needed any more, only the rest of the end
             behind = Step.WIN_COMMITTED if known.ending.committed else Step.WIN_PREPARED
             self._view.task.perform_effects()
@@ -135,6 +135,18 @@ class ConsumerRun:
             self.sink.open(place, self._view.task)
         elif callable(getattr(part, "open", None)):
             part.open()
+
+    def _restore(self, *, ending: bool) -> None:
+        """Give the step its state back; behind PREPARED it may have none."""
+        snapshot, stateful = self._commits.snapshot, hasattr(self.step, "restore")
+        if (snapshot is not None) != stateful and self._commits.last and not ending:
+            was = "without" if snapshot is None else "with"
+            raise IncompatibleError(
+                f"consumer {self.name!r} was run {was} a state before, and committed: put the step "
+                "back, or give the consumer another name"
+            )
+        if snapshot is not None and stateful:
+            self.step.restore(snapshot)
 
     # -- reading
 

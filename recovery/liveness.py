@@ -1,10 +1,11 @@
 """Who has been silent for too long, and one terminal message for everybody. Pure.
 
-Strategy: every attempt is watched from its launch until its terminal message. One that its launcher
-found gone, or that said nothing for too long, gets a message in its place; whatever comes later
-from it is a repeat and dropped.
+Strategy: every attempt is watched from its first message until its terminal one. One that its
+launcher found gone, or that said nothing for too long, gets a message in its place; whatever comes
+later from it is a repeat and dropped.
 """
 
+import math
 from collections.abc import Iterator
 
 AttemptKey = tuple[str, int]
@@ -24,9 +25,9 @@ class Liveness:
         self.repeats = 0
         """Messages of attempts that had ended."""
 
-    def launched(self, attempt: AttemptKey, now: float) -> None:
-        """Watch an attempt."""
-        self._heard[attempt] = now
+    def launched(self, attempt: AttemptKey) -> None:
+        """Watch an attempt from its first message on: until then the start timeout does."""
+        self._heard[attempt] = math.inf
 
     def heard(self, attempt: AttemptKey, now: float, *, terminal: bool) -> bool:
         """Take a message in; return whether it counts, False if the attempt had ended."""
@@ -51,5 +52,6 @@ class Liveness:
                 yield attempt
 
     def next_when(self) -> float | None:
-        """Return when `silent` may have something to say."""
-        return min(self._heard.values()) + self.silence_seconds if self._heard else None
+        """Return when `silent` may have something to say, None if never."""
+        when = min(self._heard.values(), default=math.inf) + self.silence_seconds
+        return None if when == math.inf else when

@@ -196,10 +196,10 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "rows of a commit are published and not named by its record",
-        "recovery/pipeline/consumer_run.py",
-        "            marker_floor=self._passed,\n"
+        "recovery/pipeline/commits.py",
+        "            marker_floor=marker_floor,\n"
         "            effect=None if parked is None else PARKED.encode(parked),\n",
-        "            marker_floor=self._passed,\n",
+        "            marker_floor=marker_floor,\n",
         f"{ENDING} -k missed_notification",
     ),
     Mutation(

@@ -68,7 +68,9 @@ def find_driver(protocol: str) -> Driver:
     """
     driver = DRIVERS.get(protocol)
     if driver is None:
-        reason = _REASONS.get(protocol, "no exclusive create is known: a way to create only what is absent")
+        reason = _REASONS.get(
+            protocol, "no exclusive create is known: a way to create only what is absent"
+        )
         raise InvalidInputError(
             f"{protocol}: cannot be used ({reason}); usable are file, {', '.join(DRIVERS)}"
         )

@@ -1,25 +1,25 @@
 """One attempt at a consumer task: opens, waits for the start, reads, commits, ends.
 
-Strategy: rows that the step made are gathered and parked; one record acknowledges the rows they
-were made of, names what is parked and holds the step's state; then it is published. How it ends is
-a walk along `StopOrder`; what an earlier attempt left half done is done before anything else.
+Strategy: batches go through the step, what it makes goes into the next commit (`commits`). How it
+ends is a walk along `StopOrder`; what an earlier attempt left half done is done before anything
+else.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from durable_shuffle.recovery.marker_alignment import MarkerAlignment
 from durable_shuffle.recovery.pipeline.chain import Chain
+from durable_shuffle.recovery.pipeline.commits import Commits
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.rows import batches_of, users_batch
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import PARKED, Parked, Sink, SinkPlace
+from durable_shuffle.recovery.pipeline.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.stop_order import Step, StopMode, StopOrder
 from durable_shuffle.recovery.task_phase import Report
-from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     AbortedError,
     FencedError,
@@ -34,20 +34,6 @@ from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineState:
-    """The state of a consumer that a pipeline runs, as its log holds it."""
-
-    KIND: ClassVar[str] = "PIPELINE_STATE"
-    commits: int
-    """Records that may have published something, so far; the next one is this plus one."""
-    snapshot: bytes | None
-    """Of the step; None without one."""
-
-
-_STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
 
 
 @dataclass(slots=True)
@@ -75,22 +61,13 @@ class ConsumerRun:
     _chain: Chain = field(init=False)
     _view: View = field(init=False)
     _alignment: MarkerAlignment = field(init=False)
+    _commits: Commits = field(init=False)
     _opened: bool = field(default=False, init=False)
-    _commits: int = field(default=0, init=False)
-    """Number of the last one that stands and is published."""
-    _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
-    _made_rows: int = field(default=0, init=False)
     _taken_rows: int = field(default=0, init=False)
     _passed: int = field(default=0, init=False)
     _last_commit: float = field(default=0.0, init=False)
     _snapshot: bytes | None = field(default=None, init=False)
-    _published: list[Parked] = field(default_factory=list, init=False)
     _finished_rows: bool = field(default=False, init=False)
-
-    @property
-    def token(self) -> str:
-        """Of the commit that comes next; the same in every attempt at it."""
-        return f"{self.pipeline}/{self.name}/{self.link.task}/{self._commits + 1}"
 
     def run(self) -> None:
         """Run to the end and report it."""
@@ -100,7 +77,8 @@ class ConsumerRun:
         try:
             report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all of it is reported
-            error, commit = raised, self._left_pending()
+            error = raised
+            commit = self._commits.left_pending() if self._opened else 0
         error = self._chain.close(error)
         if self._opened:
             if error is not None and self._view.task.ended == "released":
@@ -121,30 +99,23 @@ class ConsumerRun:
             consumer=self.name,
             task=self.link.task,
             generation=self.link.epoch,
-            on_effect=self._publish,
+            on_effect=lambda _, payload: self._commits.publish(payload),
             cancelled=self._interrupted,
             settings=self.settings.shuffle,
             clock=self.clock,
             ids=self.ids,
         )
+        owner = f"{self.pipeline}/{self.name}/{self.link.task}"
+        self._commits = Commits(self._view, self.sink, owner)
         self._opened = True
-        state, known = self._view.state, self._view.task.held.state
-        found = None if state is None else _STATES.decode(state, name=self.link.task)
-        if state is None and self._view.acknowledged.records:
-            raise IncompatibleError(
-                f"this consumer was not run by a pipeline before: {self._view.task.path.prefix!r}; "
-                "give another name"
-            )
-        self._commits = found.commits if found else 0
+        known = self._view.task.held.state
         self._chain.open(self._open)
         if known.finished:
             if self.sink is not None and known.ending is not None:
                 self.sink.ended(known.ending.mode)
             return Report.FINISHED
-        if found is not None and found.snapshot is not None:
-            self.step.restore(found.snapshot)
+        self._restore(ending=known.ending is not None)
         if known.ending is not None:  # no input is needed any more, only the rest of the end
-            self._commits = known.ending.commit - 1
             behind = Step.WIN_COMMITTED if known.ending.committed else Step.WIN_PREPARED
             self._view.task.perform_effects()
             return self._end(StopMode(known.ending.mode), behind)
@@ -164,6 +135,18 @@ class ConsumerRun:
             self.sink.open(place, self._view.task)
         elif callable(getattr(part, "open", None)):
             part.open()
+
+    def _restore(self, *, ending: bool) -> None:
+        """Give the step its state back; behind PREPARED it may have none."""
+        snapshot, stateful = self._commits.snapshot, hasattr(self.step, "restore")
+        if (snapshot is not None) != stateful and self._commits.last and not ending:
+            was = "without" if snapshot is None else "with"
+            raise IncompatibleError(
+                f"consumer {self.name!r} was run {was} a state before, and committed: put the step "
+                "back, or give the consumer another name"
+            )
+        if snapshot is not None and stateful:
+            self.step.restore(snapshot)
 
     # -- reading
 
@@ -208,9 +191,7 @@ class ConsumerRun:
                 )
             return
         for batch in batches_of(made, self.schema, what=f"consumer {self.name!r}"):
-            if batch.num_rows:
-                self._made.append(batch)
-                self._made_rows += batch.num_rows
+            self._commits.add(batch)
 
     def _asked(self) -> StopMode | None:
         """Return the stop that concerns this task. A drain reaches it through its input."""
@@ -224,9 +205,9 @@ class ConsumerRun:
         )
 
     def _due(self) -> bool:
-        if max(self._taken_rows, self._made_rows) >= self.settings.commit_rows:
+        if max(self._taken_rows, self._commits.made_rows) >= self.settings.commit_rows:
             return True
-        work = self._taken_rows or self._made_rows or hasattr(self.step, "poll")
+        work = self._taken_rows or self._commits.made_rows or hasattr(self.step, "poll")
         since = self.clock.monotonic() - self._last_commit
         return bool(work) and since >= self.settings.commit_seconds
 
@@ -242,11 +223,11 @@ class ConsumerRun:
         self._last_commit = self.clock.monotonic()
         if hasattr(self.step, "poll"):
             self._emit(self.step.poll())
-        if not (self._taken_rows or self._made_rows):
+        if not (self._taken_rows or self._commits.made_rows):
             return
         self._take_snapshot()
         self._win_ack()
-        self._chain.call(Step.NOTIFY, self._commits)
+        self._chain.call(Step.NOTIFY, self._commits.last)
 
     def _take_snapshot(self) -> None:
         take = getattr(self.step, "snapshot", None)
@@ -257,63 +238,16 @@ class ConsumerRun:
             )
 
     def _win_ack(self) -> None:
-        position = self._view.position
-        parked = self._park()
-        self._view.task.ack(
-            {(position.stage, position.subpartition): position},
-            state=self._next_state(),
-            marker_floor=self._passed,
-            effect=None if parked is None else PARKED.encode(parked),
-            holds=() if parked is None else (parked.output.key,),
-        )
-        self._committed()
+        self._commits.ack(self._snapshot, self._passed)
+        self._taken_rows = 0
 
     def _win_prepared(self, mode: StopMode) -> None:
-        position = self._view.position
-        parked = self._park()
-        self._view.task.prepare(
-            {(position.stage, position.subpartition): position},
-            Ending("DRAIN" if mode is StopMode.DRAIN else "FINITE", self._commits + 1, False),  # noqa: FBT003
-            state=self._next_state(),
-            effect=None if parked is None else PARKED.encode(parked),
-            holds=() if parked is None else (parked.output.key,),
-        )
-        self.link.say(Report.PREPARED, commit=self._commits + 1)
-        self.link.say(Report.COMMITTING, commit=self._commits + 1)
+        number = self._commits.last + 1
+        drains: Literal["DRAIN", "FINITE"] = "DRAIN" if mode is StopMode.DRAIN else "FINITE"
+        self._commits.prepare(Ending(drains, number, committed=False), self._snapshot)
+        self.link.say(Report.PREPARED, commit=number)
+        self.link.say(Report.COMMITTING, commit=number)
         self._view.task.perform_effects()
-
-    def _park(self) -> Parked | None:
-        if not self._made_rows or self.sink is None:
-            return None
-        return self.sink.park(self._made, self.token, self._commits + 1)
-
-    def _next_state(self) -> bytes:
-        return _STATES.encode(PipelineState(self._commits + 1, self._snapshot))
-
-    def _committed(self) -> None:
-        """A commit stands and is published."""
-        self._commits += 1
-        self._made, self._made_rows, self._taken_rows = [], 0, 0
-        self._forget()
-
-    def _forget(self) -> None:
-        """Give back what is published and not named by the newest record any more."""
-        if self.sink is None:
-            return
-        named = {effect.payload for effect in self._view.task.held.state.pending}
-        for parked in [p for p in self._published if PARKED.encode(p) not in named]:
-            self.sink.forget(parked)
-            self._published.remove(parked)
-
-    def _publish(self, token: str, payload: bytes) -> None:
-        del token  # ours is stable over attempts
-        parked = PARKED.decode(payload, name=self.link.task)
-        if self.sink is None:
-            raise InvalidInputError(
-                f"consumer {self.name!r} had a sink before, and rows are pending for it"
-            )
-        self.sink.publish(parked)
-        self._published.append(parked)
 
     # -- ending
 
@@ -336,7 +270,7 @@ class ConsumerRun:
             if hasattr(self.step, "max_watermark"):
                 self._emit(self.step.max_watermark())
         elif step is Step.PREPARE:
-            self._chain.call(step, self.token)
+            self._chain.call(step, self._commits.token)
         elif step is Step.SNAPSHOT:
             self._take_snapshot()
         elif step is Step.WIN_ACK:
@@ -346,14 +280,14 @@ class ConsumerRun:
         elif step is Step.WIN_PREPARED:
             self._win_prepared(mode)
         elif step is Step.NOTIFY:
-            self._chain.call(step, self._commits + (mode is not StopMode.SUSPEND))
+            self._chain.call(step, self._commits.last + (mode is not StopMode.SUSPEND))
         elif step is Step.SHUTDOWN:
-            self._chain.call(step, self.token)
+            self._chain.call(step, self._commits.token)
         elif step is Step.WIN_COMMITTED:
             if self.sink is not None:
                 self.sink.ended("DRAIN" if mode is StopMode.DRAIN else "FINITE")
             self._view.task.commit()
-            self._committed()
+            self._commits.stands()
         elif step is Step.WIN_FINISHED:
             self._view.task.finish({})
 
@@ -370,16 +304,3 @@ class ConsumerRun:
         self.link.say(Report.PREPARING)
         if hasattr(self.step, "finish"):
             self._emit(self.step.finish())
-
-    def _left_pending(self) -> int:
-        """Return the commit that stands and whose effects may be missing, 0 if there is none."""
-        if not self._opened:
-            return 0
-        found = self._view.task.held.state
-        if found.ending is not None and not found.ending.committed:
-            return found.ending.commit
-        done = {PARKED.encode(parked) for parked in self._published}
-        missing = [e for e in found.pending if e.payload not in done]
-        if not missing:
-            return 0
-        return int(PARKED.decode(missing[0].payload, name=self.link.task).token.rsplit("/", 1)[-1])

@@ -153,7 +153,7 @@ class Supervisor:
                 continue
             assert self.launcher is not None
             if isinstance(command, Launch):
-                self._watch.launched((command.task, command.epoch), self._clock.monotonic())
+                self._watch.launched((command.task, command.epoch))
                 self._launch(command)
             elif isinstance(command, Kill):
                 self._kill(command.task, command.epoch)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.async_map import async_map
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
+    from durable_shuffle.recovery.job_state import JobTimeouts
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
     from durable_shuffle.recovery.pipeline.settings import PipelineSettings
     from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         IteratorSource,
         StageSource,
     )
+    from durable_shuffle.recovery.restart_budget import RestartSettings
     from durable_shuffle.shuffle.log_producer import LogProducer
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
@@ -43,9 +45,11 @@ __all__ = [
     "FolderSource",
     "Grouped",
     "IteratorSource",
+    "JobTimeouts",
     "LogProducer",
     "Pipeline",
     "PipelineSettings",
+    "RestartSettings",
     "ResumableReducer",
     "RetryPolicy",
     "StageSource",
@@ -68,9 +72,11 @@ _MODULES = {
     "Grouped": "durable_shuffle.shuffle.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
     "LogProducer": "durable_shuffle.shuffle.log_producer",
+    "JobTimeouts": "durable_shuffle.recovery.job_state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
+    "RestartSettings": "durable_shuffle.recovery.restart_budget",
     "RetryPolicy": "durable_shuffle.shuffle.retry",
     "StageSource": "durable_shuffle.recovery.pipeline.sources",
     "async_map": "durable_shuffle.recovery.async_map",

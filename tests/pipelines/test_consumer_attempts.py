@@ -184,6 +184,23 @@ def test_an_error_of_the_user_says_whether_to_try_again(
     assert failure.retry is retry
 
 
+@pytest.mark.parametrize("first", ["function", "object"])
+def test_a_step_that_gained_or_lost_its_state(one: OneConsumer, first: str) -> None:
+    """Nothing is guessed: going on would leave rows out of the state, or the state out."""
+    steps = [lambda batch: batch, Plain([])]
+    if first == "object":
+        steps.reverse()
+    one.write(3)
+    assert one.attempt(steps[0], orders=[StopMode.CANCEL])[-1].report is Report.CANCELED
+    assert one.attempt(steps[0], orders=[StopMode.SUSPEND])[-1].report is Report.SUSPENDED
+    failure = one.attempt(steps[1])[-1].failure
+    assert failure is not None
+    assert failure.kind == "incompatible"
+    one.write(2, end="FINITE")
+    assert one.attempt(steps[0])[-1].report is Report.FINISHED
+    one.check_all_published_once()
+
+
 class Part:
     """Counts its opens and closes, and fails where it is told to."""
 

@@ -73,8 +73,11 @@ def test_every_pair_of_phase_and_report() -> None:
 def test_one_terminal_message_for_everybody() -> None:
     """A silent attempt is reported once; what it says later is a repeat."""
     watch = Liveness(10)
-    watch.launched(("a", 1), 0)
-    watch.launched(("b", 1), 0)
+    for task in ("a", "b", "never heard of"):
+        watch.launched((task, 1))
+    assert watch.next_when() is None
+    for task in ("a", "b"):
+        assert watch.heard((task, 1), 0, terminal=False)
     assert watch.heard(("a", 1), 6, terminal=False)
     assert watch.next_when() == 10
     assert list(watch.silent(9.9)) == []
@@ -84,5 +87,5 @@ def test_one_terminal_message_for_everybody() -> None:
     assert watch.heard(("a", 1), 13, terminal=True)
     assert not watch.heard(("a", 1), 14, terminal=True)
     assert watch.repeats == 2
-    assert list(watch.silent(1000)) == []
+    assert list(watch.silent(1000)) == [], "who has not begun is the start timeout's"
     assert watch.next_when() is None

@@ -27,13 +27,15 @@ PARTITIONS = 2
 
 def run(shuffle: DurableShuffle, session: SparkSession, root: str) -> StageHandle:
     """Store one stage with one declared consumer."""
-    rows = shuffle.repartition(session.range(0, 20, 1, 2), PARTITIONS, "id").collect()
-    assert sorted(row["id"] for row in rows) == list(range(20))
+    df = session.range(0, 20, 1, 2)
+    stored = shuffle.repartition(df, PARTITIONS, "id")
+    assert sorted(row["id"] for row in stored.collect()) == list(range(20))
+    with pytest.raises(InvalidInputError, match="a stored stage"):
+        shuffle.register_consumers(df, ["reader"])
+    assert shuffle.register_consumers(stored, ["reader"]) == ("reader",)
     (info,) = shuffle.stages()
     path = StagePath("tests", info.name, info.fingerprint, info.incarnation)
-    stage = open_stage(LocalStorage(root), path)
-    register_consumers(stage, ["reader"], ids=RandomIds(), generation=shuffle.generation)
-    return stage
+    return open_stage(LocalStorage(root), path)
 
 
 def finish(stage: StageHandle, subpartitions: list[int]) -> None:

@@ -158,15 +158,18 @@ def _print(
     console: Console, outcomes: Sequence[ChaosOutcome], queries: int, failed: list[str]
 ) -> None:
     table = Table(box=None, pad_edge=False)
-    for name in ("shuffle", "right", "executor kills", "driver kills", "run again", "sec", "lost"):
+    # not wider than 80 characters: a console that is a file cuts it there
+    for name in ("shuffle", "right", "executors", "drivers", "again", "sec", "lost"):
         table.add_column(name, justify="left" if name == "shuffle" else "right", no_wrap=True)
     lost = _lost(outcomes)
     for o in outcomes:
         again = str(o.producers_rerun) if o.shuffle == "durable" else "-"
         cost = f"{lost[o.shuffle]:+.1f} s/kill" if o.kills_wanted and o.shuffle in lost else ""
         kills = (str(o.executor_kills), str(o.driver_kills))
-        table.add_row(o.title, f"{o.right}/{queries}", *kills, again, f"{o.seconds:.1f}", cost)
+        title = o.title.replace(" shuffle", "")
+        table.add_row(title, f"{o.right}/{queries}", *kills, again, f"{o.seconds:.1f}", cost)
     console.print(table)
+    console.print("executors, drivers: killed; again: committed producers that ran once more")
     total_again = sum(o.producers_rerun for o in outcomes)
     durable = [o for o in outcomes if o.shuffle == "durable" and o.kills_wanted]
     for o in durable:

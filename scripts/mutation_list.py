@@ -10,7 +10,7 @@ ACK = f"{VIEWS}test_acknowledge.py {VIEWS}test_outcomes.py {VIEWS}test_effects.p
 READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
 FOLLOW = f"{VIEWS}test_following_view.py"
-ASYNC = "tests/unit/recovery/test_async_machine.py"
+ASYNC = "tests/unit/recovery/test_async_interleavings.py tests/unit/recovery/test_async_machine.py"
 JOB = "tests/unit/recovery/test_job_machine.py"
 ENDING = "tests/pipelines/test_ending.py"
 

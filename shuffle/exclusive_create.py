@@ -68,11 +68,10 @@ def find_driver(protocol: str) -> Driver:
     """
     driver = DRIVERS.get(protocol)
     if driver is None:
-        reason = _REASONS.get(
-            protocol, "no exclusive create is known: a way to create only what is absent"
-        )
+        reason = _REASONS.get(protocol, "looking first and writing then lets two writers win")
         raise InvalidInputError(
-            f"{protocol}: cannot be used ({reason}); usable are file, {', '.join(DRIVERS)}"
+            f"{protocol}: has no exclusive create that durable-shuffle knows, a way to create only "
+            f"what is absent ({reason}); usable are file, {', '.join(DRIVERS)}"
         )
     return driver
 

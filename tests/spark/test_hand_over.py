@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import ship as ship_module
-from durable_shuffle.jobs import stage_store, stage_work
+from durable_shuffle.jobs import stage_work
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.running_code import code_in, running_code
@@ -45,8 +45,7 @@ def test_tasks_refuse_to_run_other_code(
     """Map and reading tasks compare digests, not versions."""
     stored = shuffle.repartition(session.range(10), 2, "id")
     other = f"{running_code()[:-1]}x"
-    for module in (stage_store, stage_work):
-        monkeypatch.setattr(module, "running_code", lambda: other)
+    monkeypatch.setattr(stage_work, "running_code", lambda: other)
     with pytest.raises(IncompatibleError, match=other):
         shuffle.repartition(session.range(11), 2, "id")
     with pytest.raises(PythonException, match=f"IncompatibleError(.|\n)*{other}"):

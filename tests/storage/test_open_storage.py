@@ -60,7 +60,7 @@ def test_protocols_without_exclusive_create_are_refused_by_name(protocol: str) -
     ) as e:
         open_storage(f"{protocol}://somewhere/folder")
     assert str(e.value).startswith(f"{protocol}: ")
-    assert "known are file, s3" in str(e.value)
+    assert "usable are file, s3" in str(e.value)
 
 
 def test_memory_says_why_and_what_instead() -> None:

@@ -5,10 +5,10 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from local_files import fail_with, files_below
 
 from durable_shuffle.serialization.errors import (
     InvalidInputError,
@@ -22,20 +22,6 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 def root(tmp_path: Path) -> Path:
     """A folder that does not exist yet."""
     return tmp_path / "deep" / "root"
-
-
-def files_below(folder: Path) -> list[str]:
-    """Every file, hidden ones too."""
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def fail_with(number: int) -> Callable[..., None]:
-    """Return a stand-in for a system call that fails with this errno."""
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])

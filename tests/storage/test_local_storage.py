@@ -2,10 +2,10 @@
 
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from local_files import files_below
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -24,20 +24,6 @@ from durable_shuffle.shuffle.testing.storage_contract import SharedStorageContra
 def root(tmp_path: Path) -> Path:
     """A folder that does not exist yet."""
     return tmp_path / "deep" / "root"
-
-
-def files_below(folder: Path) -> list[str]:
-    """Every file, hidden ones too."""
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def fail_with(number: int) -> Callable[..., None]:
-    """Return a stand-in for a system call that fails with this errno."""
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 class TestLocalStorage(SharedStorageContract):

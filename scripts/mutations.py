@@ -35,28 +35,13 @@ class Mutation:
     """What pytest is given; at least one of these tests must fail."""
 
 
-@dataclass(frozen=True)
-class Spared:
-    """A naive variant of something that is not there."""
-
-    variant: str
-    words: str
-    reason: str
-
-
 def load() -> list[Mutation]:
     """Return all variants."""
     sys.path.insert(0, str(ROOT / "scripts"))
-    from mutation_list import MUTATIONS
+    import mutations_of_recovery
+    import mutations_of_shuffle
 
-    return list(MUTATIONS)
-
-
-def spared() -> list[Spared]:
-    """Return the variants that nothing here can take."""
-    from mutation_list import SPARED
-
-    return list(SPARED)
+    return [*mutations_of_shuffle.MUTATIONS, *mutations_of_recovery.MUTATIONS]
 
 
 def check(folder: Path, mutation: Mutation) -> str:
@@ -120,9 +105,6 @@ def page(results: list[tuple[Mutation, str]]) -> str:
     for mutation, by in results:
         verdict = f"`{by}`" if by else "**survived**"
         lines.append(f"| {mutation.variant} | {mutation.words} | `{mutation.file}` | {verdict} |")
-    if spared():
-        lines += ["", "Of the numbered list, these do not apply:", ""]
-        lines += [f"- {one.variant}, {one.words}: {one.reason}." for one in spared()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,20 +1,15 @@
-"""The naive variants that `mutations.py` puts in place. N-numbers are those of the seed list."""
+"""Naive variants of `shuffle` and `serialization`. N-numbers are those of the seed list."""
 
-from mutations import CRASHES, VIEWS, Mutation, Spared
+from mutations import CRASHES, VIEWS, Mutation
 
 BUFFERS = "tests/unit/serialization/test_buffers.py"
 QUEUE = "tests/unit/shuffle/test_buffer_queue.py"
-RESUME = "tests/unit/shuffle/test_resume_set.py"
 OPEN = f"{VIEWS}test_open_and_fence.py"
 ACK = f"{VIEWS}test_acknowledge.py {VIEWS}test_outcomes.py {VIEWS}test_effects.py"
 READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
 FOLLOW = f"{VIEWS}test_following_view.py"
-ASYNC = "tests/unit/recovery/test_async_interleavings.py tests/unit/recovery/test_async_machine.py"
-JOB = "tests/unit/recovery/test_job_machine.py"
 ENDING = "tests/pipelines/test_ending.py"
-
-SPARED: tuple[Spared, ...] = ()
 
 MUTATIONS = (
     Mutation(
@@ -136,48 +131,6 @@ MUTATIONS = (
         "tests/unit/shuffle/test_slot_log.py",
     ),
     Mutation(
-        "N11",
-        "a failure that arrives while the job is being scheduled is dropped",
-        "recovery/job_machine.py",
-        "        if message.report is Report.FAILED:\n",
-        "        if message.report is Report.FAILED and self.phase is JobPhase.SCHEDULING:\n"
-        "            return []\n"
-        "        if message.report is Report.FAILED:\n",
-        f"{JOB} -k failure_in_every_phase",
-    ),
-    Mutation(
-        "N11",
-        "a task that finishes before the others start is forgotten by the barrier",
-        "recovery/job_machine.py",
-        "            commands += self._let_go(barrier.ended(message.task))\n",
-        "            pass\n",
-        f"{JOB} -k finishes_before",
-    ),
-    Mutation(
-        "N12",
-        "a start barrier that cannot be called off",
-        "recovery/barrier.py",
-        "        self.cause = cause\n        return True",
-        "        return False",
-        "tests/unit/recovery/test_barrier.py",
-    ),
-    Mutation(
-        "pipelines",
-        "messages of an older attempt count",
-        "recovery/job_machine.py",
-        "if state is None or state.epoch != message.epoch or self.phase in ENDS:",
-        "if state is None or self.phase in ENDS:",
-        f"{JOB} -k another_epoch",
-    ),
-    Mutation(
-        "pipelines",
-        "a consequence takes the place of the first cause",
-        "recovery/job_machine.py",
-        "        if self.cause is None or (self.cause.secondary and not failure.secondary):",
-        "        if True:",
-        f"{JOB} -k cause",
-    ),
-    Mutation(
         "pipelines",
         "OPEN forgets that the end was prepared",
         "shuffle/consumer_log.py",
@@ -186,56 +139,12 @@ MUTATIONS = (
         f"{ENDING} -k crash_behind",
     ),
     Mutation(
-        "pipelines",
-        "COMMITTED is written before shutdown",
-        "recovery/stop_order.py",
-        "        Step.NOTIFY,\n        Step.SHUTDOWN,\n        Step.WIN_COMMITTED,\n",
-        "        Step.NOTIFY,\n        Step.WIN_COMMITTED,\n        Step.SHUTDOWN,\n",
-        f"{ENDING} -k crash_behind",
-    ),
-    Mutation(
-        "pipelines",
-        "rows of a commit are published and not named by its record",
-        "recovery/pipeline/commits.py",
-        "            marker_floor=marker_floor,\n"
-        "            effect=None if parked is None else PARKED.encode(parked),\n",
-        "            marker_floor=marker_floor,\n",
-        f"{ENDING} -k missed_notification",
-    ),
-    Mutation(
-        "pipelines",
-        "a source may go back",
-        "recovery/pipeline/source_run.py",
-        "        if self._position is not None and not self.source.advances(",
-        "        if self._position is not None and self.source.advances(",
-        "tests/pipelines/test_source_attempts.py -k forgets",
-    ),
-    Mutation(
         "N13",
         "a view goes on where a view of this process stopped, whatever the log says",
         "shuffle/open_view.py",
         '    usable = resume == "approximate" and left.way',
         "    same = True\n    usable = left.way",
         f"{OPEN} {READ} {APPROXIMATE}",
-    ),
-    Mutation(
-        "N14",
-        "a flag says that a call is under way, whichever it is",
-        "recovery/async_machine.py",
-        '        """Call number `attempt` returned."""\n'
-        "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
-        '        """Call number `attempt` returned."""\n'
-        "        if element.phase is not Phase.CALLING:",
-        ASYNC,
-    ),
-    Mutation(
-        "N14",
-        "a timer that was cancelled is trusted not to fire: only the attempt's number is looked at",
-        "recovery/async_machine.py",
-        '        """Call number `attempt` raised."""\n'
-        "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
-        '        """Call number `attempt` raised."""\n        if element.attempt != attempt:',
-        ASYNC,
     ),
     Mutation(
         "N14",
@@ -254,22 +163,6 @@ MUTATIONS = (
         ACK,
     ),
     Mutation(
-        "N16",
-        "the newest piece that is done is acknowledged",
-        "recovery/contiguous.py",
-        "        found: T | None = None\n",
-        "        found: T | None = value\n",
-        "tests/unit/recovery/test_contiguous.py",
-    ),
-    Mutation(
-        "N17",
-        "a clock that was set back gives an element more time",
-        "recovery/retry_budget.py",
-        "        elapsed = max(0.0, wall_now - saved.first_wall_seconds)",
-        "        elapsed = wall_now - saved.first_wall_seconds",
-        "tests/unit/recovery/test_retry_budget.py",
-    ),
-    Mutation(
         "N18",
         "the end of a producer counts as the checkpoint with the highest number",
         "shuffle/view.py",
@@ -282,22 +175,6 @@ MUTATIONS = (
         "                    continue\n"
         "                self._passed = max(self._passed, number)\n",
         FOLLOW,
-    ),
-    Mutation(
-        "N19",
-        "Spark is believed to retry a task of a local session",
-        "jobs/preflight.py",
-        "    if local is None:\n",
-        "    if local is None or not local['tries']:\n",
-        "tests/unit/jobs/test_task_tries.py",
-    ),
-    Mutation(
-        "N19",
-        "faults are tested on a session that retries nothing",
-        "tests/spark/test_consume_faults.py",
-        '("local[2,3]", folder / "root", folder)',
-        '("local[2]", folder / "root", folder)',
-        "tests/spark/test_consume_faults.py -k retried_from",
     ),
     Mutation(
         "N20",
@@ -482,14 +359,6 @@ MUTATIONS = (
         "    if found <= mine:",
         "    if found < 0:",
         f"{VIEWS}test_holes.py",
-    ),
-    Mutation(
-        "retention",
-        "a Spark consumer holds nothing back",
-        "jobs/consume.py",
-        "            [request.consumer],\n            ids",
-        "            [f'not {request.consumer}'.replace(' ', '-')],\n            ids",
-        "tests/spark/test_retention.py -k consume_holds",
     ),
     Mutation(
         "budget",

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.stage_info import StageInfo, stage_info
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.counting_storage import CountingStorage
@@ -75,8 +75,15 @@ class StoredStages:
             decided and not finished.
 
         Raises:
+            NotFoundError: no stage ever had this label. Releasing a label twice is no error.
             FencedError: a newer driver claimed the job.
         """
+        known = {path.name for path in (*self._log.state.order, *self._log.state.released)}
+        if name is not None and name not in known:
+            raise NotFoundError(
+                f"job={self._log.state.job!r} never had a stage named {name!r}; it has had "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
         now = self._clock.wall()
         freed = finish_releases(self._log, self._storage, self._ids)
         for path in list(self._log.state.order):

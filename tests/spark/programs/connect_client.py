@@ -112,7 +112,10 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     found["without_version"] = unknown.explain(df, 2, "k").why
     found["freed"] = [freed.data_bytes for freed in again.release("kept")]
     found["left"] = [info.name for info in again.stages()]
-    found["after_release"] = outcome(lambda: again.release("nothing"))
+    found["after_release"] = [
+        outcome(lambda: again.release("kept")),
+        outcome(lambda: again.release("nothing")),
+    ]
     found["bad_column"] = outcome(lambda: again.repartition(df, 2, "nope"))
     found["bad_n"] = outcome(lambda: again.repartition(df, 0, "k"))
     found["map_key"] = outcome(lambda: again.repartition(df.selectExpr("map(1, 2) as m"), 2, "m"))

@@ -4,12 +4,11 @@ What must come out is a list that the test fills itself; records are read from s
 library's codecs.
 """
 
-import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from log_producers import PARTITIONS, Open, kinds, numbers, segments
 
 from durable_shuffle.serialization.errors import (
     FencedError,
@@ -34,55 +33,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     new_stage,
     patient,
-    records_below,
 )
-
-PARTITIONS = 3
-
-Open = Callable[..., LogProducer]
-
-
-@pytest.fixture
-def ids(seed: int) -> SeededIds:
-    return SeededIds(random.Random(seed))
-
-
-@pytest.fixture
-def stage(ids: SeededIds) -> StageHandle:
-    """A stage of two log producers."""
-    return new_stage(
-        MemoryStorage(), ids, SCHEMA, partitions=PARTITIONS, producers=2, writing="log"
-    )
-
-
-@pytest.fixture
-def open_producer(stage: StageHandle, ids: SeededIds) -> Open:
-    """Return what opens producer 0; `storage` may stand in for the stage's."""
-
-    def opened(*, generation: int = 1, storage: Any = None, producer: int = 0) -> LogProducer:
-        return LogProducer.open(
-            StageHandle(storage or stage.storage, stage.path, stage.describe),
-            producer,
-            record_id=ids.new_id(),
-            generation=generation,
-            settings=SMALL,
-        )
-
-    return opened
-
-
-def kinds(stage: StageHandle, producer: int = 0) -> list[str]:
-    prefix = stage.path.producer_log_prefix(producer)
-    return [kind for _, kind, _ in records_below(stage.storage, prefix)]
-
-
-def numbers(stage: StageHandle, subpartition: int) -> list[int]:
-    """The rows that a new follower is given."""
-    return [n for _, _, n in read_log_rows(stage, subpartition)[0] if isinstance(n, int)]
-
-
-def segments(stage: StageHandle) -> list[str]:
-    return sorted(info.key for info in stage.storage.list(stage.path.segments_prefix))
 
 
 def test_appends_count_at_once_and_in_order(stage: StageHandle, open_producer: Open) -> None:

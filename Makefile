@@ -27,8 +27,9 @@ unit: setup
 soak: setup
 	$(PY) scripts/soak.py $(ARGS)
 
+# ARGS may name files of bench/; without one all of them run
 bench: setup
-	$(PY) -m pytest bench --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
+	$(PY) -m pytest $(if $(findstring bench/,$(ARGS)),,bench) --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
 
 # writes docs/requirements.md from the marks on the tests
 requirements: setup

@@ -20,8 +20,8 @@ class GroupingRule:
     target_bytes: int
     """A group is closed before it would hold more than this, unless one partition alone does."""
     tasks: int
-    """So many tasks can run at once: with less data than tasks times target, groups are smaller,
-    so that no core idles."""
+    """With less data than so many tasks times target, groups are smaller: no core idles, and what
+    a crash takes along is a small part."""
     least_bytes: int
     """But no group aims at less than this: a task costs more than reading so little."""
 

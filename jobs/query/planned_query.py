@@ -217,10 +217,15 @@ class PlannedQuery:
         return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001
 
 
+_TURNS = 3
+"""Tasks per core where there is enough to read: a killed driver loses the tasks under way, so they
+should be a small part; and a long one delays its stage less."""
+
+
 def _rule(spark: SparkSession) -> dict[str, str]:
     """The settings of grouping with their values of now."""
     return {
         _GROUP + "targetBytes": str(32 << 20),
-        _GROUP + "tasks": str(spark.sparkContext.defaultParallelism),
+        _GROUP + "tasks": str(_TURNS * spark.sparkContext.defaultParallelism),
         _GROUP + "leastBytes": str(1 << 20),
     }

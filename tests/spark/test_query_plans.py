@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.jobs.plan_cut import probe
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 
 pytestmark = pytest.mark.spark
 
@@ -207,3 +208,37 @@ def test_eager_statements_are_refused(
     """SQL that runs a query at once is named and not run, also below WITH and FROM."""
     with shuffle_of(session, root).transparent(), pytest.raises(InvalidInputError, match=named):
         session.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("table", "of", "wanted", "named"),
+    [
+        ("_METHODS", "execution.SparkPlan", ("execute", "gone"), "SparkPlan has no gone()"),
+        ("_CONSTRUCTORS", "execution.RDDScanExec", (99,), "RDDScanExec takes [6] arguments"),
+        (
+            "_CONSTRUCTORS",
+            "execution.GoneExec",
+            (1,),
+            "no class org.apache.spark.sql.execution.Gone",
+        ),
+        ("_FIELDS", "execution.SubqueryExec", "gone", "SubqueryExec has no field gone"),
+    ],
+)
+def test_a_spark_that_lacks_something_is_refused(
+    session: SparkSession,
+    root: str,
+    facts: DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+    of: str,
+    wanted: Any,
+    named: str,
+) -> None:
+    """What is missing is named, once, and nothing is written."""
+    monkeypatch.setitem(getattr(probe, table), of, wanted)
+    durable = shuffle_of(session, root)
+    with pytest.raises(IncompatibleError) as refused:
+        durable.query(facts.groupBy("k").count())
+    assert str(refused.value).count(named) == 1
+    assert "PySpark 4.0 to 4.3 are known" in str(refused.value)
+    assert durable.stages() == []

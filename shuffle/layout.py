@@ -11,6 +11,7 @@
     <job>/consumers/<consumer>/<task>/<slot>              consumer log
     <job>/consumers/<consumer>/<task>/outputs/<nonce>     outputs that the consumer log names
     <job>/consumers/<consumer>/<task>/state/<nonce>       state that the consumer log names
+    <job>/reports/<line>/<slot>                           what a task says to its supervisor
 
 The incarnation is a random id, so a path that was ever deleted is never used again.
 """
@@ -74,6 +75,11 @@ def request_log_prefix(job: str) -> str:
 def status_log_prefix(job: str) -> str:
     """Prefix of the slots in which a pipeline's coordinator says how it is."""
     return f"{check_name('pipeline', job)}/status/"
+
+
+def reports_prefix(job: str, line: str) -> str:
+    """Prefix of what one attempt at a pipeline's task says, with the final '/'."""
+    return f"{check_name('job', job)}/reports/{check_name('line', line)}/"
 
 
 def slot_name(slot: int) -> str:

@@ -40,6 +40,8 @@ from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.waiting import backoff_seconds
 
 _FIRST_LOOK_SECONDS = 0.05
+_LONE_SECONDS = 2.0
+"""Whoever looks at least so often has no line: it looks more often at first."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +56,7 @@ class TaskLink:
         send: hands a report over; must not block for long, may be called by several threads.
         slot: of the command log, from which on it is read.
         poll_seconds: how often an idle link looks into the command log by itself, None: never.
-            An attempt without a line takes 1; one whose slots are pushed, much more.
+            An attempt without a line takes 1 or 2; one whose slots are pushed, much more.
     """
 
     def __init__(
@@ -150,7 +152,9 @@ class TaskLink:
         while True:
             with self._changed:
                 first = min(_FIRST_LOOK_SECONDS, longest)
-                pause = backoff_seconds(misses, first, longest) if longest <= 1 else longest
+                pause = (
+                    backoff_seconds(misses, first, longest) if longest <= _LONE_SECONDS else longest
+                )
                 self._changed.wait_for(lambda: self._over or self._order.has_gap, pause)
                 if self._over or self._broken is not None:
                     return

@@ -3,7 +3,8 @@
 Strategy: reports, stops and the time come in; commands come out, in the order in which they are to
 be carried out. Every attempt has an epoch, the generation of the scheduling attempt that started
 it; reports of other epochs are counted and ignored. The tasks of one scheduling attempt share a
-start barrier; tasks that go on running are not asked for anything. After Arroyo's controller.
+start barrier; tasks that go on running are not asked for anything. With fewer slots than tasks
+there is one scheduling attempt per wave. After Arroyo's controller.
 """
 
 import math
@@ -43,6 +44,7 @@ from durable_shuffle.recovery.task_phase import (
     TaskPhase,
     next_phase,
 )
+from durable_shuffle.recovery.waves import Waves
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -79,6 +81,9 @@ class JobMachine:
     """Tasks whose attempt is to end before the next one starts."""
     _dropping: set[str] = field(default_factory=set, init=False)
     """Tasks that are to end for good."""
+    _waves: Waves = field(default_factory=Waves, init=False)
+    _slots_by: float | None = field(default=None, init=False)
+    """When there must be a slot."""
 
     def __post_init__(self) -> None:
         self.tasks = {task: TaskState() for task in self.graph.tasks}
@@ -120,14 +125,25 @@ class JobMachine:
         self._asked_generation, self.generation = False, generation
         if self.phase is not JobPhase.SCHEDULING:
             return self._settle(now)  # stopped meanwhile
-        names = sorted(self._to_start)
-        old = [Kill(task, self.tasks[task].epoch) for task in names if self.tasks[task].epoch]
-        for task in names:
+        wave = self._waves.plan(self.graph, self._live(), self._to_start)
+        old = [Kill(t, self.tasks[t].epoch) for t in sorted(self._to_start) if self.tasks[t].epoch]
+        commands: list[Command] = [*old, *self._evicted(wave.evict)]
+        for task in self._to_start.difference(wave.launch):
+            self._wait(task)
+        for task in wave.launch:
             self.tasks[task] = TaskState(generation)
         self._to_start.clear()
-        until = now + self.timeouts.start_seconds
-        self._starting[generation] = Starting(StartBarrier(names), until)
-        return [*old, *(Launch(task, generation) for task in names)]
+        self._waves.waiting.difference_update(wave.launch)
+        if wave.launch:
+            until = now + self.timeouts.start_seconds
+            self._starting[generation] = Starting(StartBarrier(wave.launch), until)
+        commands += [Launch(task, generation) for task in wave.launch]
+        return commands + self._settle(now)
+
+    def slots_are(self, slots: int | None, now: float) -> list[Command]:
+        """So many tasks can run at once from here on; None: any number."""
+        self._waves.slots = slots
+        return [] if self.phase in ENDS else self._settle(now)
 
     def said(self, message: TaskReport, now: float) -> list[Command]:
         """Take in a report.
@@ -226,6 +242,7 @@ class JobMachine:
         self._dropping |= set(drop)
         for task in drop:
             self._to_start.discard(task)
+            self._waves.waiting.discard(task)
             if task not in leaving:
                 self.tasks[task].phase = TaskPhase.FINISHED
         commands: list[Command] = []
@@ -249,6 +266,9 @@ class JobMachine:
             if self.phase is JobPhase.RECOVERING:  # nobody came in the place of what was dropped
                 self._to(JobPhase.SCHEDULING)
                 return self._settle(now)
+        if self._slots_by is not None and now >= self._slots_by:
+            text = f"no slot for any task within {self.timeouts.start_seconds:g} s"
+            return self._give_up("", Failure("no_slots", text, retry=False)) + self._settle(now)
         commands: list[Command] = []
         for epoch, start in list(self._starting.items()):
             if now >= start.start_by:
@@ -263,7 +283,7 @@ class JobMachine:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]
         due += [end for task in self._live() if (end := self.tasks[task].end_by) is not None]
-        due += [] if self._restart_at is None else [self._restart_at]
+        due += [at for at in (self._restart_at, self._slots_by) if at is not None]
         return min(due) if due and self.phase not in ENDS else None
 
     def generation_lost(self, failure: Failure, now: float) -> list[Command]:
@@ -285,6 +305,11 @@ class JobMachine:
             self.budget.total,
             self.ignored,
         )
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks can run at once, as it was told last."""
+        return self._waves.slots
 
     # -- rules
 
@@ -322,7 +347,7 @@ class JobMachine:
         found: list[Command] = []
         for task in sorted(start.barrier.members):
             state = self.tasks[task]
-            if task not in self._to_start and state.phase not in TERMINAL:
+            if task not in self._to_start and state.epoch and state.phase not in TERMINAL:
                 state.end_by = now + self.timeouts.stop_seconds / 10
                 found.append(Abort(task, state.epoch, cause))
         return found
@@ -381,7 +406,10 @@ class JobMachine:
         return self._kill_waiting()
 
     def _kill_waiting(self) -> list[Command]:
-        """Restart nobody: what waits for its restart has ended."""
+        """Start nobody: what waits for its restart, or for a slot, has ended."""
+        for task in self._waves.waiting:
+            self.tasks[task].phase = TaskPhase.CANCELED
+        self._waves.waiting.clear()
         waiting = [t for t in sorted(self._to_start) if self.tasks[t].phase not in TERMINAL]
         self._to_start.clear()
         self._restart_at = None
@@ -428,11 +456,13 @@ class JobMachine:
         commands: list[Command] = []
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
-            started = {(t, s.epoch) for t, s in self.tasks.items() if s.phase in counts}
-            if started == {(t, s.epoch) for t, s in self.tasks.items()}:
+            wanted = {t: s for t, s in self.tasks.items() if t not in self._waves.waiting}
+            if wanted and all(state.phase in counts for state in wanted.values()):
                 self._all_started(now)
-        commands += self._send_stops(now)
-        if self._live() or self._to_start or self._asked_generation or self._restart_at is not None:
+        commands += self._send_stops(now) + self._next_wave(now)
+        if self._live() or self._to_start or self._asked_generation or self._waves.waiting:
+            return commands
+        if self._restart_at is not None:
             return commands
         if self.phase is JobPhase.FAILING:
             pending = any(state.commit for state in self.tasks.values())
@@ -445,6 +475,38 @@ class JobMachine:
             pending = any(state.commit for state in self.tasks.values())
             self._to(JobPhase.EFFECTS_PENDING if pending else JobPhase.SUSPENDED)
         return commands
+
+    def _next_wave(self, now: float) -> list[Command]:
+        """Start those that have waited for a slot, if there is one now."""
+        starts = self.phase is JobPhase.SCHEDULING and self._live()
+        restarts = self._to_start or self._asked_generation or self._restart_at is not None
+        if restarts or starts or not self._waves.waiting or self.phase is JobPhase.RECOVERING:
+            self._slots_by = None
+            return []
+        if self._waves.plan(self.graph, self._live()).launch:
+            self._slots_by = None
+            return self._schedule()
+        if not self._live() and self._slots_by is None:
+            self._slots_by = now + self.timeouts.start_seconds
+        return []
+
+    def _evicted(self, tasks: Iterable[str]) -> list[Command]:
+        commands: list[Command] = []
+        for task in tasks:
+            epoch = self.tasks[task].epoch
+            commands.append(Kill(task, epoch))
+            self._wait(task)
+            if epoch in self._starting:
+                commands += self._let_go(self._starting[epoch].barrier.ended(task))
+        return commands
+
+    def _wait(self, task: str) -> None:
+        """There is no slot for it: it has no attempt until there is."""
+        before = self.tasks[task]
+        self.tasks[task] = TaskState(
+            phase=TaskPhase.WAITING, commit=before.commit, records=before.records
+        )
+        self._waves.waiting.add(task)
 
     def _all_started(self, now: float) -> None:
         self._starting.clear()

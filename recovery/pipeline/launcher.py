@@ -30,6 +30,10 @@ class Launcher(Protocol):
     def use(self, run_task: RunTask) -> None:
         """Start attempts by this from here on; those that run are not touched."""
 
+    @property
+    def slots(self) -> int | None:
+        """How many attempts can run at once at the moment; None: any number. Asked often."""
+
     def start(self, task: str, epoch: int, slot: int) -> None:
         """Start an attempt; its reports come from `receive`.
 

@@ -54,6 +54,8 @@ class LocalProcesses:
             never stored like that.
     """
 
+    slots = None
+
     def __init__(
         self,
         run_task: RunTask,

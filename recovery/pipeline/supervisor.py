@@ -38,6 +38,7 @@ from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.reporter import Reporter
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.slots import check_slots
 from durable_shuffle.recovery.restart_budget import RestartBudget
 from durable_shuffle.recovery.stop_order import StopMode, combined
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
@@ -178,6 +179,7 @@ class Supervisor:
         else:
             for report in self.launcher.receive(wait):
                 self._heard(report)
+            self._look_at_slots()
         now = self._clock.monotonic()
         for task, epoch in list(self._watch.silent(now)):
             text = f"the process of {task} said nothing for {self._watch.silence_seconds:g} s"
@@ -261,9 +263,20 @@ class Supervisor:
             run_task = RunTask(plan, won.prepared.paths)
             self.machine.described(plan.graph, plan.drained)
             self._reporter.reset(tuple(won.prepared.parts))
-            self.launcher = self._make_launcher(run_task, plan.settings)
+            try:
+                self.launcher = self._make_launcher(run_task, plan.settings)
+                check_slots(plan, self.launcher.slots)
+            except Exception as error:  # noqa: BLE001 - all of it is reported
+                self._not_won(error)
+                return
             self._watch = Liveness(self.launcher.silence_seconds)
+        self._look_at_slots()
         self._do(self.machine.generation_won(won.generation, self._clock.monotonic()))
+
+    def _look_at_slots(self) -> None:
+        slots = None if self.launcher is None else self.launcher.slots
+        if slots != self.machine.slots:
+            self._do(self.machine.slots_are(slots, self._clock.monotonic()))
 
     def _not_won(self, error: Exception) -> None:
         failure = failure_of(error)

@@ -24,6 +24,7 @@ class Threads:
     """
 
     silence_seconds = math.inf
+    slots: int | None = None
 
     def __init__(self, run_task: RunTask) -> None:
         self._run_task = run_task

@@ -1,9 +1,20 @@
 """What a Spark cluster offers to tasks that never end; everything here asks the JVM."""
 
+from typing import Any
+
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.ship import is_connect
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.shuffle.clock import Clock
+
+_FIRST_SLOT_SECONDS = 60.0
+_ALL_SLOTS_SECONDS = 10.0
+"""Executors that come later count when they come."""
+_LOOK_SECONDS = 0.1
+_TRIES = 100
 
 
 def check_session(spark: SparkSession) -> None:
@@ -19,15 +30,12 @@ def check_session(spark: SparkSession) -> None:
             "groups to end them with; use a session with a SparkContext, or local processes"
         )
     check_not_stopped(spark)
-    from py4j.clientserver import ClientServer
-
     if not isinstance(spark.sparkContext._gateway, ClientServer):  # noqa: SLF001
         raise InvalidInputError(
             "PYSPARK_PIN_THREAD=false: jobs of several threads cannot be told apart; leave it out"
         )
-    conf = spark.sparkContext.getConf()
-    speculates = (conf.get("spark.speculation", "false") or "").lower() == "true"
-    if speculates and conf.get("spark.speculation.task.duration.threshold"):
+    by_time = spark.sparkContext.getConf().get("spark.speculation.task.duration.threshold")
+    if by_time and _is_true(spark, "spark.speculation"):
         raise InvalidInputError(
             "spark.speculation.task.duration.threshold makes Spark double tasks that live long, as "
             "those of a pipeline do; set spark.speculation=false"
@@ -35,41 +43,74 @@ def check_session(spark: SparkSession) -> None:
 
 
 def check_not_stopped(spark: SparkSession) -> None:
-    """Raise InvalidInputError if the SparkContext was stopped."""
-    if spark.sparkContext._jsc is None or spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001
+    """Raise InvalidInputError if the SparkContext was stopped, or its JVM is gone."""
+    try:
+        stopped = spark.sparkContext._jsc is None or _context(spark).isStopped()  # noqa: SLF001
+    except (Py4JError, OSError):
+        stopped = True
+    if stopped:
         raise InvalidInputError("the SparkContext is stopped: start a new session")
 
 
-def task_slots(spark: SparkSession) -> int | None:
-    """Return how many tasks can run at once on the executors of this moment.
+def executor_slots(spark: SparkSession) -> dict[str, int]:
+    """Return how many tasks each executor of this moment runs at once, by its id.
 
-    None if executors come on demand: Spark then starts as many as there are tasks.
+    In a local session the driver is one; else it is listed with 0.
     """
-    conf = spark.sparkContext.getConf()
-    if (conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
-        return None
     active_only = True
-    executors = spark.sparkContext._jsc.sc().statusStore().executorList(active_only)  # noqa: SLF001
+    executors = _context(spark).statusStore().executorList(active_only)
     found = [executors.apply(i) for i in range(executors.size())]
-    # the driver is listed, too; it has none but in a local session
-    return sum(int(e.maxTasks()) for e in found)
+    return {str(executor.id()): int(executor.maxTasks()) for executor in found}
+
+
+def on_demand(spark: SparkSession) -> bool:
+    """Return whether Spark starts executors when tasks wait."""
+    return _is_true(spark, "spark.dynamicAllocation.enabled")
+
+
+def await_slots(spark: SparkSession, wanted: int, clock: Clock) -> None:
+    """Wait for executors that are about to come, as after the start of an application.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    begun = clock.monotonic()
+    while (found := sum(executor_slots(spark).values())) < wanted:
+        waited = clock.monotonic() - begun
+        if waited >= (_FIRST_SLOT_SECONDS if not found else _ALL_SLOTS_SECONDS):
+            break
+        clock.sleep(_LOOK_SECONDS)
+    if not found:
+        raise UnavailableError(
+            f"the Spark application has no executor after {_FIRST_SLOT_SECONDS:g} s: 0 task slots; "
+            "look at its cluster"
+        )
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
     """End the jobs of a group, those that come later included."""
-    spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001
+    _context(spark).cancelJobGroupAndFutureJobs(group)
 
 
-def why_again(spark: SparkSession, group: str) -> str:
-    """Return what Spark says of the first failed task of a group's job, "" if it knows nothing."""
-    context = spark.sparkContext
-    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()  # noqa: SLF001
+def failures(spark: SparkSession, group: str) -> list[str]:
+    """Return what Spark says of failed tries of a group's tasks; a little late at times."""
+    tracker, store = spark.sparkContext.statusTracker(), _context(spark).statusStore()
+    found = []
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
-            tasks = store.taskList(stage, 0, 100)
-            for i in range(tasks.size()):
-                message = tasks.apply(i).errorMessage()
-                if message.isDefined():
-                    return str(message.get())
-    return ""
+            known = tracker.getStageInfo(stage)
+            if known is None or not known.numFailedTasks:
+                continue
+            tasks = store.taskList(stage, 0, _TRIES)
+            messages = [tasks.apply(i).errorMessage() for i in range(tasks.size())]
+            found += [str(message.get()) for message in messages if message.isDefined()]
+    return found
+
+
+def _context(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.sc()  # noqa: SLF001
+
+
+def _is_true(spark: SparkSession, key: str) -> bool:
+    return (spark.sparkContext.getConf().get(key) or "").lower() == "true"

@@ -20,8 +20,9 @@ from durable_shuffle.jobs.spark_tasks.attempt import SparkAttempt
 from durable_shuffle.jobs.spark_tasks.cluster import (
     cancel_group,
     check_not_stopped,
-    task_slots,
-    why_again,
+    executor_slots,
+    failures,
+    on_demand,
 )
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
@@ -38,8 +39,10 @@ from durable_shuffle.shuffle.storage import Storage
 
 _log = logging.getLogger(__name__)
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
-_SLOTS_SECONDS = 1.0
-"""The executors are looked at at most so often."""
+_CLUSTER_SECONDS = 1.0
+"""How often the executors are looked at."""
+_SUSPICION_SECONDS = 10.0
+"""How long after one went away tasks are looked at one by one."""
 _LINGER_SECONDS = 10.0
 """A job whose task said its last word is ended after this time."""
 _REASON_CHARS = 500
@@ -87,8 +90,9 @@ class SparkTasks:
         self._running: list[_Running] = []
         self._wake = threading.Event()
         self._closed = False
-        self._slots: int | None = task_slots(spark)
-        self._slots_at = clock.monotonic()
+        self._executors = executor_slots(spark)
+        self._on_demand = on_demand(spark)
+        self._cluster_at = self._suspect_until = clock.monotonic()
         self._reader = threading.Thread(
             target=self._read_all, name="durable-shuffle-reports", daemon=True
         )
@@ -97,10 +101,7 @@ class SparkTasks:
     @property
     def slots(self) -> int | None:
         """How many tasks fit on the executors that there are now."""
-        now = self._clock.monotonic()
-        if now - self._slots_at >= _SLOTS_SECONDS:
-            self._slots, self._slots_at = task_slots(self._spark), now
-        return self._slots
+        return None if self._on_demand else sum(self._executors.values())
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         check_not_stopped(self._spark)
@@ -174,8 +175,8 @@ class SparkTasks:
             text = f"durable-shuffle {self._job}: {task}, epoch {epoch}"
             context.setJobGroup(running.group, text, interruptOnCancel=True)
             context.parallelize([0], 1).mapPartitions(work).collect()  # type: ignore[arg-type]
-            if not running.silent and (failed := why_again(self._spark, running.group)):
-                running.job_error = _reason(failed)
+            if not running.silent:
+                running.job_error = _reason(*failures(self._spark, running.group)[:1])
         except Exception as error:  # noqa: BLE001 - told as the reason of its end
             running.job_error = _reason(str(error) or type(error).__name__)
         finally:
@@ -188,16 +189,30 @@ class SparkTasks:
         while not self._closed:
             with self._lock:
                 running = list(self._running)
+            self._look_at_cluster()
             for one in running:
                 try:
                     self._look(one)
                 except Exception:  # noqa: BLE001 - the others must be heard, too
-                    _log.exception("could not look after task %s", one.key)
-            now = self._clock.monotonic()
+                    _log.warning("could not look after task %s", one.key, exc_info=True)
             due = [one.look_at for one in running if not one.silent]
-            due += [one.cancel_at for one in running if one.cancel_at is not None]
-            self._wake.wait(max(0.0, min(due, default=now + self._line.heartbeat_seconds) - now))
+            due.append(self._cluster_at + _CLUSTER_SECONDS)
+            self._wake.wait(max(0.0, min(due) - self._clock.monotonic()))
             self._wake.clear()
+
+    def _look_at_cluster(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._cluster_at + _CLUSTER_SECONDS:
+            return
+        self._cluster_at = now
+        try:
+            found = executor_slots(self._spark)
+        except Exception:  # noqa: BLE001 - its jobs end, too
+            _log.debug("no answer from Spark", exc_info=True)
+            return
+        if self._executors.keys() - found.keys():
+            self._suspect_until = now + _SUSPICION_SECONDS
+        self._executors = found
 
     def _look(self, running: _Running) -> None:
         now = self._clock.monotonic()
@@ -205,8 +220,12 @@ class SparkTasks:
         if running.cancel_at is not None and now >= running.cancel_at and not over:
             running.cancel_at = None
             self._cancel(running)
-        if not running.silent and (over or now >= running.look_at):
-            self._hear(running, now, over=over)
+        if not running.silent and now < self._suspect_until and not over:
+            # Spark's next try may have to wait for a slot for long; ours need not wait for that
+            running.job_error = _reason(*failures(self._spark, running.group)[:1])
+        lost = over or running.job_error is not None
+        if not running.silent and (lost or now >= running.look_at):
+            self._hear(running, now, over=lost)
         if over:
             self._forget(running)
 
@@ -223,9 +242,10 @@ class SparkTasks:
         except DurableShuffleError as error:
             _log.warning("could not read what task %s says: %s", running.key[0], error)
         if over and not running.silent:
-            why = running.job_error or "Spark started its task again"
+            why = running.job_error or "Spark does not say why"
             text = f"the Spark task of {running.key[0]} ended without a word: {why}"
             self._tell_lost(running, Failure("lost", text))
+            self._cancel(running)
 
     def _tell(self, running: _Running, report: TaskReport) -> None:
         if running.silent:
@@ -249,8 +269,8 @@ class SparkTasks:
             _log.warning("could not delete what task %s said: %s", running.key[0], error)
 
 
-def _reason(text: str) -> str:
+def _reason(text: str | None = None) -> str | None:
     """Return the lines of a Spark error that say what happened, as one."""
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in (text or "").splitlines()]
     told = [line for line in lines if line and not line.startswith(("at ", "File ", "..."))]
-    return " | ".join(told)[:_REASON_CHARS]
+    return " | ".join(told)[:_REASON_CHARS] or None

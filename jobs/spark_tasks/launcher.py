@@ -233,8 +233,11 @@ class SparkTasks:
         seconds = self._line.start_seconds if running.starting else self._line.heartbeat_seconds
         running.look_at = now + seconds
         try:
-            for report in running.reader.read(to_end=over or running.starting):
-                self._tell(running, report)
+            while reports := running.reader.read(to_end=over or running.starting):
+                for report in reports:
+                    self._tell(running, report)
+                if not over:
+                    break
             running.reader.forget()
         except (CorruptDataError, IncompatibleError) as error:
             self._tell_lost(running, Failure("corrupt_data", str(error)))

@@ -13,7 +13,11 @@ from typing import ClassVar
 from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    FencedError,
+)
 from durable_shuffle.shuffle.layout import reports_prefix
 from durable_shuffle.shuffle.limits import check_number
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog
@@ -39,7 +43,7 @@ class LineSettings:
         InvalidInputError: a value is out of its range; the message names it.
     """
 
-    heartbeat_seconds: float = 8.0
+    heartbeat_seconds: float = 12.0
     """How often a task that has nothing to say says that it lives."""
     silence_seconds: float = 60.0
     """After so long without a word a task counts as lost; a task that nobody listens to ends after
@@ -167,32 +171,44 @@ class ReportReader:
         self._forgotten = 0
 
     def read(self, *, to_end: bool = False) -> list[TaskReport]:
-        """Return what is new.
+        """Return what is new; with `to_end`, call again until nothing is.
 
         Args:
-            to_end: read until nothing is left. Otherwise a heartbeat ends it, too, since nothing
-                will stand behind it yet, which saves a request.
+            to_end: a heartbeat is not the last entry. Otherwise nothing will stand behind it yet,
+                which saves a request.
 
         Raises:
             CorruptDataError: an entry is damaged, or is not of this attempt. What stands behind it
-                cannot be believed.
-            IncompatibleError: it was written by another version.
+                cannot be believed; what stands before it was returned.
+            IncompatibleError: likewise, it was written by another version.
             UnavailableError: nothing is lost, read again later.
         """
         found: list[TaskReport] = []
-        while (data := self._log.read(self._next)) is not None:
-            key = self._log.key(self._next)
-            entry = ENTRIES.decode(data, name=key)
-            self._writer = self._writer or entry.writer
-            mine = (self._line, self._writer, self._next)
-            of = {(report.task, report.epoch) for report in entry.reports}
-            if (entry.line, entry.writer, entry.number) != mine or of - {self._attempt}:
-                raise CorruptDataError(f"not what the task of {self._attempt} wrote: {key!r}")
+        while True:
+            try:
+                entry = self._entry()
+            except DurableShuffleError:
+                if found:
+                    return found  # the next call raises it
+                raise
+            if entry is None:
+                return found
             self._next += 1
             found += entry.reports
             if not to_end and all(report.report is Report.ALIVE for report in entry.reports):
-                break
-        return found
+                return found
+
+    def _entry(self) -> Entry | None:
+        key = self._log.key(self._next)
+        if (data := self._log.read(self._next)) is None:
+            return None
+        entry = ENTRIES.decode(data, name=key)
+        self._writer = self._writer or entry.writer
+        mine = (self._line, self._writer, self._next)
+        of = {(report.task, report.epoch) for report in entry.reports}
+        if (entry.line, entry.writer, entry.number) != mine or of - {self._attempt}:
+            raise CorruptDataError(f"not what the task of {self._attempt} wrote: {key!r}")
+        return entry
 
     def forget(self, *, all_of_it: bool = False) -> None:
         """Delete what was read, once it is worth a request; with `all_of_it` the whole log."""

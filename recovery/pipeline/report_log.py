@@ -23,8 +23,6 @@ from durable_shuffle.shuffle.limits import check_number
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog
 from durable_shuffle.shuffle.storage import Storage
 
-_FORGET_ENTRIES = 4
-"""So many are deleted in one request."""
 _UNREAD_STRIKES = 2
 """So many looks in a row at entries that should have been read mean that nobody reads."""
 _LOOK_HEARTBEATS = 3
@@ -211,14 +209,12 @@ class ReportReader:
         return entry
 
     def forget(self, *, all_of_it: bool = False) -> None:
-        """Delete what was read, once it is worth a request; with `all_of_it` the whole log."""
+        """Delete what was read, which tells the task so; with `all_of_it` the whole log."""
         storage = self._log.storage
         if all_of_it:
             left = [info.key for info in storage.list(self._log.prefix)]
-        elif self._next - self._forgotten >= _FORGET_ENTRIES:
-            left = [self._log.key(slot) for slot in range(self._forgotten, self._next)]
         else:
-            return
+            left = [self._log.key(slot) for slot in range(self._forgotten, self._next)]
         self._forgotten = self._next
         if left:
             storage.delete(left)

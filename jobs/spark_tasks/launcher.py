@@ -10,11 +10,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.spark_tasks.attempt import SparkAttempt
 from durable_shuffle.jobs.spark_tasks.cluster import (
@@ -24,8 +25,10 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
     failures,
     on_demand,
 )
+from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
+from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportReader
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
@@ -82,7 +85,8 @@ class SparkTasks:
         ids: IdSource,
     ) -> None:
         self.silence_seconds = line.silence_seconds
-        self._spark, self._run_task, self._storage = spark, run_task, storage
+        self._spark, self._storage = spark, storage
+        self.use(run_task)
         self._job, self._line, self._clock, self._ids = run_task.plan.name, line, clock, ids
         self._code = running_code()
         self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
@@ -102,6 +106,11 @@ class SparkTasks:
     def slots(self) -> int | None:
         """How many tasks fit on the executors that there are now."""
         return None if self._on_demand else sum(self._executors.values())
+
+    def use(self, run_task: Callable[[TaskLink], None]) -> None:
+        assert isinstance(run_task, RunTask)
+        check_function("the pipeline", run_task)
+        self._run_task = replace(run_task, plan=with_absolute_paths(run_task.plan))
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         check_not_stopped(self._spark)

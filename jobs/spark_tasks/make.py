@@ -1,8 +1,5 @@
 """`spark_tasks`: a pipeline's launcher from a Spark session, once everything was looked at."""
 
-from dataclasses import replace
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.arguments import check_function
@@ -15,14 +12,14 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
     on_demand,
 )
 from durable_shuffle.jobs.spark_tasks.launcher import SparkTasks
+from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
 from durable_shuffle.recovery.pipeline.launcher import Launcher
-from durable_shuffle.recovery.pipeline.pipeline import MakeLauncher
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.report_log import LineSettings
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.sources import FolderSource
+from durable_shuffle.recovery.pipeline.supervisor import MakeLauncher
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.open_storage import open_storage
 
@@ -62,40 +59,9 @@ def spark_tasks(
         preflight(spark, storage, plan.name, ids)
         for sink in {s.url: s for s in _file_sinks(plan)}.values():
             preflight(spark, open_storage(sink.url, sink.storage_options), "_parked", ids)
-        here = replace(run_task, plan=plan)
-        return SparkTasks(spark, here, storage, line=settings, clock=clock, ids=ids)
+        return SparkTasks(spark, run_task, storage, line=settings, clock=clock, ids=ids)
 
     return make
-
-
-def with_absolute_paths(plan: PipelinePlan) -> PipelinePlan:
-    """Return the plan with the local paths that it names as they are in this process. Pure but for
-    the current folder."""
-    stages = {
-        name: replace(s, elsewhere=replace(s.elsewhere, url=_absolute(s.elsewhere.url)))
-        if s.elsewhere is not None and s.elsewhere.url
-        else s
-        for name, s in plan.stages.items()
-    }
-    sources = {
-        name: replace(s, source=replace(s.source, folder=_absolute(s.source.folder)))
-        if isinstance(s.source, FolderSource)
-        else s
-        for name, s in plan.sources.items()
-    }
-    consumers = {
-        name: replace(c, sink=replace(c.sink, url=_absolute(c.sink.url)))
-        if isinstance(c.sink, FileSink)
-        else c
-        for name, c in plan.consumers.items()
-    }
-    return replace(
-        plan, url=_absolute(plan.url), stages=stages, sources=sources, consumers=consumers
-    )
-
-
-def _absolute(url: str) -> str:
-    return url if "://" in url else str(Path(url.removeprefix("file:")).absolute())
 
 
 def _file_sinks(plan: PipelinePlan) -> list[FileSink]:

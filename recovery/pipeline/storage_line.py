@@ -9,8 +9,8 @@ import logging
 import threading
 
 from durable_shuffle.recovery.job_phase import TaskReport
+from durable_shuffle.recovery.pipeline.launcher import RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.local_processes import RunTask
 from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportWriter
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,

@@ -6,20 +6,26 @@ compared with the numbers themselves. Moments are reached by gates that are file
 
 import json
 import os
+import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pipeline_steps import Gated, NumbersUntilEnd
 from pipelines import copying, published
-from processes import ancestor
+from rich.console import Console
 
+from durable_shuffle.jobs.demo.enrich_spark import Stream, operate, stream_arguments
 from durable_shuffle.jobs.demo.faults import kill_driver, session_processes
 from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.enrich_stream import country_of
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.shuffle.clock import SystemClock
 
@@ -85,46 +91,63 @@ def driver(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Driver:
 
 
 @pytest.mark.requirement("R-ARR-16")
-def test_an_executor_is_killed(driver: Driver, tmp_path: Path) -> None:
-    """Its tasks, and only they, start again; each row is published once."""
-    folder = tmp_path / "executor"
-    driver.start(folder)
-    worker = at_gate(folder)
-    executor = ancestor(worker, "CoarseGrainedExecutorBackend")
-    assert os.getsid(executor) == driver.process.pid, "only processes of that driver are killed"
-    os.kill(executor, signal.SIGKILL)
-    os.kill(worker, signal.SIGKILL)  # else it goes on for a while as an orphan
-    (folder / "go").touch()
-    driver.until(lambda s: is_running(s) and max(s["epochs"].values()) > 1, "a restart")
-    until(lambda: 100 in published(folder), "the row of the gate")
-    (folder / "end").touch()
-    result = driver.ask("wait")
-    assert result["phase"] == "finished"
-    assert result["restarts"] >= 1
-    assert all_once(folder)
+@pytest.mark.requirement("R-F46-11")
+def test_executors_are_killed_while_it_is_operated_from_outside(
+    driver: Driver, tmp_path: Path, seed: int
+) -> None:
+    """The enrichment job is updated, suspended, resumed and drained by processes that run the
+    command line, with executors SIGKILLed meanwhile; then every event is in the files once."""
+    stream = Stream(driver.process, tmp_path, random.Random(seed), SystemClock())
+    driver.ask("start_enrich", arguments=stream_arguments(tmp_path))
+    suspended = operate(stream, 2, Console())
+    assert suspended.phase == "suspended"
+    assert stream.fired == 2
+    assert driver.ask("wait")["phase"] == "finished"
+    status = stream.status()
+    assert status is not None
+    assert (status.phase, status.version) == ("finished", "faster")
+    assert any("ExecutorLost" in one.cause for one in status.restarts)
+    check_events(tmp_path / "out")
+
+
+@pytest.mark.soak
+def test_the_demo(tmp_path: Path, seed: int) -> None:
+    """As users start it, on a cluster of its own: its exit status, its figures, and the files."""
+    figures, work = tmp_path / "figures.json", tmp_path / "work"
+    options = ["--kills", "8", "--seed", str(seed), "--json", str(figures), "--work", str(work)]
+    command = [sys.executable, "-m", "durable_shuffle.jobs.cli", "demo", "enrich", "--spark"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(figures.read_text())
+    assert (found["passed"], found["kills_fired"]) == (True, 8)
+    assert found["ends"] == ["suspended", "finished"]
+    assert check_events(work / "out") == found["events"]
+
+
+def check_events(out: Path) -> int:
+    """Compare the files with what the events are known to be; return how many there are."""
+    rows = [row for p in out.glob("part-*.parquet") for row in pq.read_table(p).to_pylist()]
+    assert len(rows) > 0
+    for producer in (0, 1):
+        ours = sorted(row["event"] for row in rows if row["event"] % 2 == producer)
+        assert ours == list(range(producer, 2 * len(ours), 2))
+    assert all(row["user"] == row["event"] * 7919 % 1000 for row in rows)
+    assert all(row["country"] == country_of(row["user"]) for row in rows)
+    return len(rows)
 
 
 @pytest.mark.requirement("R-F135-26")
-@pytest.mark.requirement("R-F46-11")
-def test_a_python_worker_is_killed_then_suspend_and_resume(driver: Driver, tmp_path: Path) -> None:
-    """It restarts alone; a second start goes on where the first was suspended."""
+def test_a_python_worker_is_killed(driver: Driver, tmp_path: Path) -> None:
+    """Its task restarts alone, and each row is published once."""
     folder = tmp_path / "worker"
     driver.start(folder)
     os.kill(at_gate(folder), signal.SIGKILL)
     (folder / "go").touch()
-    state = driver.until(lambda s: max(s["epochs"].values()) > 1 and s, "a restart")
+    state = driver.until(lambda s: is_running(s) and max(s["epochs"].values()) > 1 and s, "a start")
     assert sum(epoch > 1 for epoch in state["epochs"].values()) == 1
     until(lambda: 100 in published(folder), "the row of the gate")
-    driver.until(is_running, "all to run again")
-    driver.ask("stop", mode="SUSPEND")
-    assert driver.ask("wait")["phase"] == "suspended"
-    suspended = published(folder)
-    assert set(suspended.values()) == {1}
-    driver.start(folder)
-    until(lambda: published(folder).total() > suspended.total(), "new rows")
     (folder / "end").touch()
     assert driver.ask("wait")["phase"] == "finished"
-    assert suspended <= published(folder)
     assert all_once(folder)
 
 

@@ -15,8 +15,11 @@ from pipeline_steps import Gated, Numbers, NumbersUntilEnd
 from pipelines import copying, epochs
 
 from durable_shuffle import spark_tasks
+from durable_shuffle.jobs.demo.enrich_driver import FACTORY
 from durable_shuffle.jobs.demo.local_cluster import start_cluster
+from durable_shuffle.jobs.enrich_stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks import make
+from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.report_log import LineSettings
@@ -54,6 +57,15 @@ class Driver:
             **PATIENT,
         )
         self._running = pipeline.start(launcher=spark_tasks(self._spark, line=LINE))
+        return {}
+
+    def start_enrich(self, arguments: str) -> dict[str, Any]:
+        """Start the stream of the demo, to be operated from outside."""
+        self._running = enrich_stream(**json.loads(arguments)).start(
+            launcher=spark_tasks(self._spark, line=LINE),
+            given=Description(FACTORY, arguments, ""),
+            serve=True,
+        )
         return {}
 
     def state(self) -> dict[str, Any]:

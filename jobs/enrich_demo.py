@@ -25,7 +25,7 @@ from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
-_PRODUCERS = 2
+PRODUCERS = 2
 _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 120.0
 
@@ -53,7 +53,7 @@ class EnrichFigures:
     kills_wanted: int
     kills_fired: int
     ends: tuple[str, ...]
-    """What each run came to."""
+    """What each run came to, up to a suspend or the end."""
     restarts: int
     events: int
     """That the sources stored."""
@@ -88,15 +88,20 @@ def run_enrich_demo(
         draw = random.Random(options.seed)
         fired, results, events = 0, [], 0
         for mode, kills in (("SUSPEND", options.kills // 2), ("DRAIN", -(-options.kills // 2))):
-            running = enrich_stream(str(folder / "data"), str(out), producers=_PRODUCERS).start()
+            running = enrich_stream(str(folder / "data"), str(out), producers=PRODUCERS).start()
             fired += _killed(running, kills, draw, console, clock)
             _wait_for_rows(out, running, clock)
-            console.print(f"{mode.lower()} at {_rows(out)} published events")
+            console.print(f"{mode.lower()} at {published_rows(out)} published events")
             running.stop(mode)
             results.append(running.wait(_PATIENCE_SECONDS))
             events = _stored(running)
             console.print(f"  {results[-1].phase}")
         figures = judge(options, fired, results, events, out)
+    return hand_in(options, figures, console)
+
+
+def hand_in(options: EnrichDemoOptions, figures: EnrichFigures, console: Console) -> int:
+    """Print the verdict, write the figures, and return the exit status."""
     _print(console, figures)
     if options.json_file is not None:
         options.json_file.write_text(json.dumps(figures.to_dict(), indent=2) + "\n")
@@ -136,9 +141,9 @@ def _expected(
 ) -> list[tuple[int, int, str, str]]:
     """Return the events of each producer up to its last one in the files, at most so many."""
     numbers: list[int] = []
-    for producer in range(_PRODUCERS):
-        last = max((row[0] for row in found if row[0] % _PRODUCERS == producer), default=-1)
-        numbers += range(producer, last + 1, _PRODUCERS)
+    for producer in range(PRODUCERS):
+        last = max((row[0] for row in found if row[0] % PRODUCERS == producer), default=-1)
+        numbers += range(producer, last + 1, PRODUCERS)
     known = (event(number) for number in numbers[: max(events, 0)])
     return [(e["event"], e["user"], e["page"], country_of(e["user"])) for e in known]
 
@@ -182,13 +187,14 @@ def _stored(running: RunningPipeline) -> int:
     return sum(n for task, (_, n) in running.progress().items() if task.startswith(SOURCE))
 
 
-def _rows(out: Path) -> int:
+def published_rows(out: Path) -> int:
+    """Return how many rows are in the files that are published so far."""
     return sum(pq.read_metadata(path).num_rows for path in out.glob("part-*.parquet"))
 
 
 def _wait_for_rows(out: Path, running: RunningPipeline, clock: Clock) -> None:
-    before = _rows(out)
-    _wait_for(lambda: _rows(out) > before, running, "new events in the files", clock)
+    before = published_rows(out)
+    _wait_for(lambda: published_rows(out) > before, running, "new events in the files", clock)
 
 
 def _wait_for(

@@ -3,7 +3,8 @@
 Strategy: reports, stops and the time come in; commands come out, in the order in which they are to
 be carried out. Every attempt has an epoch, the generation of the scheduling attempt that started
 it; reports of other epochs are counted and ignored. The tasks of one scheduling attempt share a
-start barrier; tasks that go on running are not asked for anything. After Arroyo's controller.
+start barrier; tasks that go on running are not asked for anything. With fewer slots than tasks
+there is one scheduling attempt per wave. After Arroyo's controller.
 """
 
 import math
@@ -43,6 +44,7 @@ from durable_shuffle.recovery.task_phase import (
     TaskPhase,
     next_phase,
 )
+from durable_shuffle.recovery.waves import Waves
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -75,6 +77,13 @@ class JobMachine:
     _starting: dict[int, Starting] = field(default_factory=dict, init=False)
     """By epoch."""
     _restart_at: float | None = field(default=None, init=False)
+    _replacing: set[str] = field(default_factory=set, init=False)
+    """Tasks whose attempt is to end before the next one starts."""
+    _dropping: set[str] = field(default_factory=set, init=False)
+    """Tasks that are to end for good."""
+    _waves: Waves = field(default_factory=Waves, init=False)
+    _slots_by: float | None = field(default=None, init=False)
+    """When there must be a slot."""
 
     def __post_init__(self) -> None:
         self.tasks = {task: TaskState() for task in self.graph.tasks}
@@ -92,6 +101,19 @@ class JobMachine:
         self._to_start = set(self.tasks)
         return self._schedule()
 
+    def described(self, graph: RestartGraph, drained: Collection[str]) -> None:
+        """Have other tasks, before any was launched.
+
+        Raises:
+            InvalidInputError: one was.
+        """
+        if any(state.epoch for state in self.tasks.values()):
+            raise InvalidInputError("tasks were launched: this is an update")
+        self.graph, self.drained = graph, drained
+        if self._to_start:  # else it was stopped meanwhile
+            self.tasks = {task: TaskState() for task in graph.tasks}
+            self._to_start = set(graph.tasks)
+
     def generation_won(self, generation: int, now: float) -> list[Command]:
         """A generation is durable: stop the old attempts of what starts, then start it.
 
@@ -103,14 +125,25 @@ class JobMachine:
         self._asked_generation, self.generation = False, generation
         if self.phase is not JobPhase.SCHEDULING:
             return self._settle(now)  # stopped meanwhile
-        names = sorted(self._to_start)
-        old = [Kill(task, self.tasks[task].epoch) for task in names if self.tasks[task].epoch]
-        for task in names:
+        wave = self._waves.plan(self.graph, self._live(), self._to_start)
+        old = [Kill(t, self.tasks[t].epoch) for t in sorted(self._to_start) if self.tasks[t].epoch]
+        commands: list[Command] = [*old, *self._evicted(wave.evict)]
+        for task in self._to_start.difference(wave.launch):
+            self._wait(task)
+        for task in wave.launch:
             self.tasks[task] = TaskState(generation)
         self._to_start.clear()
-        until = now + self.timeouts.start_seconds
-        self._starting[generation] = Starting(StartBarrier(names), until)
-        return [*old, *(Launch(task, generation) for task in names)]
+        self._waves.waiting.difference_update(wave.launch)
+        if wave.launch:
+            until = now + self.timeouts.start_seconds
+            self._starting[generation] = Starting(StartBarrier(wave.launch), until)
+        commands += [Launch(task, generation) for task in wave.launch]
+        return commands + self._settle(now)
+
+    def slots_are(self, slots: int | None, now: float) -> list[Command]:
+        """So many tasks can run at once from here on; None: any number."""
+        self._waves.slots = slots
+        return [] if self.phase in ENDS else self._settle(now)
 
     def said(self, message: TaskReport, now: float) -> list[Command]:
         """Take in a report.
@@ -131,7 +164,8 @@ class JobMachine:
             failure = message.failure or Failure("unknown", "no reason was given")
             state.commit = message.commit or state.commit
             return self._failed(message.task, failure, now)
-        if phase in ENDED_WELL and not self._lets_go:
+        leaves = message.task in self._replacing | self._dropping
+        if phase in ENDED_WELL and not (self._lets_go or leaves):
             unasked = Failure("unasked", f"{message.task} was {phase}, and nobody had asked")
             return self._failed(message.task, unasked, now)
         state.phase = phase
@@ -150,6 +184,8 @@ class JobMachine:
                 commands += self._let_go(barrier.arrive(message.task))
         elif phase in TERMINAL and barrier is not None:
             commands += self._let_go(barrier.ended(message.task))
+        if phase in TERMINAL and leaves:
+            self._left(message.task, now)
         return commands + self._settle(now)
 
     def stop(self, mode: StopMode, now: float) -> list[Command]:
@@ -176,13 +212,63 @@ class JobMachine:
             self._to(JobPhase.STOPPING)
         return commands + self._settle(now)
 
+    def update(
+        self,
+        graph: RestartGraph,
+        drained: Collection[str],
+        now: float,
+        *,
+        replace: Collection[str] = (),
+        drop: Collection[str] = (),
+    ) -> list[Command]:
+        """Go on with other tasks while it runs: those that neither change nor go notice nothing.
+
+        Args:
+            graph: of all tasks from here on, without those in `drop`.
+            replace: tasks whose attempt ends where it is, before the next one starts.
+            drop: tasks that end where they are and start no more.
+
+        Raises:
+            InvalidInputError: not all tasks run, or it is being stopped. Nothing changed.
+        """
+        if self.phase is not JobPhase.RUNNING:
+            raise InvalidInputError(f"a job is updated while it runs, it is {self.phase}")
+        self.graph, self.drained = graph, drained
+        new = [task for task in graph.tasks if task not in self.tasks]
+        self.tasks |= {task: TaskState() for task in new}
+        self._to_start |= set(new)
+        leaving = [t for t in self._live() if t in replace or t in drop]
+        self._replacing |= set(replace) & set(leaving)
+        self._dropping |= set(drop)
+        for task in drop:
+            self._to_start.discard(task)
+            self._waves.waiting.discard(task)
+            if task not in leaving:
+                self.tasks[task].phase = TaskPhase.FINISHED
+        commands: list[Command] = []
+        for task in leaving:
+            state = self.tasks[task]
+            state.told, state.end_by = StopMode.SUSPEND, now + self.timeouts.stop_seconds
+            commands.append(Stop(task, state.epoch, StopMode.SUSPEND))
+        if leaving or new:
+            self._to(JobPhase.RECOVERING)
+            self._start_when_all_left(now)
+        return commands + self._settle(now)
+
     def tick(self, now: float) -> list[Command]:
         """Do what is due."""
         if self.phase in ENDS:
             return []
         if self._restart_at is not None and now >= self._restart_at:
             self._restart_at = None
-            return self._schedule()
+            if self._to_start:
+                return self._schedule()
+            if self.phase is JobPhase.RECOVERING:  # nobody came in the place of what was dropped
+                self._to(JobPhase.SCHEDULING)
+                return self._settle(now)
+        if self._slots_by is not None and now >= self._slots_by:
+            text = f"no slot for any task within {self.timeouts.start_seconds:g} s"
+            return self._give_up("", Failure("no_slots", text, retry=False)) + self._settle(now)
         commands: list[Command] = []
         for epoch, start in list(self._starting.items()):
             if now >= start.start_by:
@@ -197,7 +283,7 @@ class JobMachine:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]
         due += [end for task in self._live() if (end := self.tasks[task].end_by) is not None]
-        due += [] if self._restart_at is None else [self._restart_at]
+        due += [at for at in (self._restart_at, self._slots_by) if at is not None]
         return min(due) if due and self.phase not in ENDS else None
 
     def generation_lost(self, failure: Failure, now: float) -> list[Command]:
@@ -219,6 +305,11 @@ class JobMachine:
             self.budget.total,
             self.ignored,
         )
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks can run at once, as it was told last."""
+        return self._waves.slots
 
     # -- rules
 
@@ -256,14 +347,33 @@ class JobMachine:
         found: list[Command] = []
         for task in sorted(start.barrier.members):
             state = self.tasks[task]
-            if task not in self._to_start and state.phase not in TERMINAL:
+            if task not in self._to_start and state.epoch and state.phase not in TERMINAL:
                 state.end_by = now + self.timeouts.stop_seconds / 10
                 found.append(Abort(task, state.epoch, cause))
         return found
 
+    def _left(self, task: str, now: float) -> None:
+        """An attempt that was to end has ended, in whatever way."""
+        if task in self._dropping:
+            self._replacing.discard(task)
+            self.tasks[task].phase, self.tasks[task].commit = TaskPhase.FINISHED, 0
+        elif task in self._replacing:
+            self._replacing.remove(task)
+            if self.tasks[task].phase is not TaskPhase.FINISHED and not self._lets_go:
+                self._to_start.add(task)
+        self._start_when_all_left(now)
+
+    def _start_when_all_left(self, now: float) -> None:
+        leaving = self._replacing | {t for t in self._dropping if t in self._live()}
+        if not leaving and self._restart_at is None and not self._lets_go:
+            self._restart_at = now
+
     def _failed(self, task: str, failure: Failure, now: float) -> list[Command]:
         state = self.tasks[task]
         state.phase = TaskPhase.FAILED
+        if task in self._replacing | self._dropping and not self._lets_go:
+            self._left(task, now)
+            return self._settle(now)
         if self.cause is None or (self.cause.secondary and not failure.secondary):
             self.cause, self.cause_task = failure, task
         if self.phase is JobPhase.FAILING or self.mode in (StopMode.CANCEL, StopMode.SUSPEND):
@@ -296,7 +406,10 @@ class JobMachine:
         return self._kill_waiting()
 
     def _kill_waiting(self) -> list[Command]:
-        """Restart nobody: what waits for its restart has ended."""
+        """Start nobody: what waits for its restart, or for a slot, has ended."""
+        for task in self._waves.waiting:
+            self.tasks[task].phase = TaskPhase.CANCELED
+        self._waves.waiting.clear()
         waiting = [t for t in sorted(self._to_start) if self.tasks[t].phase not in TERMINAL]
         self._to_start.clear()
         self._restart_at = None
@@ -343,11 +456,13 @@ class JobMachine:
         commands: list[Command] = []
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
-            started = {(t, s.epoch) for t, s in self.tasks.items() if s.phase in counts}
-            if started == {(t, s.epoch) for t, s in self.tasks.items()}:
+            wanted = {t: s for t, s in self.tasks.items() if t not in self._waves.waiting}
+            if wanted and all(state.phase in counts for state in wanted.values()):
                 self._all_started(now)
-        commands += self._send_stops(now)
-        if self._live() or self._to_start or self._asked_generation:
+        commands += self._send_stops(now) + self._next_wave(now)
+        if self._live() or self._to_start or self._asked_generation or self._waves.waiting:
+            return commands
+        if self._restart_at is not None:
             return commands
         if self.phase is JobPhase.FAILING:
             pending = any(state.commit for state in self.tasks.values())
@@ -360,6 +475,38 @@ class JobMachine:
             pending = any(state.commit for state in self.tasks.values())
             self._to(JobPhase.EFFECTS_PENDING if pending else JobPhase.SUSPENDED)
         return commands
+
+    def _next_wave(self, now: float) -> list[Command]:
+        """Start those that have waited for a slot, if there is one now."""
+        starts = self.phase is JobPhase.SCHEDULING and self._live()
+        restarts = self._to_start or self._asked_generation or self._restart_at is not None
+        if restarts or starts or not self._waves.waiting or self.phase is JobPhase.RECOVERING:
+            self._slots_by = None
+            return []
+        if self._waves.plan(self.graph, self._live()).launch:
+            self._slots_by = None
+            return self._schedule()
+        if not self._live() and self._slots_by is None:
+            self._slots_by = now + self.timeouts.start_seconds
+        return []
+
+    def _evicted(self, tasks: Iterable[str]) -> list[Command]:
+        commands: list[Command] = []
+        for task in tasks:
+            epoch = self.tasks[task].epoch
+            commands.append(Kill(task, epoch))
+            self._wait(task)
+            if epoch in self._starting:
+                commands += self._let_go(self._starting[epoch].barrier.ended(task))
+        return commands
+
+    def _wait(self, task: str) -> None:
+        """There is no slot for it: it has no attempt until there is."""
+        before = self.tasks[task]
+        self.tasks[task] = TaskState(
+            phase=TaskPhase.WAITING, commit=before.commit, records=before.records
+        )
+        self._waves.waiting.add(task)
 
     def _all_started(self, now: float) -> None:
         self._starting.clear()

@@ -19,6 +19,7 @@ class JobPhase(StrEnum):
     IDLE = "idle"
     SCHEDULING = "scheduling"
     RUNNING = "running"
+    """All have started for which there are slots."""
     RECOVERING = "recovering"
     """Some tasks wait for their restart; the others go on."""
     STOPPING = "stopping"
@@ -45,9 +46,10 @@ _FALLS = frozenset((JobPhase.RECOVERING, JobPhase.FAILING))
 JOB_TRANSITIONS: Mapping[JobPhase, frozenset[JobPhase]] = {
     JobPhase.IDLE: frozenset((JobPhase.SCHEDULING, JobPhase.SUSPENDED, JobPhase.CANCELED)),
     JobPhase.SCHEDULING: _FALLS | {JobPhase.RUNNING, JobPhase.STOPPING, JobPhase.FINISHED},
-    JobPhase.RUNNING: _FALLS | {JobPhase.STOPPING, JobPhase.FINISHED},
+    # from RUNNING and STOPPING back: a slot became free for a task that waits
+    JobPhase.RUNNING: _FALLS | {JobPhase.SCHEDULING, JobPhase.STOPPING, JobPhase.FINISHED},
     JobPhase.RECOVERING: _FALLS | {JobPhase.SCHEDULING, JobPhase.STOPPING},
-    JobPhase.STOPPING: _FALLS | ENDS - {JobPhase.FAILED},
+    JobPhase.STOPPING: _FALLS | {JobPhase.SCHEDULING} | ENDS - {JobPhase.FAILED},
     JobPhase.FAILING: frozenset((JobPhase.FAILED, JobPhase.EFFECTS_PENDING)),
     **{phase: frozenset() for phase in ENDS},
 }
@@ -118,7 +120,6 @@ class Launch:
 class Go:
     """Let an attempt pass the barrier."""
 
-    KIND: ClassVar[str] = "GO"
     task: str
     epoch: int
 
@@ -127,7 +128,6 @@ class Go:
 class Abort:
     """Call the start of an attempt off."""
 
-    KIND: ClassVar[str] = "ABORT"
     task: str
     epoch: int
     cause: str
@@ -137,7 +137,6 @@ class Abort:
 class Stop:
     """Have an attempt end in this way."""
 
-    KIND: ClassVar[str] = "STOP"
     task: str
     epoch: int
     mode: StopMode

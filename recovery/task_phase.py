@@ -13,6 +13,8 @@ from durable_shuffle.serialization.errors import InvalidInputError
 class TaskPhase(StrEnum):
     """Where an attempt is."""
 
+    WAITING = "waiting"
+    """There is no attempt: the launcher has no slot for one."""
     CREATED = "created"
     STARTING = "starting"
     AT_BARRIER = "at_barrier"
@@ -48,12 +50,15 @@ class Report(StrEnum):
     FAILED = "failed"
     ALIVE = "alive"
     """Changes nothing."""
+    COMPLAINS = "complains"
+    """Asks that all tasks of its part start anew. Not for the table."""
 
 
 TERMINAL = frozenset(
     (TaskPhase.FINISHED, TaskPhase.SUSPENDED, TaskPhase.CANCELED, TaskPhase.FAILED)
 )
 STARTED_ONCE = frozenset(TaskPhase) - {
+    TaskPhase.WAITING,
     TaskPhase.CREATED,
     TaskPhase.STARTING,
     TaskPhase.AT_BARRIER,
@@ -91,7 +96,7 @@ TRANSITIONS: Mapping[TaskPhase, Mapping[Report, TaskPhase]] = {
     TaskPhase.PREPARED: {Report.COMMITTING: TaskPhase.COMMITTING, **_ENDS},
     TaskPhase.COMMITTING: {Report.FINISHED: TaskPhase.FINISHED, **_ENDS},
     TaskPhase.SUSPENDING: {Report.SUSPENDED: TaskPhase.SUSPENDED, **_ENDS},
-    **{phase: {} for phase in TERMINAL},
+    **{phase: {} for phase in (TaskPhase.WAITING, *TERMINAL)},
 }
 
 
@@ -101,7 +106,7 @@ def next_phase(phase: TaskPhase, report: Report, *, task: str) -> TaskPhase:
     Raises:
         InvalidInputError: not in this phase; names the task.
     """
-    if report is Report.ALIVE and phase not in TERMINAL:
+    if report is Report.ALIVE and phase not in (TaskPhase.WAITING, *TERMINAL):
         return phase
     found = TRANSITIONS[phase].get(report)
     if found is None:

@@ -36,9 +36,11 @@ from durable_shuffle.shuffle.storage import ObjectInfo
 Verdict = Literal["live", "orphan", "odd"]
 
 _SLOT = re.compile(r"log/\d{10,}")
+_JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
 _PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
 _INDEX = re.compile(r"index/([0-9a-f]{32})")
 _PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")
+_REPORT = re.compile(r"reports/[0-9a-f]{32}/\d{10,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +283,12 @@ def judge_rest(
     strange: list[Scope] = []
     for info in listed:
         name = info.key.removeprefix(f"{job}/")
-        if _SLOT.fullmatch(name):
+        if _JOB_SLOT.fullmatch(name):
             ours.append(Judged(info.key, info.size_bytes, "live", "a slot of a log"))
         elif _PREFLIGHT.fullmatch(info.key):
             ours.append(by_age(info, "a driver's start", now, older_than_seconds))
+        elif _REPORT.fullmatch(name):
+            ours.append(by_age(info, "a task's last words", now, older_than_seconds))
         else:
             odd = Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
             strange.append(Scope(info.key, (odd,)))

@@ -1,6 +1,9 @@
 """Names of objects: ids to keys and back. Pure. docs/format.md shows the same tree.
 
     <job>/log/<slot>                                      job log
+    <job>/commands/<slot>                                 command log of a pipeline
+    <job>/requests/<slot>                                 request log of a pipeline
+    <job>/status/<slot>                                   status log of a pipeline
     <job>/<stage>-<incarnation>/log/<slot>                stage log
     <job>/<stage>-<incarnation>/producers/p<p>/<slot>     producer log
     <job>/<stage>-<incarnation>/segments/<hh>/p<p>-<attempt>-<n>.seg
@@ -8,6 +11,7 @@
     <job>/consumers/<consumer>/<task>/<slot>              consumer log
     <job>/consumers/<consumer>/<task>/outputs/<nonce>     outputs that the consumer log names
     <job>/consumers/<consumer>/<task>/state/<nonce>       state that the consumer log names
+    <job>/reports/<line>/<slot>                           what a task says to its supervisor
 
 The incarnation is a random id, so a path that was ever deleted is never used again.
 """
@@ -56,6 +60,26 @@ def is_id(text: str) -> bool:
 def job_log_prefix(job: str) -> str:
     """Prefix of the job log's slots, with the final '/'."""
     return f"{check_name('job', job)}/log/"
+
+
+def command_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator speaks to its tasks."""
+    return f"{check_name('pipeline', job)}/commands/"
+
+
+def request_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator is asked for something."""
+    return f"{check_name('pipeline', job)}/requests/"
+
+
+def status_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator says how it is."""
+    return f"{check_name('pipeline', job)}/status/"
+
+
+def reports_prefix(job: str, line: str) -> str:
+    """Prefix of what one attempt at a pipeline's task says, with the final '/'."""
+    return f"{check_name('job', job)}/reports/{check_name('line', line)}/"
 
 
 def slot_name(slot: int) -> str:

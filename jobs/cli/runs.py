@@ -109,7 +109,12 @@ def demo_consume(
 @demo_app.command("enrich")
 def demo_enrich(
     *,
-    kills: Annotated[int, typer.Option(min=0, help="How often a task process is killed.")] = 4,
+    kills: Annotated[
+        int, typer.Option(min=0, help="How often a task process, or an executor, is killed.")
+    ] = 4,
+    on_spark: Annotated[
+        bool, typer.Option("--spark", help="Run the tasks on the executors of a Spark cluster.")
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Of who is killed; default: a new one, printed.")
     ] = None,
@@ -121,11 +126,14 @@ def demo_enrich(
 
     Endless events are looked up asynchronously and written to Parquet files by a pipeline of
     processes. Ends with 1 unless all kills fired, both runs ended as they were told to, and every
-    event is published exactly once.
+    event is published exactly once. With --spark they are Spark tasks on a cluster on this
+    machine, whose executors are killed while the stream is updated, suspended, resumed and
+    drained by `durable-shuffle pipeline` in other processes.
 
     \b
     Examples:
       durable-shuffle demo enrich
+      durable-shuffle demo enrich --spark
       durable-shuffle demo enrich --kills 20 --seed 7 --json enrich.json
     """
     with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
@@ -135,7 +143,13 @@ def demo_enrich(
 
         drawn = secrets.randbits(32) if seed is None else seed
         options = EnrichDemoOptions(kills, drawn, file, work)
-        code = run_enrich_demo(options, Console(stderr=call.as_json))
+        console = Console(stderr=call.as_json)
+        if on_spark:
+            from durable_shuffle.jobs.demo.enrich_spark import run_enrich_on_spark
+
+            code = run_enrich_on_spark(options, console)
+        else:
+            code = run_enrich_demo(options, console)
         _end(code, file if call.as_json else None)
 
 

@@ -6,6 +6,7 @@ members of the session are ever signalled. Every wait is bounded.
 """
 
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Callable
@@ -32,8 +33,11 @@ def session_processes(session: int) -> dict[int, str]:
     return found
 
 
-def kill_one_executor(session: int, clock: Clock) -> int:
+def kill_one_executor(session: int, clock: Clock, draw: random.Random | None = None) -> int:
     """SIGKILL an executor of the session and return its pid once it is dead.
+
+    Args:
+        draw: chooses which; without it, it is the oldest.
 
     Raises:
         NotFoundError: the session has no executor.
@@ -42,7 +46,8 @@ def kill_one_executor(session: int, clock: Clock) -> int:
     executors = [p for p, command in session_processes(session).items() if _EXECUTOR in command]
     if not executors:
         raise NotFoundError(f"no executor process to kill: session={session}")
-    victim = min(executors)  # the oldest, if pids have not wrapped
+    # pids rise with age, if they have not wrapped
+    victim = min(executors) if draw is None else draw.choice(sorted(executors))
     os.kill(victim, signal.SIGKILL)
     _await_gone(lambda: victim in session_processes(session), f"executor pid={victim}", clock)
     return victim

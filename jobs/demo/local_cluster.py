@@ -55,9 +55,14 @@ def cluster_environment(
 
 
 def start_cluster(
-    work: Path, partitions: int, event_logs: Path, more: Mapping[str, str] | None = None
+    work: Path,
+    partitions: int,
+    event_logs: Path,
+    more: Mapping[str, str] | None = None,
+    *,
+    cores: int = 1,
 ) -> SparkSession:
-    """Start a cluster of two single-core executors; the process has `cluster_environment`.
+    """Start a cluster of two executors; the process has `cluster_environment`.
 
     Adaptive execution and all else that is not named here are Spark's defaults, as users have them.
 
@@ -65,6 +70,7 @@ def start_cluster(
         partitions: `spark.sql.shuffle.partitions`.
         event_logs: existing folder for Spark's event log, one plain file per application.
         more: further settings.
+        cores: of each executor.
     """
     settings = {
         "spark.ui.enabled": "false",
@@ -83,8 +89,8 @@ def start_cluster(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(work / "spark-warehouse"),
     }
-    builder = SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,{_EXECUTOR_MEMORY_MIB}]")
-    builder = builder.appName("durable-shuffle demo")
+    master = f"local-cluster[{EXECUTORS},{cores},{_EXECUTOR_MEMORY_MIB}]"
+    builder = SparkSession.builder.master(master).appName("durable-shuffle demo")
     for key, value in {**settings, **(more or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -26,7 +26,8 @@ Pulled: TypeAlias = tuple[Any, Position] | None
 
 
 class Source(Protocol):
-    """One per source task and attempt. Optional: `open()`, `close()`, each called at most once."""
+    """One per source task and attempt. Optional: `open()`, `close()`, each called at most once, and
+    an attribute `bounded`, whether it ends by itself (None or missing: nobody knows)."""
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
         """Yield what comes behind `position`, from the start if None, until there is no more.
@@ -78,6 +79,11 @@ class FolderSource:
     format: str
     schema: pa.Schema
     until: str | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends by itself."""
+        return self.until is not None
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
         done = set(_names(position))

@@ -209,6 +209,7 @@ def littered_job(storage: Storage, ids: IdSource, job: str = "job") -> LitteredJ
     litter(done.path.segment_key(0, ids.new_id(), 0))
     litter(done.path.index_key(ids.new_id()))
     litter(f"{job}/preflight/{ids.new_id()}")
+    litter(f"{job}/reports/{ids.new_id()}/{7:010d}")
     may_be_sealed = unsealed.path.index_key(ids.new_id())
     storage.put(may_be_sealed, [b"a SEAL on its way may name it"])
     unacknowledged = live.output(b"not acknowledged")

@@ -12,11 +12,13 @@ from durable_shuffle.serialization.errors import DurableShuffleError, FencedErro
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
+    from durable_shuffle.jobs.spark_tasks.make import spark_tasks
     from durable_shuffle.recovery.async_map import async_map
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
     from durable_shuffle.recovery.job_state import JobTimeouts
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+    from durable_shuffle.recovery.pipeline.report_log import LineSettings
     from durable_shuffle.recovery.pipeline.settings import PipelineSettings
     from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
     from durable_shuffle.recovery.pipeline.sources import (
@@ -46,6 +48,7 @@ __all__ = [
     "Grouped",
     "IteratorSource",
     "JobTimeouts",
+    "LineSettings",
     "LogProducer",
     "Pipeline",
     "PipelineSettings",
@@ -58,6 +61,7 @@ __all__ = [
     "named_stage",
     "open_view",
     "raised",
+    "spark_tasks",
     "write_output",
 ]
 
@@ -71,6 +75,7 @@ _MODULES = {
     "FolderSource": "durable_shuffle.recovery.pipeline.sources",
     "Grouped": "durable_shuffle.shuffle.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
+    "LineSettings": "durable_shuffle.recovery.pipeline.report_log",
     "LogProducer": "durable_shuffle.shuffle.log_producer",
     "JobTimeouts": "durable_shuffle.recovery.job_state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
@@ -83,6 +88,7 @@ _MODULES = {
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
     "raised": "durable_shuffle.shuffle.retry",
+    "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",
     "write_output": "durable_shuffle.shuffle.outputs",
 }
 

@@ -5,35 +5,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from pipeline_steps import Gated, GatedHooks, Numbers
-from pipelines import PATIENCE_SECONDS, copying, published, until
+from pipelines import PATIENCE_SECONDS, copying, epochs, prefix_of_all, published, until
 
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 
 
 def waiting(folder: Path, name: str) -> int:
     """The process that waits at a gate; waits for it."""
     found = until(lambda: list(folder.glob(f"{name}-*")), f"somebody at the gate {name}")
     return int(found[0].read_text())
-
-
-def epochs(running: RunningPipeline) -> dict[str, int]:
-    return {name: s.epoch for name, s in running._supervisor.machine.tasks.items()}
-
-
-def prefix_of_all(rows: Counter[int], producers: int) -> bool:
-    """Whether every producer's rows are there from the first on, each once."""
-    ours = [sorted(n for n in rows if n % producers == p) for p in range(producers)]
-    gapless = all(
-        o == list(range(p, p + len(o) * producers, producers)) for p, o in enumerate(ours)
-    )
-    return gapless and set(rows.values()) <= {1}
 
 
 @pytest.mark.requirement("R-ARR-16")

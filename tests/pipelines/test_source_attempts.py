@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from one_consumer import ROWS, OneConsumer
+from task_links import allowed_link
 
-from durable_shuffle.recovery.job_phase import Go, Stop, TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
@@ -45,10 +46,10 @@ def attempt(
 ) -> list[TaskReport]:
     """Run one to its end."""
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, epoch, reports.append)
-    link.deliver(Go(TASK, epoch))
+    link = allowed_link(TASK, epoch, reports.append)
+    link.deliver(PassBarrier((TASK,), epoch))
     if stop:
-        link.deliver(Stop(TASK, epoch, stop))
+        link.deliver(StopTasks((TASK,), epoch, stop))
     SourceRun("in", one.stage, 0, source, link, SETTINGS, one.clock, one.ids).run()
     return reports
 
@@ -192,14 +193,14 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
     other = OneConsumer(tmp_path / "other")
     (folder / "_DONE").unlink()
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, 1, reports.append)
-    link.deliver(Go(TASK, 1))
+    link = allowed_link(TASK, 1, reports.append)
+    link.deliver(PassBarrier((TASK,), 1))
 
     class Stops(FolderSource):
         def read(self, *arguments: Any) -> Iterator[Any]:
             for item in super().read(*arguments):
                 if item is None:
-                    link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+                    link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
                 yield item
 
     stops = Stops(str(folder), "json", ROWS)
@@ -255,15 +256,15 @@ def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
     """Numbered from 1, going on over a restart, and seen by a reader in their places."""
     often = replace(SETTINGS, append_rows=1, checkpoint_seconds=1e-6)
     for epoch, upto in ((1, 4), (2, 8)):
-        link = TaskLink(TASK, epoch, lambda _: None)
-        link.deliver(Go(TASK, epoch))
+        link = allowed_link(TASK, epoch, lambda _: None)
+        link.deliver(PassBarrier((TASK,), epoch))
 
         def make(position: Any, producer: int, upto: int = upto, link: Any = link) -> Iterator[Any]:
             yield from numbers(upto).read(position, producer, 1)
             if upto == 4:
                 while (producer_status(one.stage, 0).progress.next_ordinals)[0] < 4:  # type: ignore[union-attr]
                     yield None
-                link.deliver(Stop(TASK, link.epoch, StopMode.SUSPEND))
+                link.deliver(StopTasks((TASK,), link.epoch, StopMode.SUSPEND))
                 while True:
                     yield None
 

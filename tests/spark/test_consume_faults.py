@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import ancestor
 
 from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
 
@@ -62,7 +63,7 @@ def test_executor_killed_after_four_acknowledgements(
     )
     worker = await_worker(folder, driver)
     before = calls_of(folder, "gated", 1)
-    executor = _ancestor(worker, "CoarseGrainedExecutorBackend")
+    executor = ancestor(worker, "CoarseGrainedExecutorBackend")
     assert os.getsid(executor) == driver.pid, "only processes of that driver are killed"
     os.kill(executor, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)  # else it goes on for a while as an orphan
@@ -132,12 +133,3 @@ def test_state_is_restored_with_the_position(after_driver_kill: dict[str, Any]) 
     sums = after_driver_kill["published"]["sums"]
     assert [sum(column) for column in zip(*sums, strict=True)] == [sum(range(ROWS)), ROWS]
     assert after_driver_kill["consumers"][2]["retries"] == 2
-
-
-def _ancestor(pid: int, command: str) -> int:
-    """The nearest process at or above `pid` whose command line holds `command`."""
-    while command not in Path(f"/proc/{pid}/cmdline").read_text():
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        pid = int(fields[1])
-        assert pid > 1, f"no {command} above the worker"
-    return pid

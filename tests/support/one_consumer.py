@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from task_links import allowed_link
 
-from durable_shuffle.recovery.job_phase import Go, Stop, TaskReport
+from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.consumer_run import ConsumerRun
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.plan import StagePlan
@@ -148,10 +150,10 @@ class OneConsumer:
         self.epoch = epoch or self.epoch + 1
         reports: list[TaskReport] = []
         if link is None:
-            link = TaskLink(TASK, self.epoch, reports.append)
-            link.deliver(Go(TASK, self.epoch))
+            link = allowed_link(TASK, self.epoch, reports.append)
+            link.deliver(PassBarrier((TASK,), self.epoch))
         for mode in orders:
-            link.deliver(Stop(TASK, self.epoch, mode))
+            link.deliver(StopTasks((TASK,), self.epoch, mode))
         run = CrashingRun(
             pipeline=NAME,
             name="use",

@@ -31,6 +31,22 @@ class Numbers:
             time.sleep(self.pause_seconds)
 
 
+@dataclass(frozen=True)
+class NumbersUntilEnd:
+    """As `Numbers`, until there is a file `end` in the folder; then leaves how many in another."""
+
+    producers: int
+    folder: str
+
+    def __call__(self, position: Any, producer: int) -> Iterator[Any]:
+        folder, made = Path(self.folder), position or 0
+        for rows, made in Numbers(self.producers)(position, producer):
+            yield rows, made
+            if (folder / "end").exists():
+                break
+        (folder / f"made-{producer}").write_text(str(made))
+
+
 @dataclass
 class Gated:
     """Passes rows on; at `row` it leaves its process id in a file and waits for another file."""

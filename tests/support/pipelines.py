@@ -12,7 +12,7 @@ from pipeline_steps import ROWS
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.launcher import Launcher
 from durable_shuffle.recovery.pipeline.local_processes import RunTask
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
@@ -34,11 +34,16 @@ def settings(**more: Any) -> PipelineSettings:
 
 
 def copying(folder: Path, make: Any, step: Any, **more: Any) -> Pipeline:
-    """A source, one consumer of two partitions, JSON lines."""
-    producers = more.pop("producers", 1)
+    """A source, one consumer of two partitions or more, JSON lines."""
+    producers, partitions = more.pop("producers", 1), more.pop("partitions", 2)
     pipeline = Pipeline("copying", str(folder / "data"), settings=settings(**more))
     stream = pipeline.source(
-        "numbers", IteratorSource(make), schema=ROWS, key="n", producers=producers, partitions=2
+        "numbers",
+        IteratorSource(make),
+        schema=ROWS,
+        key="n",
+        producers=producers,
+        partitions=partitions,
     )
     stream.consume("copy", step, schema=ROWS, sink=FileSink(str(folder / "out"), "json"))
     return pipeline
@@ -46,6 +51,19 @@ def copying(folder: Path, make: Any, step: Any, **more: Any) -> Pipeline:
 
 def threads(run_task: RunTask, _: PipelineSettings) -> Launcher:
     return Threads(run_task)
+
+
+def epochs(running: RunningPipeline) -> dict[str, int]:
+    return {name: s.epoch for name, s in running._supervisor.machine.tasks.items()}
+
+
+def prefix_of_all(rows: Counter[int], producers: int) -> bool:
+    """Whether every producer's rows are there from the first on, each once."""
+    ours = [sorted(n for n in rows if n % producers == p) for p in range(producers)]
+    gapless = all(
+        o == list(range(p, p + len(o) * producers, producers)) for p, o in enumerate(ours)
+    )
+    return gapless and set(rows.values()) <= {1}
 
 
 def published(folder: Path) -> Counter[int]:

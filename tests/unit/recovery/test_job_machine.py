@@ -228,7 +228,7 @@ PHASE_REPORTS: dict[TaskPhase, list[Report]] = {
 
 
 @pytest.mark.requirement("R-ARR-3")
-@pytest.mark.parametrize("phase", [p for p in TaskPhase if p not in TERMINAL])
+@pytest.mark.parametrize("phase", [p for p in TaskPhase if p not in {*TERMINAL, "waiting"}])
 @pytest.mark.parametrize("mode", [None, *list(StopMode)[1:]])
 @pytest.mark.parametrize("retry", [True, False])
 def test_a_failure_in_every_phase_restarts_or_ends_the_job(

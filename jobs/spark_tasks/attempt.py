@@ -1,0 +1,61 @@
+"""What a Python worker of Spark runs: one attempt at one task of a pipeline.
+
+Strategy: a try that Spark makes on its own is none of ours: it ends at once, and the supervisor
+starts an attempt under a new epoch. Should two ever begin, the log of reports lets one of them
+through. The input is left unread on purpose: Spark then does not use
+the Python worker again, so that nothing of an attempt, no thread and no state, gets into the next.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+from durable_shuffle.jobs.tasks import check_code
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportWriter
+from durable_shuffle.recovery.pipeline.run_task import RunTask
+from durable_shuffle.recovery.pipeline.storage_line import StorageLine
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.open_storage import open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class SparkAttempt:
+    """The function of a one-task Spark job."""
+
+    run_task: RunTask
+    task: str
+    epoch: int
+    slot: int
+    """Of the command log, from which on it is read."""
+    line: str
+    """Id of the line to the supervisor."""
+    settings: LineSettings
+    code: str
+    """`running_code()` of the driver."""
+
+    def __call__(self, _: Iterator[object]) -> Iterator[object]:
+        context = TaskContext.get()
+        if context is None:
+            raise InvalidInputError("an attempt on Spark runs inside a Spark task only")
+        if context.attemptNumber() == 0:
+            self._run()
+        return iter(())
+
+    def _run(self) -> None:
+        plan = self.run_task.plan
+        storage = open_storage(plan.url, plan.storage_options)
+        nonce = RandomIds().new_id()
+        writer = ReportWriter(storage, plan.name, self.line, nonce, self.settings)
+        line = StorageLine(self.task, self.epoch, self.slot, writer, self.settings, SystemClock())
+        line.run(self._checked)
+
+    def _checked(self, link: TaskLink) -> None:
+        try:
+            check_code(self.code)
+        except IncompatibleError as error:
+            link.failed(error, 0)
+            return
+        self.run_task(link)

@@ -1,0 +1,288 @@
+"""Runs each attempt as a Spark job of one task. Implements `Launcher`.
+
+Strategy: a thread per attempt submits its job, in a job group of its own, so that each is ended
+alone. What attempts say comes over the storage; one thread reads for all. The end of a job says
+that nothing more will come: what was said is read to its end first, and an attempt that said no
+last word is lost, whatever the reason. Nothing but storage connects tasks to this process.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.arguments import check_function
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.spark_tasks.attempt import SparkAttempt
+from durable_shuffle.jobs.spark_tasks.cluster import (
+    cancel_group,
+    check_not_stopped,
+    executor_slots,
+    failures,
+    on_demand,
+)
+from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
+from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.liveness import AttemptKey
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportReader
+from durable_shuffle.recovery.pipeline.run_task import RunTask
+from durable_shuffle.recovery.task_phase import TERMINAL, Report
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    IncompatibleError,
+)
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.storage import Storage
+
+_log = logging.getLogger(__name__)
+_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
+_CLUSTER_SECONDS = 1.0
+"""How often the executors are looked at."""
+_SUSPICION_SECONDS = 10.0
+"""How long after one went away tasks are looked at one by one."""
+_LINGER_SECONDS = 10.0
+"""A job whose task said its last word is ended after this time."""
+_REASON_CHARS = 500
+_CLOSE_SECONDS = 30.0
+"""How long `close` waits for jobs to end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    key: AttemptKey
+    group: str
+    reader: ReportReader
+    look_at: float
+    """When to look for reports."""
+    starting: bool = True
+    job_error: str | None = None
+    job_over: bool = False
+    silent: bool = False
+    """Nothing more is to be heard: its last word was handed on, or it was killed."""
+    cancel_at: float | None = None
+    thread: threading.Thread = field(init=False)
+
+
+class SparkTasks:
+    """Args:
+    storage: where reports and orders go; executors reach it by the plan's URL.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        run_task: RunTask,
+        storage: Storage,
+        *,
+        line: LineSettings,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self.silence_seconds = line.silence_seconds
+        self._spark, self._storage = spark, storage
+        self.use(run_task)
+        self._job, self._line, self._clock, self._ids = run_task.plan.name, line, clock, ids
+        self._code = running_code()
+        self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running: list[_Running] = []
+        self._wake = threading.Event()
+        self._closed = False
+        self._executors = executor_slots(spark)
+        self._on_demand = on_demand(spark)
+        self._cluster_at = self._suspect_until = clock.monotonic()
+        self._reader = threading.Thread(
+            target=self._read_all, name="durable-shuffle-reports", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks fit on the executors that there are now."""
+        return None if self._on_demand else sum(self._executors.values())
+
+    def use(self, run_task: Callable[[TaskLink], None]) -> None:
+        assert isinstance(run_task, RunTask)
+        check_function("the pipeline", run_task)
+        self._run_task = replace(run_task, plan=with_absolute_paths(run_task.plan))
+
+    def start(self, task: str, epoch: int, slot: int) -> None:
+        check_not_stopped(self._spark)
+        line = self._ids.new_id()
+        work = SparkAttempt(self._run_task, task, epoch, slot, line, self._line, self._code)
+        running = _Running(
+            (task, epoch),
+            f"durable-shuffle-{line}",
+            ReportReader(self._storage, self._job, line, task, epoch),
+            self._clock.monotonic(),
+        )
+        running.thread = InheritableThread(
+            target=self._run_job, args=(running, work), name=f"durable-shuffle-{task}", daemon=True
+        )
+        with self._lock:
+            self._running.append(running)
+        running.thread.start()
+        self._wake.set()
+
+    def push(self, slot: int, record: bytes) -> None:
+        """Nothing: tasks read the command log themselves."""
+
+    def kill(self, task: str, epoch: int) -> None:
+        running = self._find(task, epoch)
+        if running is not None:
+            running.silent = True
+            self._cancel(running)
+
+    def receive(self, timeout_seconds: float) -> list[TaskReport]:
+        found: list[TaskReport | None] = []
+        try:
+            found.append(self._reports.get(timeout=timeout_seconds))
+            while True:
+                found.append(self._reports.get_nowait())
+        except queue.Empty:
+            return [report for report in found if report is not None]
+
+    def wake(self) -> None:
+        self._reports.put(None)
+
+    def close(self) -> None:
+        with self._lock:
+            left = list(self._running)
+        for running in left:
+            running.silent = True
+            self._cancel(running)
+        deadline = self._clock.monotonic() + _CLOSE_SECONDS
+        for running in left:
+            running.thread.join(max(0.0, deadline - self._clock.monotonic()))
+        self._closed = True
+        self._wake.set()
+        self._reader.join(max(0.0, deadline - self._clock.monotonic()))
+
+    def _find(self, task: str, epoch: int) -> _Running | None:
+        with self._lock:
+            found = [r for r in self._running if r.key == (task, epoch) and not r.silent]
+        return found[0] if found else None
+
+    def _cancel(self, running: _Running) -> None:
+        try:
+            cancel_group(self._spark, running.group)
+        except Exception:  # noqa: BLE001 - a context that is gone has no jobs
+            _log.warning("could not cancel job group %s", running.group, exc_info=True)
+
+    # -- in the thread of an attempt
+
+    def _run_job(self, running: _Running, work: Callable[..., object]) -> None:
+        task, epoch = running.key
+        try:
+            context = self._spark.sparkContext
+            text = f"durable-shuffle {self._job}: {task}, epoch {epoch}"
+            context.setJobGroup(running.group, text, interruptOnCancel=True)
+            context.parallelize([0], 1).mapPartitions(work).collect()  # type: ignore[arg-type]
+            if not running.silent:
+                running.job_error = _reason(*failures(self._spark, running.group)[:1])
+        except Exception as error:  # noqa: BLE001 - told as the reason of its end
+            running.job_error = _reason(str(error) or type(error).__name__)
+        finally:
+            running.job_over = True
+            self._wake.set()
+
+    # -- in the thread that reads
+
+    def _read_all(self) -> None:
+        while not self._closed:
+            with self._lock:
+                running = list(self._running)
+            self._look_at_cluster()
+            for one in running:
+                try:
+                    self._look(one)
+                except Exception:  # noqa: BLE001 - the others must be heard, too
+                    _log.warning("could not look after task %s", one.key, exc_info=True)
+            due = [one.look_at for one in running if not one.silent]
+            due.append(self._cluster_at + _CLUSTER_SECONDS)
+            self._wake.wait(max(0.0, min(due) - self._clock.monotonic()))
+            self._wake.clear()
+
+    def _look_at_cluster(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._cluster_at + _CLUSTER_SECONDS:
+            return
+        self._cluster_at = now
+        try:
+            found = executor_slots(self._spark)
+        except Exception:  # noqa: BLE001 - its jobs end, too
+            _log.debug("no answer from Spark", exc_info=True)
+            return
+        if self._executors.keys() - found.keys():
+            self._suspect_until = now + _SUSPICION_SECONDS
+        self._executors = found
+
+    def _look(self, running: _Running) -> None:
+        now = self._clock.monotonic()
+        over = running.job_over  # before reading: then all that it said is there
+        if running.cancel_at is not None and now >= running.cancel_at and not over:
+            running.cancel_at = None
+            self._cancel(running)
+        if not running.silent and now < self._suspect_until and not over:
+            # Spark's next try may have to wait for a slot for long; ours need not wait for that
+            running.job_error = _reason(*failures(self._spark, running.group)[:1])
+        lost = over or running.job_error is not None
+        if not running.silent and (lost or now >= running.look_at):
+            self._hear(running, now, over=lost)
+        if over:
+            self._forget(running)
+
+    def _hear(self, running: _Running, now: float, *, over: bool) -> None:
+        seconds = self._line.start_seconds if running.starting else self._line.heartbeat_seconds
+        running.look_at = now + seconds
+        try:
+            while reports := running.reader.read(to_end=over or running.starting):
+                for report in reports:
+                    self._tell(running, report)
+                if not over:
+                    break
+            running.reader.forget()
+        except (CorruptDataError, IncompatibleError) as error:
+            self._tell_lost(running, Failure("corrupt_data", str(error)))
+            self._cancel(running)
+        except DurableShuffleError as error:
+            _log.warning("could not read what task %s says: %s", running.key[0], error)
+        if over and not running.silent:
+            why = running.job_error or "Spark does not say why"
+            text = f"the Spark task of {running.key[0]} ended without a word: {why}"
+            self._tell_lost(running, Failure("lost", text))
+            self._cancel(running)
+
+    def _tell(self, running: _Running, report: TaskReport) -> None:
+        if running.silent:
+            return
+        if report.report is Report.STARTED:
+            running.starting = False
+        if str(report.report) in _TERMINAL:
+            running.silent = True
+            running.cancel_at = self._clock.monotonic() + _LINGER_SECONDS
+        self._reports.put(report)
+
+    def _tell_lost(self, running: _Running, failure: Failure) -> None:
+        self._tell(running, TaskReport(*running.key, Report.FAILED, failure))
+
+    def _forget(self, running: _Running) -> None:
+        with self._lock:
+            self._running.remove(running)
+        try:
+            running.reader.forget(all_of_it=True)
+        except DurableShuffleError as error:  # gc finds it
+            _log.warning("could not delete what task %s said: %s", running.key[0], error)
+
+
+def _reason(text: str | None = None) -> str | None:
+    """Return the lines of a Spark error that say what happened, as one."""
+    lines = [line.strip() for line in (text or "").splitlines()]
+    told = [line for line in lines if line and not line.startswith(("at ", "File ", "..."))]
+    return " | ".join(told)[:_REASON_CHARS] or None

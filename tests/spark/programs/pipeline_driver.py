@@ -1,0 +1,124 @@
+"""Pipelines on a cluster of two executor processes with two cores each: `pipeline_driver.py WORK`.
+
+Reads JSON lines and answers each with one. `start` runs the pipeline `copying` in a folder, endless
+until there is FOLDER/end, with a gate at row 100 in the consumer; `state`, `stop`, `wait` and
+`cancel_all` are about the one started last. `bad_input` is what becomes of starts that cannot be.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pipeline_steps import Gated, Numbers, NumbersUntilEnd
+from pipelines import copying, epochs
+
+from durable_shuffle import spark_tasks
+from durable_shuffle.jobs.demo.enrich_driver import FACTORY
+from durable_shuffle.jobs.demo.local_cluster import start_cluster
+from durable_shuffle.jobs.enrich_stream import enrich_stream
+from durable_shuffle.jobs.spark_tasks import make
+from durable_shuffle.recovery.command.external import Description
+from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.report_log import LineSettings
+from durable_shuffle.shuffle.local_storage import LocalStorage
+
+PATIENT: dict[str, Any] = {"timeouts": JobTimeouts(300, 3, 300)}
+LINE = LineSettings(heartbeat_seconds=1, silence_seconds=300, command_seconds=0.5)
+
+
+class Elsewhere(LocalStorage):
+    """A folder that executors see under the same path, with other content."""
+
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
+        return LocalStorage, (f"{self.description}-of-executors",)
+
+
+class Driver:
+    """One cluster, one pipeline at a time."""
+
+    def __init__(self, work: Path) -> None:
+        events = work / "event-logs"
+        events.mkdir()
+        quiet = {"spark.eventLog.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        self._spark = start_cluster(work, 2, events, quiet, cores=2)
+        self._running: RunningPipeline | None = None
+
+    def start(self, folder: str, partitions: int) -> dict[str, Any]:
+        """Start it."""
+        pipeline = copying(
+            Path(folder),
+            NumbersUntilEnd(2, folder),
+            Gated(folder, 100),
+            producers=2,
+            partitions=partitions,
+            **PATIENT,
+        )
+        self._running = pipeline.start(launcher=spark_tasks(self._spark, line=LINE))
+        return {}
+
+    def start_enrich(self, arguments: str) -> dict[str, Any]:
+        """Start the stream of the demo, to be operated from outside."""
+        self._running = enrich_stream(**json.loads(arguments)).start(
+            launcher=spark_tasks(self._spark, line=LINE),
+            given=Description(FACTORY, arguments, ""),
+            serve=True,
+        )
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Where it is."""
+        assert self._running is not None
+        return {
+            "phase": self._running.phase,
+            "ended": self._running.ended,
+            "tasks": self._running.progress(),
+            "epochs": epochs(self._running),
+        }
+
+    def stop(self, mode: str) -> dict[str, Any]:
+        """Ask for an end."""
+        assert self._running is not None
+        self._running.stop(mode)
+        return {}
+
+    def wait(self) -> dict[str, Any]:
+        """Its end."""
+        assert self._running is not None
+        result = self._running.wait()
+        return {"phase": result.phase, "restarts": result.restarts, "cause": str(result.cause)}
+
+    def cancel_all(self) -> dict[str, Any]:
+        """As somebody does who presses "kill" in Spark's UI."""
+        self._spark.sparkContext.cancelAllJobs()
+        return {}
+
+    def bad_input(self, folder: str) -> dict[str, Any]:
+        """What each of these comes to, in words."""
+        lock = threading.Lock()
+        with_lock = copying(Path(folder), Numbers(1, 10), lambda _: lock.locked(), **PATIENT)
+        usual = copying(Path(folder), Numbers(1, 10), Gated(folder, -1), **PATIENT)
+        found = {"a lock": self._ended(with_lock)}
+        opened = make.open_storage
+        make.open_storage = lambda url, *_: Elsewhere(url)  # type: ignore[assignment,return-value]
+        found["not shared"] = self._ended(usual)
+        make.open_storage = opened
+        return found
+
+    def _ended(self, pipeline: Pipeline) -> str:
+        return str(pipeline.run(launcher=spark_tasks(self._spark, line=LINE)).cause)
+
+
+def main(work: str) -> None:
+    """Do what is asked for."""
+    driver = Driver(Path(work))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(getattr(driver, asked.pop("do"))(**asked)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

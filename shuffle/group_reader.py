@@ -6,7 +6,6 @@ one by one costs as many per k. All checks are those of `sealed_reader`.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +14,9 @@ import pyarrow as pa
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.index import ENTRY_BYTES, entry_offset, parse_entry, parse_slice
 from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent
+from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent, fetch, place_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import ByteRange
-
-_RANGES_AT_ONCE = 16
 
 Place = tuple[int, np.void]
 """A subpartition and one of its index entries."""
@@ -37,7 +33,7 @@ def read_group(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of subpartitions [first, end): by producer, then by subpartition.
 
-    The order is the same at every read. One segment's share of the group is held in memory.
+    The order is the same at every read. About `writer_memory_bytes` are held in memory.
 
     Raises:
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
@@ -47,43 +43,9 @@ def read_group(
     for k, entries in enumerate(_slices(stage, seal, first, end), start=first):
         places += [(k, entry) for entry in entries if entry["rows"] > 0]
     places.sort(key=lambda p: (int(p[1]["producer"]), int(p[1]["segment"]), int(p[1]["offset"])))
-    runs = list(_runs(stage, places))
-    for at in range(0, len(runs), _RANGES_AT_ONCE):
-        some = runs[at : at + _RANGES_AT_ONCE]
-        try:
-            buffers = stage.storage.read_ranges([where for where, _ in some])
-        except NotFoundError:
-            require_seal(stage)  # says "released" if that is why
-            raise
-        for (where, inside), data in zip(some, buffers, strict=True):
-            for k, entry in inside:
-                start, length = int(entry["offset"]), int(entry["length"])
-                own = data[start - where.start : start - where.start + length]
-                place = ByteRange(where.key, start, length)
-                yield from decode_extent(stage, k, place, entry, own, settings)
-
-
-def _runs(stage: StageHandle, places: list[Place]) -> Iterator[tuple[ByteRange, list[Place]]]:
-    """Join extents that stand next to each other in one segment."""
-
-    def key_of(place: Place) -> str:
-        entry = place[1]
-        attempt = bytes(entry["attempt"]).hex()
-        return stage.path.segment_key(int(entry["producer"]), attempt, int(entry["segment"]))
-
-    for key, of_segment in groupby(places, key=key_of):
-        held: list[Place] = []
-        start = end = 0
-        for place in of_segment:
-            offset, length = int(place[1]["offset"]), int(place[1]["length"])
-            if held and offset != end:
-                yield ByteRange(key, start, end - start), held
-                held = []
-            if not held:
-                start = offset
-            held.append(place)
-            end = offset + length
-        yield ByteRange(key, start, end - start), held
+    ranges = [place_of(stage, entry) for _, entry in places]
+    for (k, entry), (where, data) in zip(places, fetch(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, k, where, entry, data, settings)
 
 
 def _slices(stage: StageHandle, seal: Seal, first: int, end: int) -> Iterator[npt.NDArray[np.void]]:

@@ -17,6 +17,7 @@ from document import record
 from interleaved import Timings, interleave
 
 from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.records import Seal
@@ -116,3 +117,17 @@ def test_read_a_subpartition(benchmark: Any, storage: RetryingStorage, rounds: i
     assert bare() == sum(read_extents(stage, sealed, 0)["length"].tolist())
     case = f"one partition, {producers} extents, against a bare ranged download"
     judge(benchmark, case, {"base": bare, "stored": stored}, bar=0.7, rounds=rounds)
+
+
+def test_compaction(benchmark: Any, storage: RetryingStorage, rounds: int) -> None:
+    """One partition of 1,000 producers, 20 rows each, before and after."""
+    measuring = rounds > 1
+    producers, rows = (1000, 40) if measuring else (5, 40)
+    stage = make_stage(storage, producers, rows, 2)
+    before = read(stage, 0)
+    done = compact_stage(stage, ids=RandomIds(), generation=1, settings=Settings())
+    after = read(stage, 0)
+    assert done.won
+    assert before() == after() == producers * rows // 2
+    case = f"{producers:,} small extents, before and after compaction"
+    judge(benchmark, case, {"base": before, "stored": after}, bar=5, rounds=rounds)

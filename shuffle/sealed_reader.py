@@ -122,7 +122,7 @@ def read_subpartition(
 def place_of(stage: StageHandle, entry: np.void) -> ByteRange:
     """Return where the extent of an index entry stands."""
     attempt = bytes(entry["attempt"]).hex()
-    key = stage.path.segment_key(int(entry["producer"]), attempt, int(entry["segment"]))
+    key = stage.path.extent_key(int(entry["producer"]), attempt, int(entry["segment"]))
     return ByteRange(key, int(entry["offset"]), int(entry["length"]))
 
 

@@ -21,7 +21,7 @@ lint: setup
 
 # without Spark and without the S3 server: seconds, for the inner loop
 unit: setup
-	$(PY) -m pytest -m "not spark and not s3 and not soak" $(ARGS)
+	$(PY) -m pytest -m "not spark and not s3 and not soak and not live" $(ARGS)
 
 # the long families whole; resumes where it stopped; writes docs/soak.md
 soak: setup

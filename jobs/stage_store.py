@@ -29,6 +29,7 @@ from durable_shuffle.recovery.resume import (
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
@@ -41,6 +42,7 @@ from durable_shuffle.shuffle.stage import (
     describe_stage,
     open_stage,
     read_state,
+    require_seal,
     seal_stage,
 )
 from durable_shuffle.shuffle.storage import Storage
@@ -113,6 +115,7 @@ class StageStore:
         if seal is None:
             assert planned is not None  # only a sealed stage is used without a plan
             seal, results, earlier = self._run(work, stage, planned)
+            seal = self._compacted(stage, seal)
         reruns = count_reruns(stage, seal)
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume) or retries:
@@ -145,6 +148,20 @@ class StageStore:
             seconds=self._clock.monotonic() - start,
         )
         return StoredStage(self._for_tasks(stage), seal, report)
+
+    def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:
+        """Compact the stage if the settings ask for it; return the seal to read by."""
+        small_bytes = self._settings.compact_small_bytes
+        if not small_bytes:
+            return seal
+        compact_stage(
+            stage,
+            ids=self._ids,
+            generation=self._log.generation,
+            settings=self._settings,
+            small_bytes=small_bytes,
+        )
+        return require_seal(stage)
 
     def _for_tasks(self, stage: StageHandle) -> StageHandle:
         return StageHandle(self._task_storage, stage.path, stage.describe)

@@ -1,9 +1,10 @@
 """Buffers of one partition on their way to one view at a time: fetching, credit, trimming.
 
-Strategy: extents are fetched in groups of ranges that together stay within the credit; while one
-group is handed out, a thread of the view fetches the next. A second view of the same process that
-takes the queue over finds it, in one step, unblocked, with full credit and sequence 0; where the
-view before it was left with half a record, the rest of that record is trimmed.
+Strategy: extents are fetched in groups of ranges that together stay within the credit, those that
+stand next to each other by one request; while one group is handed out, a thread of the view fetches
+the next. A second view of the same process that takes the queue over finds it, in one step,
+unblocked, with full credit and sequence 0; where the view before it was left with half a record,
+the rest of that record is trimmed.
 
 It must not know what the bytes mean beyond frame headers, nor where a consumer's log is.
 """
@@ -22,10 +23,15 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent, ExtentFeed
 from durable_shuffle.shuffle.position import Positions, ordinal_of
+from durable_shuffle.shuffle.range_plan import (
+    REQUESTS_AT_ONCE,
+    RUN_BYTES,
+    join_near,
+    joins,
+    read_runs,
+)
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.storage import ByteRange, Storage
-
-_RANGES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +189,14 @@ class BufferQueue:
         fetches, end = self._plan()
         if not fetches:
             return end
-        ranges = [fetch.where for fetch in fetches]
+        runs = list(join_near((fetch.where for fetch in fetches), near_bytes=0))
         if self._settings.view_prefetch:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "view-prefetch")
-            self._pending = fetches, self._pool.submit(self._storage.read_ranges, ranges)
+            self._pending = fetches, self._pool.submit(read_runs, self._storage, runs)
         else:
             done: Future[list[memoryview]] = Future()
-            done.set_result(self._storage.read_ranges(ranges))
+            done.set_result(read_runs(self._storage, runs))
             self._pending = fetches, done
         return None
 
@@ -198,7 +204,8 @@ class BufferQueue:
         limit = self._settings.view_memory_bytes // 2
         fetches: list[_Fetch] = []
         size = 0
-        while len(fetches) < _RANGES_AT_ONCE:
+        requests, first = 0, None
+        while True:
             if self._extent is None:
                 found = self._feed.poll()
                 if not isinstance(found, Extent):
@@ -208,14 +215,19 @@ class BufferQueue:
             end = extent.offset + extent.length
             length = min(self._settings.view_buffer_bytes, end - self._at)
             if fetches and size + length > limit:
-                break
+                return fetches, None
             where = ByteRange(extent.key, self._at, length)
+            if first is None or not joins(
+                first, fetches[-1].where, where, near_bytes=0, run_bytes=RUN_BYTES
+            ):
+                if requests == REQUESTS_AT_ONCE:
+                    return fetches, None
+                requests, first = requests + 1, where
             self._at += length
             fetches.append(_Fetch(extent, where, self._at == end))
             size += length
             if self._at == end:
                 self._extent = None
-        return fetches, None
 
     def _cut(self, fetch: _Fetch, data: memoryview) -> None:
         extent = fetch.extent

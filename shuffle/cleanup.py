@@ -11,7 +11,8 @@ from typing import Any
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle import log_producer_log
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.layout import parse_segment_key
+from durable_shuffle.shuffle.compaction import abort_compaction
+from durable_shuffle.shuffle.layout import parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log_producer_log import settled_segments
 from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
@@ -32,7 +33,8 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     """Delete segments that no record names, where none ever will.
 
     Of batch producers every attempt without a COMMIT is aborted first; one that is still running
-    stops at its commit: call this when none should be running. Of log producers nobody is stopped:
+    stops at its commit: call this when none should be running. So it is with compactions. Of log
+    producers nobody is stopped:
     what the newest attempt wrote stays until it ends or another one opens.
     """
     found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
@@ -45,6 +47,14 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     for (producer, attempt), segments in sorted(found.items()):
         if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
             stage.storage.delete([key for key, _ in segments])
+            objects += len(segments)
+            data_bytes += sum(size for _, size in segments)
+    compactions: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for info in stage.storage.list(stage.path.compacted_prefix):
+        compactions[parse_compacted_key(info.key)[0]].append((info.key, info.size_bytes))
+    for attempt, segments in sorted(compactions.items()):
+        if abort_compaction(stage, attempt, ids.new_id(), cause):
+            stage.storage.delete([key for key, _ in segments] + [stage.path.index_key(attempt)])
             objects += len(segments)
             data_bytes += sum(size for _, size in segments)
     return Freed(objects, data_bytes)
@@ -95,7 +105,8 @@ def release_stage(
     for producer in range(producers):
         close_log(stage.producer_log(producer), ids.new_id(), cause, codec)
     objects = data_bytes = 0
-    for prefix in (stage.path.segments_prefix, stage.path.index_prefix):
+    path = stage.path
+    for prefix in (path.segments_prefix, path.compacted_prefix, path.index_prefix):
         batch = list(stage.storage.list(prefix))
         stage.storage.delete([info.key for info in batch])
         objects += len(batch)

@@ -24,6 +24,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     UnavailableError,
 )
+from durable_shuffle.shuffle import s3_uploads
 from durable_shuffle.shuffle.exclusive_create import (
     check_driver,
     create_exclusively,
@@ -46,6 +47,9 @@ _DELETE_CONCURRENCY = 32
 
 class FsspecStorage:
     """Objects below an object store's URL. See `storage.Storage` for the contract."""
+
+    deletes_per_second = 3000
+    """What S3 takes of one prefix, and others of one bucket; `RetryingStorage` keeps to it."""
 
     def __init__(
         self,
@@ -148,6 +152,38 @@ class FsspecStorage:
                     self._delete_on_s3(filesystem, root, batch)
                 else:
                     _delete_singly(filesystem, [f"{root}/{key}" for key in batch])
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the unfinished multipart uploads below `prefix`, as `<key>?uploadId=<id>`.
+
+        Their writers are at work or were killed; the storage keeps, and charges for, their parts.
+        Sizes are not told. Only S3 shows them: GCS and Azure drop theirs after a week.
+
+        Raises:
+            InvalidInputError: no permission to list them (s3:ListBucketMultipartUploads).
+        """
+        check_prefix(prefix)
+        if self._driver.name != "s3fs":
+            return
+        with storage_errors(self._place, "list unfinished uploads below", prefix, write=False):
+            filesystem, root = self._connect()
+            found = list(s3_uploads.unfinished(filesystem, root, prefix))
+        yield from found
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Call off uploads that `temporary_files` gave; a missing one is fine.
+
+        A writer that is still at work on one fails, and leaves nothing of its own behind.
+
+        Raises:
+            InvalidInputError: not the name of an upload.
+        """
+        uploads = [s3_uploads.parse(key) for key in keys]
+        for key, upload in uploads:
+            check_key(key)
+            with storage_errors(self._place, "call off the upload of", key, write=True):
+                filesystem, root = self._connect()
+                s3_uploads.call_off(filesystem, root, key, upload)
 
     def __reduce__(self) -> tuple[type["FsspecStorage"], tuple[str, dict[str, object]]]:
         return FsspecStorage, (self._url, self._options)

@@ -16,6 +16,7 @@ from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.layout import (
     ConsumerPath,
     StagePath,
+    parse_compacted_key,
     parse_consumer_key,
     parse_segment_key,
 )
@@ -31,9 +32,13 @@ from durable_shuffle.shuffle.records import (
     Seal,
 )
 from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.stage import compaction_of
 from durable_shuffle.shuffle.storage import ObjectInfo
 
 Verdict = Literal["live", "orphan", "odd"]
+
+COMPACTION = -1
+"""Stands where a producer's number does, for what a compaction of the stage wrote."""
 
 _SLOT = re.compile(r"log/\d{10,}")
 _JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
@@ -52,7 +57,7 @@ class Judged:
     verdict: Verdict
     reason: str
     attempt: tuple[int, str] | None = None
-    """Producer and attempt that must be aborted before the object may go."""
+    """Producer, or COMPACTION, and attempt that must be aborted before the object may go."""
     temporary: bool = False
     """A hidden file of a writer that was killed, no object."""
 
@@ -119,6 +124,7 @@ class _StageJudge:
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
+        self._compact, self._aborted = compaction_of(records)
         self._released = any(isinstance(r, Release) for r in records)
         described = self._describe.producers if self._describe else 0
         self._producers = max([described, *(seal.producers for seal in self._seals)])
@@ -149,23 +155,48 @@ class _StageJudge:
         name = info.key.removeprefix(self._path.prefix)
         if _SLOT.fullmatch(name) or _PRODUCER_SLOT.fullmatch(name):
             return Judged(info.key, info.size_bytes, "live", "a slot of a log")
-        segment = name.startswith("segments/")
-        if not segment and not _INDEX.fullmatch(name):
+        if name.startswith("segments/"):
+            verdict, reason, attempt = self._segment(info)
+        elif name.startswith("compacted/"):
+            verdict, reason, attempt = self._compacted(info)
+        elif _INDEX.fullmatch(name):
+            verdict, reason, attempt = self._index(name)
+        else:
             return Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
-        verdict, reason, attempt = self._segment(info) if segment else self._index(name)
         if verdict != "odd" and self._logs.in_job_log == "released":
             return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
         if self._logs.in_job_log == "unknown":
             return Judged(info.key, info.size_bytes, "odd", "the job log knows no such stage")
         return Judged(info.key, info.size_bytes, verdict, reason, attempt)
 
-    def _index(self, name: str) -> tuple[Verdict, str, None]:
+    def _index(self, name: str) -> tuple[Verdict, str, tuple[int, str] | None]:
         nonce = name.rpartition("/")[2]
         if any(seal.index == nonce for seal in self._seals):
             return "live", "named by SEAL", None
         if not self._seals:  # nothing but a SEAL keeps another SEAL from naming it
             return "live", "a SEAL on its way may still name it", None
-        return "orphan", "an index that no SEAL names", None
+        if self._compact is not None and self._compact.index == nonce:
+            return "live", "named by COMPACT", None
+        if self._compact is not None or nonce in self._aborted:
+            return "orphan", "an index that no SEAL and no COMPACT names", None
+        return "orphan", "an index that no SEAL and no COMPACT names yet", (COMPACTION, nonce)
+
+    def _compacted(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+        try:
+            attempt, number = parse_compacted_key(info.key)
+        except CorruptDataError:
+            return "odd", "not a compacted segment's name", None
+        if self._path.compacted_key(attempt, number) != info.key:
+            return "odd", "a compacted segment in a folder that is not its own", None
+        if not self._seals:
+            return "odd", "a compacted segment of a stage that is not sealed", None
+        if self._compact is not None and self._compact.record_id == attempt:
+            if number not in {segment.number for segment in self._compact.segments}:
+                return "odd", "COMPACT was won without it", None
+            return "live", "named by COMPACT", None
+        if self._compact is not None or attempt in self._aborted:
+            return "orphan", "its compaction does not count", None
+        return "orphan", "its compaction has no COMPACT", (COMPACTION, attempt)
 
     def _segment(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
         try:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.compaction import abort_compaction
 from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
-from durable_shuffle.shuffle.gc import Judged, Scope, named_by
+from durable_shuffle.shuffle.gc import COMPACTION, Judged, Scope, named_by
 from durable_shuffle.shuffle.gc_survey import survey, temporaries_of
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import ConsumerPath, check_name
@@ -23,6 +24,7 @@ from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.retention import AttemptFailed
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import open_stage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
@@ -143,8 +145,11 @@ class _Acting:
 
     def _abort(self, scope: Scope, producer: int, attempt: str) -> bool:
         assert scope.stage is not None  # only stages have attempts
-        log = SlotLog(self._storage, scope.stage.producer_log_prefix(producer))
         cause = AttemptFailed(f"collected by generation {self._log.generation}")
+        if producer == COMPACTION:
+            stage = open_stage(self._storage, scope.stage)
+            return abort_compaction(stage, attempt, self._ids.new_id(), str(cause))
+        log = SlotLog(self._storage, scope.stage.producer_log_prefix(producer))
         return abort_attempt(log, attempt, self._ids.new_id(), str(cause))
 
     def _fence(

@@ -6,7 +6,6 @@ one by one costs as many per k. All checks are those of `sealed_reader`.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,12 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.index import ENTRY_BYTES, entry_offset, parse_entry, parse_slice
+from durable_shuffle.shuffle.range_plan import join_near
 from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent
+from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent, fetch, place_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.storage import ByteRange
-
-_RANGES_AT_ONCE = 16
 
 Place = tuple[int, np.void]
 """A subpartition and one of its index entries."""
@@ -28,65 +26,48 @@ Place = tuple[int, np.void]
 
 def subpartition_bytes(stage: StageHandle, seal: Seal) -> npt.NDArray[np.int64]:
     """Return the encoded bytes of every subpartition, over all producers: their true sizes."""
-    slices = _slices(stage, seal, 0, stage.describe.partitions)
+    slices = read_slices(stage, seal, 0, stage.describe.partitions)
     return np.array([int(s["length"].sum()) for s in slices], dtype=np.int64)
 
 
 def read_group(
     stage: StageHandle, seal: Seal, first: int, end: int, settings: Settings
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of subpartitions [first, end): by producer, then by subpartition.
+    """Yield the rows of subpartitions [first, end): by producer, then by subpartition, in order.
 
-    The order is the same at every read. One segment's share of the group is held in memory.
+    That is so before and after a compaction. About `writer_memory_bytes` are held in memory.
 
     Raises:
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
     places: list[Place] = []
-    for k, entries in enumerate(_slices(stage, seal, first, end), start=first):
+    for k, entries in enumerate(read_slices(stage, seal, first, end), start=first):
         places += [(k, entry) for entry in entries if entry["rows"] > 0]
-    places.sort(key=lambda p: (int(p[1]["producer"]), int(p[1]["segment"]), int(p[1]["offset"])))
-    runs = list(_runs(stage, places))
-    for at in range(0, len(runs), _RANGES_AT_ONCE):
-        some = runs[at : at + _RANGES_AT_ONCE]
-        try:
-            buffers = stage.storage.read_ranges([where for where, _ in some])
-        except NotFoundError:
-            require_seal(stage)  # says "released" if that is why
-            raise
-        for (where, inside), data in zip(some, buffers, strict=True):
-            for k, entry in inside:
-                start, length = int(entry["offset"]), int(entry["length"])
-                own = data[start - where.start : start - where.start + length]
-                place = ByteRange(where.key, start, length)
-                yield from decode_extent(stage, k, place, entry, own, settings)
+    places.sort(key=lambda p: (int(p[1]["producer"]), p[0], int(p[1]["first_ordinal"])))
+    ranges = [place_of(stage, entry) for _, entry in places]
+    for (k, entry), (where, data) in zip(places, _in_order(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, k, where, entry, data, settings)
 
 
-def _runs(stage: StageHandle, places: list[Place]) -> Iterator[tuple[ByteRange, list[Place]]]:
-    """Join extents that stand next to each other in one segment."""
-
-    def key_of(place: Place) -> str:
-        entry = place[1]
-        attempt = bytes(entry["attempt"]).hex()
-        return stage.path.segment_key(int(entry["producer"]), attempt, int(entry["segment"]))
-
-    for key, of_segment in groupby(places, key=key_of):
-        held: list[Place] = []
-        start = end = 0
-        for place in of_segment:
-            offset, length = int(place[1]["offset"]), int(place[1]["length"])
-            if held and offset != end:
-                yield ByteRange(key, start, end - start), held
-                held = []
-            if not held:
-                start = offset
-            held.append(place)
-            end = offset + length
-        yield ByteRange(key, start, end - start), held
+def _in_order(
+    stage: StageHandle, ranges: list[ByteRange], settings: Settings
+) -> Iterator[tuple[ByteRange, memoryview]]:
+    """Yield each range with its bytes, in order, fetched as they stand if that takes fewer requests
+    and all of them fit into `writer_memory_bytes`."""
+    standing = sorted(ranges, key=lambda where: (where.key, where.start))
+    fits = sum(where.length for where in ranges) <= settings.writer_memory_bytes
+    if not fits or len(list(join_near(standing))) == len(list(join_near(ranges))):
+        yield from fetch(stage, ranges, settings)
+        return
+    found = dict(fetch(stage, standing, settings))
+    for where in ranges:
+        yield where, found.pop(where)
 
 
-def _slices(stage: StageHandle, seal: Seal, first: int, end: int) -> Iterator[npt.NDArray[np.void]]:
+def read_slices(
+    stage: StageHandle, seal: Seal, first: int, end: int
+) -> Iterator[npt.NDArray[np.void]]:
     """Yield the checked index entries of each subpartition in [first, end)."""
     if not 0 <= first < end <= stage.describe.partitions:
         raise InvalidInputError(

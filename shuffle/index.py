@@ -11,6 +11,7 @@ a checksum; the entry's is seeded with k, so that a misdirected read fails.
 import hashlib
 import struct
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,8 @@ INDEX_ENTRY = np.dtype(
         ("attempt", "V16"),
     ]
 )
-"""An EXTENT with its producer and the 16 bytes of the attempt's id."""
+"""An EXTENT with its producer and the 16 bytes of the attempt's id. In a compacted segment, its
+number has the bit `layout.COMPACTED` set and the id is the compaction's."""
 
 _MAGIC = 0x58494453  # "SDIX"
 _VERSION = 1
@@ -72,17 +74,27 @@ def build_index(commits: list[Commit], partitions: int) -> bytes:
     counts = np.bincount(k, minlength=partitions)
     if len(counts) > partitions:
         raise CorruptDataError(f"a COMMIT names subpartition {len(counts) - 1} of {partitions}")
-    payload = everything.tobytes()
+    return pack_index(everything, counts.tolist(), producers=len(commits))
+
+
+def pack_index(entries: npt.NDArray[np.void], counts: Sequence[int], *, producers: int) -> bytes:
+    """Return the index object of INDEX_ENTRY items that are ordered by subpartition.
+
+    Args:
+        counts: how many of them each subpartition has, by number.
+        producers: M.
+    """
+    payload, partitions = entries.tobytes(), len(counts)
     offset = HEADER_BYTES + ENTRY_BYTES * partitions
     table = bytearray()
     start = 0
-    for subpartition, count in enumerate(counts.tolist()):
+    for subpartition, count in enumerate(counts):
         length = count * INDEX_ENTRY.itemsize
         crc = zlib.crc32(payload[start : start + length])
         entry = struct.pack("<QQI", offset + start, length, crc)
         table += entry + struct.pack("<I", zlib.crc32(entry, subpartition))
         start += length
-    head = struct.pack("<IIQI", _MAGIC, _VERSION, partitions, len(commits))
+    head = struct.pack("<IIQI", _MAGIC, _VERSION, partitions, producers)
     return head + struct.pack("<I", zlib.crc32(head)) + bytes(table) + payload
 
 

@@ -28,6 +28,7 @@ MAX_NAME_CHARS = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ID = re.compile(r"[0-9a-f]{32}")
+_COMPACTED_SEGMENT = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]*)\.seg")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
 _SLOT = re.compile(r"\d{10,}")
@@ -87,6 +88,10 @@ def slot_name(slot: int) -> str:
     return f"{slot:010d}"
 
 
+COMPACTED = 1 << 31
+"""Bit of a segment's number in an index: it is a compaction's, not a producer attempt's."""
+
+
 @dataclass(frozen=True, slots=True)
 class StagePath:
     """Where one incarnation of one stage lives."""
@@ -131,6 +136,21 @@ class StagePath:
         spread = zlib.crc32(name.encode()) & 0xFF
         return f"{self.segments_prefix}{spread:02x}/{name}"
 
+    @property
+    def compacted_prefix(self) -> str:
+        return f"{self.prefix}compacted/"
+
+    def compacted_key(self, attempt: str, number: int) -> str:
+        """Key of compacted segment `number`, from 0, of one compaction."""
+        name = f"{attempt}-{number}.seg"
+        return f"{self.compacted_prefix}{zlib.crc32(name.encode()) & 0xFF:02x}/{name}"
+
+    def extent_key(self, producer: int, attempt: str, segment: int) -> str:
+        """Key of the segment that an index entry names."""
+        if segment & COMPACTED:
+            return self.compacted_key(attempt, segment & ~COMPACTED)
+        return self.segment_key(producer, attempt, segment)
+
     def index_key(self, nonce: str) -> str:
         return f"{self.index_prefix}{nonce}"
 
@@ -145,6 +165,18 @@ def parse_segment_key(key: str) -> tuple[int, str, int]:
     if match is None:
         raise CorruptDataError(f"not a segment name: key={key!r}")
     return int(match[1]), match[2], int(match[3])
+
+
+def parse_compacted_key(key: str) -> tuple[str, int]:
+    """Return (compaction, number) of a compacted segment's key.
+
+    Raises:
+        CorruptDataError: not a name that this library gives.
+    """
+    match = _COMPACTED_SEGMENT.fullmatch(key.rsplit("/", 1)[-1])
+    if match is None:
+        raise CorruptDataError(f"not a compacted segment's name: key={key!r}")
+    return match[1], int(match[2])
 
 
 def parse_stage_folder(job: str, folder: str) -> StagePath | None:

@@ -3,19 +3,14 @@
 from collections.abc import Iterator
 
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.errors import (
-    CorruptDataError,
-    IncompatibleError,
-    NotFoundError,
-)
+from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.pair_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.sealed_reader import read_extents
+from durable_shuffle.shuffle.sealed_reader import fetch, place_of, read_extents
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.stage import StageHandle
 
 
 def read_pairs(
@@ -23,22 +18,17 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """Yield the pairs of partition k, all producers in order, each producer's pairs in order.
 
-    One extent is in memory at a time.
+    About `writer_memory_bytes` are in memory at a time.
 
     Raises:
         CorruptDataError: a frame fails its check or pairs do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
     entries = read_extents(stage, seal, subpartition)
-    for entry in entries[entries["rows"] > 0]:
-        producer, attempt = int(entry["producer"]), bytes(entry["attempt"]).hex()
-        key = stage.path.segment_key(producer, attempt, int(entry["segment"]))
-        where = ByteRange(key, int(entry["offset"]), int(entry["length"]))
-        try:
-            (data,) = stage.storage.read_ranges([where])
-        except NotFoundError:
-            require_seal(stage)  # says "released" if that is why
-            raise
+    entries = entries[entries["rows"] > 0]
+    ranges = [place_of(stage, entry) for entry in entries]
+    for entry, (where, data) in zip(entries, fetch(stage, ranges, settings), strict=True):
+        producer = int(entry["producer"])
 
         def seed(ordinal: int, producer: int = producer) -> int:
             return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
@@ -55,11 +45,12 @@ def read_pairs(
         except CorruptDataError as error:
             end = where.start + where.length
             raise CorruptDataError(
-                f"{error}: segment={key!r} bytes=[{where.start}, {end}) subpartition={subpartition}"
+                f"{error}: segment={where.key!r} bytes=[{where.start}, {end}) "
+                f"subpartition={subpartition}"
             ) from error
         found = decoder.next_ordinal - first
         if found != int(entry["rows"]):
             raise CorruptDataError(
                 f"rows delivered are not rows committed: expected={int(entry['rows'])} "
-                f"found={found} segment={key!r} subpartition={subpartition}"
+                f"found={found} segment={where.key!r} subpartition={subpartition}"
             )

@@ -3,15 +3,18 @@
 from collections.abc import Mapping
 
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.exclusive_create import DRIVERS
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.redact import redact
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage_plugins import open_plugin
 
 
 def open_storage(url: str, options: Mapping[str, object] | None = None) -> RetryingStorage:
-    """Return the storage for a path, a `file:` URL or an object store's URL, with retries.
+    """Return the storage for a path, a `file:` URL, an object store's or a plug-in's URL, with
+    retries.
 
     Sends no request.
 
@@ -38,7 +41,8 @@ def open_backend(url: str, options: Mapping[str, object]) -> Storage:
     if not separator:
         protocol, rest = "file", url.removeprefix("file:")
     if protocol not in ("file", "local"):
-        return FsspecStorage(url, options)
+        plugged = None if protocol in DRIVERS else open_plugin(protocol, url, options)
+        return FsspecStorage(url, options) if plugged is None else plugged
     if options:
         raise InvalidInputError(f"{shown}: a folder takes no options, found={sorted(options)}")
     if separator:

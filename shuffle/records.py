@@ -43,6 +43,15 @@ def unpack_extents(data: bytes, name: str) -> npt.NDArray[np.void]:
     return np.frombuffer(data, dtype=EXTENT)
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of an attempt, or of a compaction."""
+
+    number: int
+    length: int
+    sha256: bytes
+
+
 # -- job log
 
 
@@ -146,6 +155,22 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """Names another index of the same records, some of which stand in compacted segments. The first
+    behind SEAL counts whose author was not aborted before. `record_id` is the compaction's id."""
+
+    KIND: ClassVar[str] = "COMPACT"
+    record_id: str
+    generation: int
+    index: str
+    index_bytes: int
+    segments: tuple[SegmentInfo, ...]
+    """The compacted segments, by number from 0."""
+    extents: int
+    """How many extents they hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Won before anything of a stage is deleted."""
 
@@ -185,15 +210,6 @@ class ReleaseUpto:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """One segment of an attempt."""
-
-    number: int
-    length: int
-    sha256: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
     """A producer attempt's output, whole. `record_id` is the attempt's id."""
 
@@ -217,7 +233,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The fate of an attempt that never counted: after this its segments may be deleted."""
+    """The fate of an attempt that never counted: after this its segments may be deleted. In a
+    stage's log it is about a compaction."""
 
     KIND: ClassVar[str] = "ABORT"
     record_id: str
@@ -235,5 +252,7 @@ class Closed:
 
 
 JOB_RECORDS = RecordCodec((Claim, StageUse, StageReleased, Closed))
-STAGE_RECORDS = RecordCodec((Describe, Seal, Register, ReleaseUpto, Release, Closed))
+STAGE_RECORDS = RecordCodec(
+    (Describe, Seal, Compact, Abort, Register, ReleaseUpto, Release, Closed)
+)
 PRODUCER_RECORDS = RecordCodec((Commit, Abort, Closed))

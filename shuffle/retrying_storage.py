@@ -37,6 +37,9 @@ from durable_shuffle.shuffle.storage import (
 
 T = TypeVar("T")
 
+_DELETE_BATCH = 1000
+"""What S3 takes in one request."""
+
 GIVEN_BACK_SECONDS = 0.1
 """A call that succeeds gives this much back to the task's budget, so that a long-lived driver lives
 with occasional failures for ever, and an outage still ends."""
@@ -177,7 +180,16 @@ class RetryingStorage:
         return self._call(send)
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._call(lambda: self._storage.delete(keys))
+        """Delete in batches: a failure repeats one of them, and a backend that states
+        `deletes_per_second` is asked for no more than that."""
+        pace = getattr(self._storage, "deletes_per_second", math.inf)
+        for first in range(0, len(keys), _DELETE_BATCH):
+            batch = keys[first : first + _DELETE_BATCH]
+            start = self._clock.monotonic()
+            self._call(lambda batch=batch: self._storage.delete(batch))  # type: ignore[misc]
+            rest = start + len(batch) / pace - self._clock.monotonic()
+            if rest > 0 and first + len(batch) < len(keys):
+                self._clock.sleep(rest)
 
     def __reduce__(self) -> tuple[type["RetryingStorage"], tuple[Storage, StorageRetries]]:
         return RetryingStorage, (self._storage, self._retries)

@@ -65,7 +65,7 @@ class SealedFeed:
             attempt = bytes(entry["attempt"]).hex()
             extent = Extent(
                 producer,
-                self._stage.path.segment_key(producer, attempt, number),
+                self._stage.path.extent_key(producer, attempt, number),
                 number,
                 int(self._slots[producer]),
                 int(entry["offset"]),

@@ -1,11 +1,12 @@
 """Reading a sealed stage without a consumer identity: many readers, no cursor, no fence.
 
 Strategy: two range reads of the index give the extents of subpartition k, then one range read per
-extent. What SEAL names is what is read; no listing. Rows delivered are reconciled with rows
-committed, per producer. Missing is an error, never empty.
+extent, or per run of extents that stand close together. What SEAL names is what is read; no
+listing. Rows delivered are reconciled with rows committed, per producer. Missing is an error, never
+empty.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,11 @@ from durable_shuffle.shuffle.index import (
     parse_entry,
     parse_slice,
 )
+from durable_shuffle.shuffle.range_plan import join_near, together
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.storage import ByteRange
-
-_RANGES_AT_ONCE = 16
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -114,37 +114,36 @@ def read_subpartition(
     """
     entries = read_extents(stage, seal, subpartition)
     entries = entries[entries["rows"] > 0]
-    keys = [
-        stage.path.segment_key(int(e["producer"]), bytes(e["attempt"]).hex(), int(e["segment"]))
-        for e in entries
-    ]
-    for start, end in _together(entries["length"].tolist(), settings.writer_memory_bytes):
-        some = entries[start:end]
-        ranges = [
-            ByteRange(key, int(e["offset"]), int(e["length"]))
-            for key, e in zip(keys[start:end], some, strict=True)
-        ]
+    ranges = [place_of(stage, entry) for entry in entries]
+    for entry, (where, data) in zip(entries, fetch(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, subpartition, where, entry, data, settings)
+
+
+def place_of(stage: StageHandle, entry: np.void) -> ByteRange:
+    """Return where the extent of an index entry stands."""
+    attempt = bytes(entry["attempt"]).hex()
+    key = stage.path.extent_key(int(entry["producer"]), attempt, int(entry["segment"]))
+    return ByteRange(key, int(entry["offset"]), int(entry["length"]))
+
+
+def fetch(
+    stage: StageHandle, ranges: Iterable[ByteRange], settings: Settings
+) -> Iterator[tuple[ByteRange, memoryview]]:
+    """Yield each range with its bytes, in order; holds about `writer_memory_bytes` at a time.
+
+    Raises:
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    for group in together(join_near(ranges), most_bytes=settings.writer_memory_bytes):
         try:
-            buffers = stage.storage.read_ranges(ranges)
+            buffers = stage.storage.read_ranges([run.where for run in group])
         except NotFoundError:
             require_seal(stage)  # says "released" if that is why
             raise
-        for n, (range_, entry) in enumerate(zip(ranges, some, strict=True)):
+        for n, run in enumerate(group):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
-            yield from decode_extent(stage, subpartition, range_, entry, data, settings)
+            yield from run.parts(data)
             del data
-
-
-def _together(lengths: list[int], most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of extents to be read at once: some at a time, and not too many bytes."""
-    start = size = 0
-    for n, length in enumerate(lengths):
-        if n > start and (n - start == _RANGES_AT_ONCE or size + length > most_bytes):
-            yield start, n
-            start, size = n, 0
-        size += length
-    if lengths:
-        yield start, len(lengths)
 
 
 def decode_extent(

@@ -63,6 +63,10 @@ class Settings:
     """Uncompressed Arrow bytes that one reduce task reads at least: small neighbouring partitions
     are read by one task, the reducer called for each. 0: always one partition per task."""
 
+    compact_small_bytes: int = 0
+    """Extents of at most this many bytes are rewritten next to each other by the driver when it
+    seals a stage (`shuffle/compaction.py`). 0: not; `durable-shuffle compact` does it later."""
+
     reduce_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to
     local scratch space. Its peak is about three times this."""
@@ -99,6 +103,7 @@ class Settings:
             ("reserve_records", 1),
             ("inline_state_bytes", 0),
             ("read_together_bytes", 0),
+            ("compact_small_bytes", 0),
             ("ack_rows", 1),
             ("control_threads", 1),
         ):

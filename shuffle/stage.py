@@ -4,10 +4,11 @@ Slot 0 is DESCRIBE. SEAL, in a later slot, names one commit slot per producer an
 only then may readers read. RELEASE is won before anything is deleted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed
 from durable_shuffle.shuffle.records import (
     STAGE_RECORDS,
+    Abort,
     Closed,
+    Compact,
     Describe,
     Register,
     Release,
@@ -39,7 +42,7 @@ from durable_shuffle.shuffle.storage import Storage
 PASSTHROUGH = "passthrough"
 _TAG_BYTES = 32
 
-StageRecord = Describe | Seal | Register | ReleaseUpto | Release | Closed
+StageRecord = Describe | Seal | Compact | Abort | Register | ReleaseUpto | Release | Closed
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class StageHandle:
 def decode(log: SlotLog, slot: int, data: bytes) -> StageRecord:
     """Decode one record of a stage log."""
     record = STAGE_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (Describe, Seal, Register, ReleaseUpto, Release, Closed)):
+    if not isinstance(record, StageRecord):
         raise CorruptDataError(f"not a stage record: key={log.key(slot)!r}")
     return record
 
@@ -111,6 +114,7 @@ class StageState:
     """What a stage log says, up to its first empty slot."""
 
     seal: Seal | None
+    """The seal that counts, with the index of the compaction that counts, if there is one."""
     release: Release | None
     closed: bool
     """True once a released stage's data is gone."""
@@ -121,6 +125,10 @@ class StageState:
     """Who is registered; None if nobody ever was."""
     upto: ReleaseUpto | None = None
     """What was released of a stage of log producers; None if nothing was."""
+    compact: Compact | None = None
+    """The compaction that counts."""
+    aborted: frozenset[str] = frozenset()
+    """Compactions that will never count."""
 
 
 def read_state(stage: StageHandle) -> StageState:
@@ -129,6 +137,7 @@ def read_state(stage: StageHandle) -> StageState:
     release: Release | None = None
     register: Register | None = None
     upto: ReleaseUpto | None = None
+    compactions: list[Compact | Abort] = []
     closed = False
     log = stage.log()
     slot = seal_slot = 0
@@ -136,6 +145,8 @@ def read_state(stage: StageHandle) -> StageState:
         record = decode(log, slot, data)
         if isinstance(record, Seal):
             seal, seal_slot = record, slot
+        elif isinstance(record, (Compact, Abort)):
+            compactions.append(record)
         elif isinstance(record, Release):
             release = record
         elif isinstance(record, Register):
@@ -145,7 +156,31 @@ def read_state(stage: StageHandle) -> StageState:
         elif isinstance(record, Closed):
             closed = True
     next_slot = slot + 1 if slot else 1
-    return StageState(seal, release, closed, next_slot, seal_slot, register, upto)
+    compact, aborted = compaction_of(compactions)
+    if seal is not None and compact is not None:
+        seal = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
+    return StageState(
+        seal,
+        release,
+        closed,
+        next_slot,
+        seal_slot,
+        register,
+        upto,
+        compact,
+        aborted,
+    )
+
+
+def compaction_of(records: Iterable[Any]) -> tuple[Compact | None, frozenset[str]]:
+    """Return the COMPACT of a stage log that counts, and the compactions aborted before it."""
+    aborted: set[str] = set()
+    for record in records:
+        if isinstance(record, Compact) and record.record_id not in aborted:
+            return record, frozenset(aborted)
+        if isinstance(record, Abort):
+            aborted.add(record.attempt)
+    return None, frozenset(aborted)
 
 
 def require_seal(stage: StageHandle) -> Seal:

@@ -27,6 +27,7 @@ from durable_shuffle.shuffle.records import (
     STAGE_RECORDS,
     Abort,
     Commit,
+    Compact,
     Describe,
     Release,
     Seal,
@@ -34,9 +35,10 @@ from durable_shuffle.shuffle.records import (
 )
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage import StageHandle, compaction_of
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
+from durable_shuffle.shuffle.verify_compaction import check_compaction
 from durable_shuffle.shuffle.verify_index import check_index
 from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify_report import Finding, StageVerdict, finding_of
@@ -115,6 +117,7 @@ class _Walk:
                 self._describe = record
             elif isinstance(record, Describe):
                 self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
+        self._compact, _ = compaction_of(log.records.values())
         self._check_description(slot_0=0 in log.records)
         self._producers = self._describe.producers if self._describe else None
         if self._seal is not None:
@@ -154,6 +157,8 @@ class _Walk:
             )
         if self._seal is not None:
             self._check_index(self._seal)
+        if self._seal is not None and self._compact is not None:
+            self._check_compaction(self._seal, self._compact)
         self._check_segments(progress)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
             key, rows = self._key(self._seal_slot), self._seal.rows
@@ -253,6 +258,16 @@ class _Walk:
                 rebuilt = build_index([c for _, c in self._commits.values()], partitions)
         found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
         self.data.findings.extend(found)
+
+    def _check_compaction(self, seal: Seal, compact: Compact) -> None:
+        commits = [commit for _, commit in self._commits.values()]
+        if self._describe is None or len(commits) != seal.producers or self.data.findings:
+            return  # what it is compared with is damaged itself
+        original = build_index(commits, self._describe.partitions)
+        found = check_compaction(
+            self._storage, self._path, seal, compact, original, self._describe.partitions
+        )
+        self.data.add(found.objects, found.checked_bytes, found.findings)
 
     def _check_segments(self, progress: Progress) -> None:
         tasks = list(self._segment_tasks())

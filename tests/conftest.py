@@ -4,17 +4,14 @@ import importlib.metadata
 import os
 import platform
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before anything imports it: its asserts then say what they compared.
-pytest.register_assert_rewrite("durable_shuffle.shuffle.testing.storage_contract")
+from durable_shuffle.shuffle.testing.s3_server import S3Server
 
-from durable_shuffle.shuffle.clock import SystemClock  # noqa: E402
-from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server  # noqa: E402
+collect_ignore = ["example_plugin"]
+"""A distribution of its own: test_example_plugin.py installs it and runs its tests."""
 
 _SEED = pytest.StashKey[int]()
 
@@ -109,8 +106,6 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_server(durable_shuffle_s3_server: S3Server) -> S3Server:
     """A real S3 server with one bucket; its log stays in pytest's temporary folder."""
-    folder: Path = tmp_path_factory.mktemp("s3")
-    with run_s3_server(folder, clock=SystemClock()) as server:
-        yield server
+    return durable_shuffle_s3_server

@@ -3,6 +3,7 @@
 import typer
 
 from durable_shuffle.jobs.cli.cat import cat
+from durable_shuffle.jobs.cli.compact import compact
 from durable_shuffle.jobs.cli.gc import gc
 from durable_shuffle.jobs.cli.inspect import inspect
 from durable_shuffle.jobs.cli.ls import ls
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, gc, storage_check, bench):
+for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, bench):
     app.command()(_command)
 pipeline_app.command()(status)
 app.add_typer(pipeline_app, name="pipeline")

@@ -1,5 +1,10 @@
 """The fault wrapper itself: what fires, when, what took effect, and that silence is noticed."""
 
+import os
+import pickle
+import signal
+from pathlib import Path
+
 import pytest
 
 from durable_shuffle.serialization.errors import (
@@ -7,9 +12,12 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
+from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
+from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 
 def keys_of(storage: Storage) -> list[str]:
@@ -126,6 +134,11 @@ def test_a_fault_that_never_came_is_told() -> None:
         {"verb": "delete", "fault": "disk_full"},
         {"verb": "put", "fault": "disk_full", "when": "after"},
         {"verb": "put", "fault": "error", "when": "after"},
+        {"verb": "writes", "fault": "throttle", "when": "after"},
+        {"verb": "reads", "fault": "short_read", "when": "after"},
+        {"verb": "read", "fault": "short_read"},
+        {"verb": "read", "probability": 1.5},
+        {"verb": "read", "fault": "latency", "seconds": -1.0},
     ],
     ids=str,
 )
@@ -133,3 +146,81 @@ def test_faults_that_no_storage_shows_are_refused(arguments: dict[str, object]) 
     """A rule cannot break the storage contract."""
     with pytest.raises(InvalidInputError):
         Rule(**arguments)
+
+
+def test_latency_passes_and_the_call_goes_on() -> None:
+    """Only time is lost, before or after the effect."""
+    clock = ManualClock(0.0, [])
+    rules = [
+        Rule("put", when="before", fault="latency", seconds=2),
+        Rule("put", when="after", fault="latency", seconds=3),
+    ]
+    faulty = FaultyStorage(MemoryStorage(), rules, clock=clock)
+    faulty.put("k", [b"1"])
+    assert faulty.read("k") == b"1"
+    assert clock.pauses == [2, 3]
+    assert not faulty.unfired
+
+
+def test_throttle_says_how_long_to_wait() -> None:
+    """The time reaches whoever tries again."""
+    faulty = FaultyStorage(MemoryStorage(), [Rule("put", fault="throttle", seconds=7)])
+    with pytest.raises(UnavailableError, match="throttling") as caught:
+        faulty.put("k", [b"1"])
+    assert caught.value.retry_after_seconds == 7
+    assert keys_of(faulty) == []
+
+
+def test_short_reads_miss_their_last_byte() -> None:
+    """Whole reads, ranges, and the last filled range of several."""
+    inner = MemoryStorage()
+    inner.put("k", [b"1234"])
+    verbs = ("read", "read_range", "read_ranges")
+    rules = [Rule(verb, when="after", fault="short_read") for verb in verbs]
+    faulty = FaultyStorage(inner, rules)
+    assert faulty.read("k") == b"123"
+    assert bytes(faulty.read_range("k", 0, 2)) == b"1"
+    ranges = [ByteRange("k", 0, 2), ByteRange("k", 1, 3), ByteRange("k", 4, 0)]
+    assert [bytes(v) for v in faulty.read_ranges(ranges)] == [b"12", b"23", b""]
+    assert [bytes(v) for v in faulty.read_ranges(ranges)] == [b"12", b"234", b""]
+    assert not faulty.unfired
+
+
+def failures(seed: int, calls: int = 400) -> list[int]:
+    """Return which of so many reads fail with a fifth of chance."""
+    faulty = FaultyStorage(MemoryStorage(), [Rule("reads", probability=0.2)], seed=seed)
+    failed = []
+    for number in range(calls):
+        try:
+            faulty.list("")
+        except UnavailableError as error:
+            failed.extend([number] * str(error).count(f"(seed={seed})"))
+    return failed
+
+
+def test_one_seed_replays_all_chance(seed: int) -> None:
+    """Equal seeds fail the same calls, others do not, and about as many as were asked for."""
+    assert failures(seed) == failures(seed) != failures(seed + 1)
+    assert 30 < len(failures(seed)) < 140
+
+
+def test_copies_fail_on_their_own(tmp_path: Path, seed: int) -> None:
+    """Tasks that get a copy each do not fail in step; the rules travel with it."""
+    faulty = FaultyStorage(LocalStorage(tmp_path), chance_rules(0.5), seed=seed)
+    copies = [pickle.loads(pickle.dumps(faulty)) for _ in range(2)]
+    drawn = [[copy._random.random() for _ in range(5)] for copy in (faulty, *copies)]
+    assert len({tuple(numbers) for numbers in drawn}) == 3
+    assert all(copy._rules == faulty._rules for copy in copies)
+
+
+def test_kill_is_a_real_one(tmp_path: Path) -> None:
+    """The process that makes the call is gone at once: SIGKILL, no clean-up."""
+    child = os.fork()
+    if child == 0:
+        try:
+            rule = Rule("put", when="after", fault="kill")
+            FaultyStorage(LocalStorage(tmp_path), [rule]).put("k", [b"1"])
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert (tmp_path / "k").read_bytes() == b"1"

@@ -14,8 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.testing.damage import changed, flip
 from durable_shuffle.shuffle.testing.stored_on_disk import Stored
 from durable_shuffle.shuffle.verify_segment import SegmentTask, check_segment
@@ -24,10 +27,19 @@ FLIPS = 200
 FLIPS_PER_KIND = 5
 
 
-@pytest.fixture(params=["lz4", "none"])
+@pytest.fixture(params=["lz4", "none", "compacted"])
 def stored(tmp_path: Path, request: pytest.FixtureRequest) -> Stored:
-    """The stage in both compressions."""
+    """The stage in both compressions, and compacted."""
+    if request.param == "compacted":
+        return compacted(Stored.store(tmp_path, "lz4"))
     return Stored.store(tmp_path, request.param)
+
+
+def compacted(stored: Stored) -> Stored:
+    """Have all extents moved."""
+    done = compact_stage(stored.stage, ids=RandomIds(), generation=1, settings=Settings())
+    assert done.won
+    return stored
 
 
 def frame_bytes(segment: bytes) -> Iterator[tuple[str, range]]:
@@ -118,9 +130,12 @@ def test_two_damaged_frames_of_one_subpartition(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_every_byte_of_a_tiny_stage(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("compact", [False, True], ids=["sealed", "compacted"])
+def test_every_byte_of_a_tiny_stage(tmp_path: Path, seed: int, *, compact: bool) -> None:
     """A flipped bit in any byte of a tiny stage is found."""
-    stored = Stored.store(tmp_path, rows=(20, 0), partitions=3, used_partitions=2)
+    stored = Stored.store(tmp_path, rows=(20, 0, 9), partitions=3, used_partitions=2)
+    if compact:
+        compacted(stored)
     draw = random.Random(seed)
     for path in stored.files():
         for at in range(path.stat().st_size):

@@ -4,29 +4,27 @@ Real drivers against a server on loopback that refuses everything: what counts i
 it saw.
 """
 
-import base64
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import fsspec
 import pytest
-from fsspec import get_filesystem_class
-from gcsfs.core import GCSFileSystem
+from local_drivers import DRIVERS, plain_gcsfs
 
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.retry import Backoff
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.storage_error_table import retry_after
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
+
+__all__ = ["plain_gcsfs"]
 
 S3_BODY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 GCS_BODY = b'{"error": {"code": 503, "message": "backendError"}}'
@@ -71,34 +69,7 @@ class Refusing:
         self._server.server_close()
 
 
-def s3(url: str) -> Storage:
-    """S3 through s3fs."""
-    return FsspecStorage("s3://bucket/x", {"endpoint_url": url, "key": "k", "secret": "s"})
-
-
-def gcs(url: str) -> Storage:
-    """Google Cloud Storage through gcsfs."""
-    return FsspecStorage("gs://bucket/x", {"endpoint_url": url, "token": "anon"})
-
-
-def azure(url: str) -> Storage:
-    """Azure Blob Storage through adlfs."""
-    key = base64.b64encode(b"0" * 64).decode()
-    text = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={key};BlobEndpoint={url}/a;"
-    return FsspecStorage("az://bucket/x", {"connection_string": text})
-
-
-@pytest.fixture(autouse=True)
-def plain_gcsfs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gcsfs without its look-up of the kind of bucket, which speaks gRPC over TLS."""
-    monkeypatch.setattr(
-        "fsspec.get_filesystem_class",
-        lambda protocol: GCSFileSystem if protocol == "gs" else get_filesystem_class(protocol),
-    )
-    monkeypatch.setattr("fsspec.core.get_filesystem_class", fsspec.get_filesystem_class)
-
-
-DRIVERS = {"s3": (s3, S3_BODY), "gcs": (gcs, GCS_BODY), "azure": (azure, AZURE_BODY)}
+BODIES = {"s3": S3_BODY, "gcs": GCS_BODY, "azure": AZURE_BODY}
 CALLS: dict[str, Callable[[Storage], Any]] = {
     "read": lambda s: s.read("a"),
     "read_range": lambda s: s.read_range("a", 0, 3),
@@ -114,9 +85,8 @@ def refused(
     driver: str, headers: dict[str, str] | None = None
 ) -> Iterator[tuple[Refusing, Storage]]:
     """A storage whose server refuses everything."""
-    make, body = DRIVERS[driver]
-    with Refusing(body, headers or {}) as server:
-        yield server, make(server.url)
+    with Refusing(BODIES[driver], headers or {}) as server:
+        yield server, DRIVERS[driver](server.url)
 
 
 @pytest.mark.requirement("R-F232-22")

@@ -17,7 +17,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.create_race import race_processes
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.storage import Created, Exists, Storage
-from durable_shuffle.shuffle.testing.storage_contract import SharedStorageContract
+from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
 
 @pytest.fixture
@@ -26,8 +26,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "root"
 
 
-class TestLocalStorage(SharedStorageContract):
+class TestLocalStorage(StorageConformance):
     """All laws, with plain files as the way around the storage."""
+
+    race_processes = 2
+    """The race of eight is below."""
 
     @pytest.fixture
     def storage(self, root: Path) -> LocalStorage:

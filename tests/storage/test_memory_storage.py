@@ -7,10 +7,10 @@ import pytest
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.testing.storage_contract import StorageContract
+from durable_shuffle.shuffle.testing.storage_conformance import OneProcessConformance
 
 
-class TestMemoryStorage(StorageContract):
+class TestMemoryStorage(OneProcessConformance):
     """All laws, with the dictionary itself as the way around the storage."""
 
     @pytest.fixture

@@ -26,7 +26,7 @@ from durable_shuffle.shuffle.create_race import race_processes
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.storage import Created, Exists, Storage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
-from durable_shuffle.shuffle.testing.storage_contract import SharedStorageContract
+from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
 pytestmark = pytest.mark.s3
 
@@ -51,10 +51,11 @@ def s3_storage(s3_server: S3Server, url: str) -> FsspecStorage:
     return FsspecStorage(url, s3_server.options)
 
 
-class TestS3Storage(SharedStorageContract):
+class TestS3Storage(StorageConformance):
     """All laws, with the driver as the way around the storage."""
 
     race_rounds = 3
+    process_race_rounds = 10
 
     @pytest.fixture
     def storage(self, s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> FsspecStorage:
@@ -72,13 +73,11 @@ class TestS3Storage(SharedStorageContract):
         return content
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.soak)])
-def test_six_processes_race_and_one_wins(
-    s3_storage: FsspecStorage, raw: s3fs.S3FileSystem, count: int
-) -> None:
+@pytest.mark.soak
+def test_six_processes_race_and_one_wins(s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> None:
     """In every round exactly one of six processes creates; the others see its complete bytes."""
-    rounds = race_processes(s3_storage, "r/", racers=6, rounds=count)
-    assert len(rounds) == count
+    rounds = race_processes(s3_storage, "r/", racers=6, rounds=50)
+    assert len(rounds) == 50
     for number, claims in enumerate(rounds):
         assert len({claim.offered for claim in claims}) == 6
         (winner,) = (claim.offered for claim in claims if claim.created)

@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.retrying_storage import (
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, ObjectInfo, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
+from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
 
 Call = Callable[[Storage], Any]
 CALLS: dict[str, Call] = {
@@ -240,23 +241,8 @@ def test_random_faults_change_no_outcome(seed: int) -> None:
     rng = random.Random(seed)
     inner = MemoryStorage()
 
-    class Random(FaultyStorage):
-        def _hits(self, verb: str, keys: tuple[str, ...]) -> tuple[int | None, int | None]:
-            roll = rng.random()
-            write = verb in ("put", "put_if_absent", "delete")
-            if roll < 1 / 6:
-                return (1 if write and rng.random() < 0.5 else 0), None
-            return None, ((2 if write else 3) if roll < 1 / 3 else None)
-
-    rules = [
-        Rule("*"),
-        Rule("put", fault="lost_reply"),
-        Rule("put", when="after", fault="lost_reply"),
-        Rule("read", when="after"),
-    ]
-    storage, _ = patient(
-        Random(inner, rules), StorageRetries(Backoff.fixed(30, 0.0), task_seconds=1e9)
-    )
+    faulty = FaultyStorage(inner, chance_rules(1 / 3), seed=seed)
+    storage, _ = patient(faulty, StorageRetries(Backoff.fixed(30, 0.0), task_seconds=1e9))
     model: dict[str, bytes] = {}
     for n in range(1000):
         key, data = f"k{rng.randrange(40)}", b"%d" % n
@@ -278,6 +264,7 @@ def test_random_faults_change_no_outcome(seed: int) -> None:
             assert [info.key for info in storage.list("")] == sorted(model)
     assert {info.key: inner.read(info.key) for info in inner.list("")} == model
     assert storage.counts.retries > 300
+    assert not faulty.unfired
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -320,3 +307,20 @@ def test_counts_hold_under_threads() -> None:
     assert storage.counts.retries == sent - 2400
     assert retry_counts(storage) == storage.counts
     assert retry_counts(inner) == RetryCounts()
+
+
+@pytest.mark.parametrize(("pace", "pauses"), [(None, []), (500, [2.0, 2.0])])
+def test_deletes_go_in_batches_at_the_pace_of_the_backend(
+    pace: int | None, pauses: list[float]
+) -> None:
+    """A thousand keys a call, no pause behind the last; a failed batch alone is sent again."""
+    faulty = FaultyStorage(MemoryStorage(), [Rule("delete", nth=2)])
+    if pace is not None:
+        faulty.deletes_per_second = pace  # type: ignore[attr-defined]
+    storage, clock = patient(faulty, StorageRetries(Backoff.fixed(1, 0.0)))
+    keys = [f"k{n}" for n in range(2500)]
+    storage.delete(keys)
+    assert [len(deleted) for _, deleted in faulty.calls] == [1000, 1000, 1000, 500]
+    assert [key for _, deleted in (faulty.calls[0], *faulty.calls[2:]) for key in deleted] == keys
+    assert [pause for pause in clock.pauses if pause] == pauses
+    assert faulty.fired == 1

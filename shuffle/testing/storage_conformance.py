@@ -1,19 +1,23 @@
-"""The storage contract as tests: subclass `StorageContract` for every implementation.
+"""The storage contract as tests: subclass `StorageConformance` for every implementation.
 
 A subclass gives the storage and two raw accessors that go around it, so that what is written
 through the storage is checked without it, and the other way round. Each test is one law of
-`durable_shuffle.shuffle.storage`. This file needs pytest.
+`durable_shuffle.shuffle.storage`. This file needs pytest; docs/storage.md shows its use.
 
-    class TestMyStorage(StorageContract):
+    class TestMyStorage(StorageConformance):
         @pytest.fixture
-        def storage(self) -> Storage: ...
+        def storage(self, tmp_path) -> Storage: ...
         def raw_write(self, storage, key, content): ...
         def raw_read(self, storage, key): ...
+
+It proves nothing about power failures, about several hosts, nor about a service under load.
 """
 
+import os
 import pickle
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -23,7 +27,11 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from durable_shuffle.shuffle.create_race import race_key, race_processes
+from durable_shuffle.shuffle.retry import Backoff
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, Storage
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
 BAD_KEYS = (
     *("", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/.hidden", "a\0b"),
@@ -32,11 +40,14 @@ BAD_KEYS = (
 """Keys that some backend would take for something else; all storages refuse them."""
 
 
-class StorageContract:
-    """Laws that every storage keeps. Tests use keys below `contract/` in an empty root."""
+class OneProcessConformance:
+    """Laws that every storage keeps, also one that cannot leave its process. Tests use keys below
+    `contract/` in an empty root."""
 
     race_rounds = 20
     """Keys that threads race for; fewer where a contended create takes seconds."""
+    large_bytes = 12 << 20
+    """Size of the large object: give more than what the backend sends in one request."""
 
     @pytest.fixture
     def storage(self) -> Storage:
@@ -249,18 +260,115 @@ class StorageContract:
         with pytest.raises(InvalidInputError):
             list(storage.list(prefix))
 
+    def test_large_object(self, storage: Storage) -> None:
+        """An object of many parts is whole, its ranges are exact at every edge, it is exclusive."""
+        piece = os.urandom(1 << 16)
+        count = self.large_bytes // len(piece)
+        storage.put("contract/large", [piece] * count)
+        size_bytes = len(piece) * count
+        assert self.raw_read(storage, "contract/large") == piece * count
+        edges = (0, 1, len(piece) - 1, size_bytes // 2 - 1, size_bytes - len(piece) - 1)
+        wanted = [ByteRange("contract/large", start, len(piece) + 1) for start in edges]
+        for where, view in zip(wanted, storage.read_ranges(wanted), strict=True):
+            turn = where.start % len(piece)
+            assert bytes(view) == (piece * 3)[turn : turn + len(piece) + 1]
+        with pytest.raises(CorruptDataError, match="contract/large"):
+            storage.read_range("contract/large", size_bytes - 1, 2)
+        with pytest.raises(ConflictError, match="contract/large"):
+            storage.put("contract/large", [piece] * (count - 1))
+        assert [info.size_bytes for info in storage.list("contract/")] == [size_bytes]
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_write_whose_reply_was_lost_is_sent_again(
+        self, storage: Storage, when: Literal["before", "after"]
+    ) -> None:
+        """Whether or not the first request landed, the second says that the bytes are ours."""
+        lost = [
+            Rule(verb, when=when, fault="lost_reply", nth=1) for verb in ("put", "put_if_absent")
+        ]
+        faulty = FaultyStorage(storage, lost)
+        again = RetryingStorage(faulty, StorageRetries(Backoff(2, 0.001)))
+        again.put("contract/put", [b"mine, ", b"id 1"])
+        assert again.put_if_absent("contract/create", b"mine, id 2") == Created()
+        assert not faulty.unfired
+        assert self.raw_read(storage, "contract/put") == b"mine, id 1"
+        assert self.raw_read(storage, "contract/create") == b"mine, id 2"
+
+    def test_lost_reply_never_hides_another_winner(self, storage: Storage) -> None:
+        """The first request was lost on its way and somebody else came first: they won."""
+        faulty = FaultyStorage(storage, [Rule("put_if_absent", fault="lost_reply")])
+        again = RetryingStorage(faulty, StorageRetries(Backoff(2, 0.001)))
+        self.raw_write(storage, "contract/theirs", b"theirs, id 3")
+        assert again.put_if_absent("contract/theirs", b"mine") == Exists(b"theirs, id 3")
+        assert not faulty.unfired
+
+    def test_threads_share_one_storage(self, storage: Storage) -> None:
+        """Eight threads write, read and delete objects of their own at the same time."""
+        failures: list[BaseException] = []
+
+        def work(number: int) -> None:
+            key, content = f"contract/thread/{number}", b"%d" % number * 1000
+            try:
+                for _ in range(3):
+                    storage.put(key, [content])
+                    assert storage.read(key) == content
+                    assert bytes(storage.read_range(key, 500, 10)) == content[500:510]
+                    storage.delete([key])
+            except BaseException as error:  # noqa: BLE001 - told below, in the test's thread
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert list(storage.list("contract/thread/")) == []
+
     def test_description_is_text(self, storage: Storage) -> None:
         """People get to see a root."""
         assert storage.description
 
 
-class SharedStorageContract(StorageContract):
-    """Further laws of storages that several processes share, that is of all but memory."""
+class StorageConformance(OneProcessConformance):
+    """All laws: those of one process, and those of a storage that several processes share."""
+
+    race_processes = 6
+    """Processes that race for each key."""
+    process_race_rounds = 20
+    """Keys that they race for."""
 
     def test_pickled_copy_serves_the_same_objects(self, storage: Storage) -> None:
-        """A copy reads what the original wrote and is fenced off by it."""
+        """A copy reads at once what the original wrote, and is fenced off by it."""
         copy: Storage = pickle.loads(pickle.dumps(storage))
-        storage.put("contract/original", [b"o"])
-        assert copy.read("contract/original") == b"o"
-        assert copy.put_if_absent("contract/original", b"c") == Exists(b"o")
+        for number in range(10):
+            storage.put(f"contract/original/{number}", [b"o%d" % number])
+            assert copy.read(f"contract/original/{number}") == b"o%d" % number
+        assert copy.put_if_absent("contract/original/0", b"c") == Exists(b"o0")
         assert copy.description == storage.description
+
+    def test_race_of_processes(self, storage: Storage) -> None:
+        """Of several processes one creates each key; the others see its complete bytes."""
+        rounds = race_processes(
+            storage, "contract/", racers=self.race_processes, rounds=self.process_race_rounds
+        )
+        assert len(rounds) == self.process_race_rounds
+        for number, claims in enumerate(rounds):
+            (winner,) = (claim.offered for claim in claims if claim.created)
+            assert self.raw_read(storage, race_key("contract/", number)) == winner
+            losers = [claim.existing for claim in claims if not claim.created]
+            assert losers == [winner] * (self.race_processes - 1)
+
+    def test_forked_process_works(self, storage: Storage) -> None:
+        """A storage that was used before a fork serves the child with connections of its own."""
+        storage.put("contract/parent", [b"p"])
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                storage.put("contract/child", [storage.read("contract/parent"), b"c"])
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert storage.read("contract/child") == b"pc"

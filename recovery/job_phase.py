@@ -118,7 +118,6 @@ class Launch:
 class Go:
     """Let an attempt pass the barrier."""
 
-    KIND: ClassVar[str] = "GO"
     task: str
     epoch: int
 
@@ -127,7 +126,6 @@ class Go:
 class Abort:
     """Call the start of an attempt off."""
 
-    KIND: ClassVar[str] = "ABORT"
     task: str
     epoch: int
     cause: str
@@ -137,7 +135,6 @@ class Abort:
 class Stop:
     """Have an attempt end in this way."""
 
-    KIND: ClassVar[str] = "STOP"
     task: str
     epoch: int
     mode: StopMode

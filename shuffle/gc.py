@@ -36,6 +36,7 @@ from durable_shuffle.shuffle.storage import ObjectInfo
 Verdict = Literal["live", "orphan", "odd"]
 
 _SLOT = re.compile(r"log/\d{10,}")
+_JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
 _PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
 _INDEX = re.compile(r"index/([0-9a-f]{32})")
 _PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")
@@ -281,7 +282,7 @@ def judge_rest(
     strange: list[Scope] = []
     for info in listed:
         name = info.key.removeprefix(f"{job}/")
-        if _SLOT.fullmatch(name):
+        if _JOB_SLOT.fullmatch(name):
             ours.append(Judged(info.key, info.size_bytes, "live", "a slot of a log"))
         elif _PREFLIGHT.fullmatch(info.key):
             ours.append(by_age(info, "a driver's start", now, older_than_seconds))

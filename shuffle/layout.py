@@ -1,6 +1,9 @@
 """Names of objects: ids to keys and back. Pure. docs/format.md shows the same tree.
 
     <job>/log/<slot>                                      job log
+    <job>/commands/<slot>                                 command log of a pipeline
+    <job>/requests/<slot>                                 request log of a pipeline
+    <job>/status/<slot>                                   status log of a pipeline
     <job>/<stage>-<incarnation>/log/<slot>                stage log
     <job>/<stage>-<incarnation>/producers/p<p>/<slot>     producer log
     <job>/<stage>-<incarnation>/segments/<hh>/p<p>-<attempt>-<n>.seg
@@ -56,6 +59,21 @@ def is_id(text: str) -> bool:
 def job_log_prefix(job: str) -> str:
     """Prefix of the job log's slots, with the final '/'."""
     return f"{check_name('job', job)}/log/"
+
+
+def command_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator speaks to its tasks."""
+    return f"{check_name('pipeline', job)}/commands/"
+
+
+def request_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator is asked for something."""
+    return f"{check_name('pipeline', job)}/requests/"
+
+
+def status_log_prefix(job: str) -> str:
+    """Prefix of the slots in which a pipeline's coordinator says how it is."""
+    return f"{check_name('pipeline', job)}/status/"
 
 
 def slot_name(slot: int) -> str:

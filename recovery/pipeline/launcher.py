@@ -2,18 +2,17 @@
 
 from typing import Protocol
 
-from durable_shuffle.recovery.job_phase import Abort, Go, Stop, TaskReport
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.serialization.control import RecordCodec
 
-Order = Go | Abort | Stop
-"""What a supervisor says to an attempt."""
-
 REPORTS: RecordCodec[TaskReport] = RecordCodec((TaskReport,))
-ORDERS: RecordCodec[Order] = RecordCodec((Go, Abort, Stop))
 
 
 class Launcher(Protocol):
-    """Runs attempts at tasks. Used by one thread.
+    """Runs attempts at tasks. Used by one thread, but for `wake`.
+
+    What a supervisor says to attempts stands in the pipeline's command log, which each attempt
+    reads for itself; `push` only makes that faster.
 
     Guarantees: an attempt whose process is gone without a terminal report gets a FAILED in its
     place, from `receive`. Not guaranteed: that a killed attempt is gone; its logs fence it.
@@ -23,17 +22,24 @@ class Launcher(Protocol):
     def silence_seconds(self) -> float:
         """After so long without a report an attempt counts as lost; inf: never."""
 
-    def start(self, task: str, epoch: int) -> None:
-        """Start an attempt; its reports come from `receive`."""
+    def start(self, task: str, epoch: int, slot: int) -> None:
+        """Start an attempt; its reports come from `receive`.
 
-    def send(self, order: Order) -> None:
-        """Say something to an attempt; one that is gone does not hear it."""
+        Args:
+            slot: of the command log, from which on the attempt reads it (`TaskLink`).
+        """
+
+    def push(self, slot: int, record: bytes) -> None:
+        """Pass a slot of the command log on to all attempts that have a line. May do nothing."""
 
     def kill(self, task: str, epoch: int) -> None:
         """End an attempt without asking it; fine if it is gone."""
 
     def receive(self, timeout_seconds: float) -> list[TaskReport]:
-        """Return what attempts said, in order for each; empty after the timeout."""
+        """Return what attempts said, in order for each; empty after the timeout or a `wake`."""
+
+    def wake(self) -> None:
+        """End a `receive` that waits, or the next one. From any thread; may come too late."""
 
     def close(self) -> None:
         """Kill everything and let go."""

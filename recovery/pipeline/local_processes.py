@@ -1,15 +1,17 @@
 """Runs each attempt in a process of this machine. Implements `Launcher`.
 
-Strategy: one pipe per attempt, control records both ways. A process that ends closes its pipe:
-whatever it had said is read first, then its end is reported once. Processes come from a server that
-has imported the package, where there is one (Linux), so that a restart costs no imports. Nothing
-of this is stored.
+Strategy: one pipe per attempt: slots of the command log go in, reports come out. A process that
+ends closes its pipe: whatever it had said is read first, then its end is reported once. Processes
+come from a server that has imported the package, where there is one (Linux), so that a restart
+costs no imports. Nothing of this is stored.
 """
 
 import multiprocessing as mp
 import os
 import pickle
+import select
 import signal
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ from typing import Any
 
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
-from durable_shuffle.recovery.pipeline.launcher import ORDERS, REPORTS, Order
+from durable_shuffle.recovery.pipeline.launcher import REPORTS
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -31,6 +33,9 @@ RunTask = Callable[[TaskLink], None]
 _PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.run_task"]
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _JOIN_SECONDS = 5.0
+_POLL_SECONDS = 10.0
+"""How often a process looks for commands that were not pushed to it."""
+_SLOT = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
@@ -76,10 +81,11 @@ class LocalProcesses:
             self._context.set_forkserver_preload(_PRELOAD)
         self._run_task, self._heartbeat_seconds = run_task, heartbeat_seconds
         self._running: dict[AttemptKey, _Running] = {}
+        self._awake, self._waker = mp.Pipe(duplex=False)
 
-    def start(self, task: str, epoch: int) -> None:
+    def start(self, task: str, epoch: int, slot: int) -> None:
         ours, theirs = self._context.Pipe(duplex=True)
-        arguments = (self._run_task, task, epoch, theirs, self._heartbeat_seconds)
+        arguments = (self._run_task, task, epoch, slot, theirs, self._heartbeat_seconds)
         process = self._context.Process(
             target=_main, args=arguments, name=f"durable-shuffle-{task}", daemon=True
         )
@@ -87,11 +93,13 @@ class LocalProcesses:
         theirs.close()  # so that its end is seen
         self._running[task, epoch] = _Running(process, ours)
 
-    def send(self, order: Order) -> None:
-        running = self._running.get((order.task, order.epoch))
-        if running is not None:
-            with suppress(OSError):  # it is gone; `receive` reports that
-                running.pipe.send_bytes(ORDERS.encode(order))
+    def push(self, slot: int, record: bytes) -> None:
+        message = _SLOT.pack(slot) + record
+        for running in self._running.values():
+            # one that does not read must not hold up the others: it finds the gap by itself
+            if _has_room(running.pipe):
+                with suppress(OSError):  # it is gone; `receive` reports that
+                    running.pipe.send_bytes(message)
 
     def kill(self, task: str, epoch: int) -> None:
         running = self._running.pop((task, epoch), None)
@@ -108,14 +116,24 @@ class LocalProcesses:
     def receive(self, timeout_seconds: float) -> list[TaskReport]:
         by_pipe = {running.pipe: key for key, running in self._running.items()}
         found: list[TaskReport] = []
-        for pipe in wait(list(by_pipe), timeout_seconds):
+        for pipe in wait([self._awake, *by_pipe], timeout_seconds):
+            if pipe is self._awake:
+                while self._awake.poll():
+                    self._awake.recv_bytes()
+                continue
             key = by_pipe[pipe]  # type: ignore[index]
             found += self._read(key, self._running[key])
         return found
 
+    def wake(self) -> None:
+        with suppress(OSError):  # closed
+            if _has_room(self._waker):  # else somebody woke it already
+                self._waker.send_bytes(b"")
+
     def close(self) -> None:
         for task, epoch in list(self._running):
             self.kill(task, epoch)
+        self._waker.close()
 
     def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
         found: list[TaskReport] = []
@@ -135,8 +153,20 @@ class LocalProcesses:
         return found
 
 
+def _has_room(pipe: Connection) -> bool:
+    """Return whether a message of usual size can be sent without waiting."""
+    ready = select.poll()
+    ready.register(pipe.fileno(), select.POLLOUT)
+    return bool(ready.poll(0))
+
+
 def _main(
-    run_task: RunTask, task: str, epoch: int, pipe: Connection, heartbeat_seconds: float
+    run_task: RunTask,
+    task: str,
+    epoch: int,
+    slot: int,
+    pipe: Connection,
+    heartbeat_seconds: float,
 ) -> None:
     """Run in the new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, who then suspends
@@ -149,12 +179,14 @@ def _main(
             except OSError:
                 link.lost()
 
-    link = TaskLink(task, epoch, send)
+    link = TaskLink(task, epoch, send, slot=slot, poll_seconds=_POLL_SECONDS)
 
     def listen() -> None:
         try:
             while True:
-                link.deliver(ORDERS.decode(pipe.recv_bytes(), name="an order"))
+                message = pipe.recv_bytes()
+                (slot,) = _SLOT.unpack_from(message)
+                link.push(slot, message[_SLOT.size :])
         except (EOFError, OSError):
             link.lost()
 

@@ -12,9 +12,10 @@ from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.stage_sink import StageSink
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.layout import StagePath, command_log_prefix
 from durable_shuffle.shuffle.named_stage import named_stage
 from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Storage
 
@@ -34,16 +35,21 @@ class RunTask:
         """Run one attempt to its end; all of it is reported, the end included."""
         link.say(Report.STARTING)
         try:
-            run = self._prepared(link)
+            storage = open_storage(self.plan.url, self.plan.storage_options)
+            link.follow(SlotLog(storage, command_log_prefix(self.plan.name)))
+            link.wait_start()
+            run = self._prepared(storage, link)
         except BaseException as error:  # noqa: BLE001 - all of it is reported
             link.failed(error, 0)
             return
-        run.run()
+        try:
+            run.run()
+        finally:
+            link.over()
 
-    def _prepared(self, link: TaskLink) -> SourceRun | ConsumerRun:
+    def _prepared(self, storage: Storage, link: TaskLink) -> SourceRun | ConsumerRun:
         plan, clock, ids = self.plan, SystemClock(), RandomIds()
         address = plan.tasks[link.task]
-        storage = open_storage(plan.url, plan.storage_options)
         if address.owner in plan.sources:
             return SourceRun(
                 address.owner,

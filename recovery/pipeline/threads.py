@@ -8,9 +8,9 @@ import math
 import queue
 import threading
 
+from durable_shuffle.recovery.command.internal import decode_step
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
-from durable_shuffle.recovery.pipeline.launcher import Order
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.local_processes import RunTask
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
@@ -27,11 +27,11 @@ class Threads:
 
     def __init__(self, run_task: RunTask) -> None:
         self._run_task = run_task
-        self._reports: queue.SimpleQueue[TaskReport] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
         self._links: dict[AttemptKey, TaskLink] = {}
         self._cut: set[AttemptKey] = set()
 
-    def start(self, task: str, epoch: int) -> None:
+    def start(self, task: str, epoch: int, slot: int) -> None:
         key = (task, epoch)
         ended = threading.Event()
 
@@ -43,22 +43,23 @@ class Threads:
                 ended.set()
             self._reports.put(report)
 
-        link = self._links[key] = TaskLink(task, epoch, send)
+        link = self._links[key] = TaskLink(task, epoch, send, slot=slot)
 
         def run() -> None:
             try:
                 self._run_task(link)
             finally:
+                link.over()
                 if not ended.is_set():
                     lost = Failure("lost", f"the thread of {task} ended without a word")
                     send(TaskReport(task, epoch, Report.FAILED, lost))
 
         threading.Thread(target=run, name=f"durable-shuffle-{task}", daemon=True).start()
 
-    def send(self, order: Order) -> None:
-        link = self._links.get((order.task, order.epoch))
-        if link is not None:
-            link.deliver(order)
+    def push(self, slot: int, record: bytes) -> None:
+        found = decode_step(record, name=f"slot {slot} of the command log")
+        for link in list(self._links.values()):
+            link.take(slot, found)
 
     def kill(self, task: str, epoch: int) -> None:
         self._cut.add((task, epoch))
@@ -73,7 +74,11 @@ class Threads:
             while True:
                 found.append(self._reports.get_nowait())
         except queue.Empty:
-            return [r for r in found if (r.task, r.epoch) not in self._cut]
+            said = (report for report in found if report is not None)
+            return [r for r in said if (r.task, r.epoch) not in self._cut]
+
+    def wake(self) -> None:
+        self._reports.put(None)
 
     def close(self) -> None:
         for task, epoch in list(self._links):

@@ -9,7 +9,8 @@ import pytest
 from one_consumer import ROWS, TASK, Hooked, OneConsumer, Plain
 
 from durable_shuffle.recovery.async_step import AsyncStep
-from durable_shuffle.recovery.job_phase import Abort, Go, Stop, TaskReport
+from durable_shuffle.recovery.command.internal import CallOff, PassBarrier, StopTasks
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.stop_order import Step, StopMode
@@ -55,7 +56,7 @@ def test_started_is_said_behind_the_barrier_only(one: OneConsumer) -> None:
     held = Held(one, Reading(log))
     assert [r.report for r in held.reports] == [Report.AT_BARRIER]
     assert log == []
-    held.link.deliver(Go(TASK, 1))
+    held.link.deliver(PassBarrier((TASK,), 1))
     assert held.end()[:2] == [Report.AT_BARRIER, Report.STARTED]
     assert log[0] == "row"
 
@@ -68,13 +69,13 @@ def test_the_barrier_opens_with_an_error(one: OneConsumer, trigger: str) -> None
     one.write(3, end="FINITE")
     log: list[str] = []
     held = Held(one, Hooked(log, []))
-    held.link.deliver(Stop(TASK, 0, StopMode.CANCEL))  # of another epoch: not for this one
+    held.link.deliver(StopTasks((TASK,), 0, StopMode.CANCEL))  # of another epoch: not for this one
     if trigger == "abort":
-        held.link.deliver(Abort(TASK, 1, "a neighbour failed"))
+        held.link.deliver(CallOff((TASK,), 1, "a neighbour failed"))
     elif trigger == "supervisor gone":
         held.link.lost()
     else:
-        held.link.deliver(Stop(TASK, 1, StopMode(trigger.upper())))
+        held.link.deliver(StopTasks((TASK,), 1, StopMode(trigger.upper())))
     ended = held.end()
     assert ended[1:] == ([Report.FAILED] if trigger == "abort" else [Report.CANCELED])
     if trigger == "abort":
@@ -100,7 +101,7 @@ def test_a_commit_that_was_begun_is_published_before_the_start(one: OneConsumer)
     held = Held(one, Plain([]), epoch=2)
     assert one.published.total() == 4
     assert [r.report for r in held.reports] == [Report.AT_BARRIER]
-    held.link.deliver(Stop(TASK, 2, StopMode.CANCEL))
+    held.link.deliver(StopTasks((TASK,), 2, StopMode.CANCEL))
     held.end()
 
 
@@ -132,7 +133,7 @@ def test_an_attempt_that_could_not_be_stopped_cannot_commit(one: OneConsumer) ->
 
     reports: list[TaskReport] = []
     link = TaskLink(TASK, 1, reports.append)
-    link.deliver(Go(TASK, 1))
+    link.deliver(PassBarrier((TASK,), 1))
     zombie = threading.Thread(
         target=one.attempt, args=(Slow([]),), kwargs={"link": link, "epoch": 1}
     )
@@ -323,12 +324,12 @@ def test_unfinished_calls_survive_a_suspend(one: OneConsumer) -> None:
 
     class Suspending(AsyncStep):
         def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-            link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+            link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
             return super().process(batch)
 
     reports: list[TaskReport] = []
     link = TaskLink(TASK, 1, reports.append)
-    link.deliver(Go(TASK, 1))
+    link.deliver(PassBarrier((TASK,), 1))
     one.attempt(Suspending(stuck, ROWS, capacity=10, mode="unordered"), link=link, epoch=1)
     assert reports[-1].report is Report.SUSPENDED
     assert set(one.published) <= {0, 2, 4}
@@ -356,10 +357,10 @@ def test_a_checkpoint_is_shown_once_over_restarts(one: OneConsumer) -> None:
         def on_checkpoint(self, checkpoint: int) -> None:
             super().on_checkpoint(checkpoint)
             if checkpoint == 2:
-                link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+                link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
 
     link = TaskLink(TASK, 1, lambda _: None)
-    link.deliver(Go(TASK, 1))
+    link.deliver(PassBarrier((TASK,), 1))
     one.attempt(Stops([]), link=link, epoch=1)
     one.write(3, markers=[Checkpoint(3)], end="FINITE")
     one.attempt(Marked([]))

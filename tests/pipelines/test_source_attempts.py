@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from one_consumer import ROWS, OneConsumer
 
-from durable_shuffle.recovery.job_phase import Go, Stop, TaskReport
+from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
@@ -46,9 +47,9 @@ def attempt(
     """Run one to its end."""
     reports: list[TaskReport] = []
     link = TaskLink(TASK, epoch, reports.append)
-    link.deliver(Go(TASK, epoch))
+    link.deliver(PassBarrier((TASK,), epoch))
     if stop:
-        link.deliver(Stop(TASK, epoch, stop))
+        link.deliver(StopTasks((TASK,), epoch, stop))
     SourceRun("in", one.stage, 0, source, link, SETTINGS, one.clock, one.ids).run()
     return reports
 
@@ -193,13 +194,13 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
     (folder / "_DONE").unlink()
     reports: list[TaskReport] = []
     link = TaskLink(TASK, 1, reports.append)
-    link.deliver(Go(TASK, 1))
+    link.deliver(PassBarrier((TASK,), 1))
 
     class Stops(FolderSource):
         def read(self, *arguments: Any) -> Iterator[Any]:
             for item in super().read(*arguments):
                 if item is None:
-                    link.deliver(Stop(TASK, 1, StopMode.SUSPEND))
+                    link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
                 yield item
 
     stops = Stops(str(folder), "json", ROWS)
@@ -256,14 +257,14 @@ def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
     often = replace(SETTINGS, append_rows=1, checkpoint_seconds=1e-6)
     for epoch, upto in ((1, 4), (2, 8)):
         link = TaskLink(TASK, epoch, lambda _: None)
-        link.deliver(Go(TASK, epoch))
+        link.deliver(PassBarrier((TASK,), epoch))
 
         def make(position: Any, producer: int, upto: int = upto, link: Any = link) -> Iterator[Any]:
             yield from numbers(upto).read(position, producer, 1)
             if upto == 4:
                 while (producer_status(one.stage, 0).progress.next_ordinals)[0] < 4:  # type: ignore[union-attr]
                     yield None
-                link.deliver(Stop(TASK, link.epoch, StopMode.SUSPEND))
+                link.deliver(StopTasks((TASK,), link.epoch, StopMode.SUSPEND))
                 while True:
                     yield None
 

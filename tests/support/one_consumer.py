@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.job_phase import Go, Stop, TaskReport
+from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
+from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.consumer_run import ConsumerRun
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.plan import StagePlan
@@ -149,9 +150,9 @@ class OneConsumer:
         reports: list[TaskReport] = []
         if link is None:
             link = TaskLink(TASK, self.epoch, reports.append)
-            link.deliver(Go(TASK, self.epoch))
+            link.deliver(PassBarrier((TASK,), self.epoch))
         for mode in orders:
-            link.deliver(Stop(TASK, self.epoch, mode))
+            link.deliver(StopTasks((TASK,), self.epoch, mode))
         run = CrashingRun(
             pipeline=NAME,
             name="use",

@@ -1,0 +1,137 @@
+"""Internal commands: what the coordinator of a pipeline says to its tasks, as records. Pure.
+
+One slot of the command log holds all that was decided in one step; every task takes in the same
+slots in the same order. docs/format.md lists the fields.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import CorruptDataError
+
+
+@dataclass(frozen=True, slots=True)
+class StartTasks:
+    """Attempts that may begin, with everything that they must agree on."""
+
+    KIND: ClassVar[str] = "START"
+    tasks: tuple[str, ...]
+    epoch: int
+    positions: dict[str, bytes] = field(default_factory=dict)
+    """Stage -> where a task of it that has no cursor begins: see `start_positions`."""
+    settings: dict[str, int | float] = field(default_factory=dict)
+    """Settings in the place of those that the pipeline was made with."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowWrites:
+    """Attempts of this epoch may write: their coordinator held the newest generation."""
+
+    KIND: ClassVar[str] = "ALLOW_WRITES"
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassBarrier:
+    """Attempts pass the start barrier."""
+
+    KIND: ClassVar[str] = "GO"
+    tasks: tuple[str, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """The start of these attempts is called off."""
+
+    KIND: ClassVar[str] = "ABORT"
+    tasks: tuple[str, ...]
+    epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopTasks:
+    """Attempts end in this way."""
+
+    KIND: ClassVar[str] = "STOP"
+    tasks: tuple[str, ...]
+    epoch: int
+    mode: StopMode
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """All tasks use these settings from here on."""
+
+    KIND: ClassVar[str] = "CONFIGURE"
+    settings: dict[str, int | float]
+    """All that differ from those that the pipeline was made with."""
+
+
+InternalCommand = StartTasks | AllowWrites | PassBarrier | CallOff | StopTasks | Configure
+_BODIES: RecordCodec[InternalCommand] = RecordCodec(
+    (StartTasks, AllowWrites, PassBarrier, CallOff, StopTasks, Configure)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One slot of the command log."""
+
+    KIND: ClassVar[str] = "COMMANDS"
+    record_id: str
+    coordinator: str
+    """Random id of the emitter; the same in all its generations."""
+    generation: int
+    number: int
+    """How many slots this emitter has won before."""
+    commands: tuple[bytes, ...]
+    """Control records, in their order."""
+
+
+_STEPS: RecordCodec[Step] = RecordCodec((Step,))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One slot of the command log, decoded."""
+
+    coordinator: str
+    generation: int
+    number: int
+    commands: tuple[InternalCommand, ...]
+
+
+def encode_step(
+    commands: tuple[InternalCommand, ...],
+    *,
+    record_id: str,
+    coordinator: str,
+    generation: int,
+    number: int,
+) -> bytes:
+    """Return the record of one step."""
+    bodies = tuple(_BODIES.encode(command) for command in commands)
+    return _STEPS.encode(Step(record_id, coordinator, generation, number, bodies))
+
+
+def decode_step(data: bytes, *, name: str) -> Decided:
+    """Return what one slot holds, all of it or nothing.
+
+    Args:
+        name: of the slot, for messages.
+
+    Raises:
+        CorruptDataError: not an intact record of a command log.
+        IncompatibleError: intact, but of a version that is not known here.
+    """
+    step = _STEPS.decode(data, name=name)
+    if step.generation < 1 or step.number < 0:
+        raise CorruptDataError(
+            f"{name}: generation={step.generation} number={step.number} of a command log"
+        )
+    commands = tuple(_BODIES.decode(body, name=name) for body in step.commands)
+    return Decided(step.coordinator, step.generation, step.number, commands)

@@ -48,6 +48,8 @@ class Report(StrEnum):
     FAILED = "failed"
     ALIVE = "alive"
     """Changes nothing."""
+    COMPLAINS = "complains"
+    """Asks that all tasks of its part start anew. Not for the table."""
 
 
 TERMINAL = frozenset(

@@ -90,6 +90,8 @@ class Opening:
     inputs: tuple[InputCursor, ...]
     dropped: int = 0
     dropped_exact: bool = True
+    state: bytes | None = None
+    """Of a consumer that has none."""
 
 
 OpeningOf = Callable[[ResumeSet], Opening]
@@ -271,7 +273,7 @@ def hold(
             resume=resume,
             inputs=said.inputs,
             outputs=found.outputs,
-            state=found.state,
+            state=said.state if found.state is None else found.state,
             marker_floor=found.marker_floor,
             pending=found.pending,
             dropped=said.dropped,

@@ -44,6 +44,14 @@ _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a consumer task begins that was never opened, and with which state."""
+
+    positions: Positions
+    state: bytes
+
+
 def open_view(
     stage: StageHandle,
     subpartition: int,
@@ -51,6 +59,7 @@ def open_view(
     consumer: str,
     task: str | None = None,
     resume: ResumeMode = "exact",
+    begin: Beginning | None = None,
     generation: int = 1,
     on_effect: EffectHandler | None = None,
     wait_seconds: float = 30.0,
@@ -72,6 +81,7 @@ def open_view(
         resume: "exact" delivers again what was not acknowledged. "approximate" never delivers a
             record twice and drops instead what was delivered and not acknowledged, counted in
             `statistics()`.
+        begin: where a consumer task begins that was never opened; default: at the first record.
         generation: of whoever launched this process; a lower one than before is fenced.
         on_effect: performs effects given to `ack(effect=)`: takes (token, payload). Called again
             with the same token after a crash between acknowledgement and effect, before anything is
@@ -118,7 +128,7 @@ def open_view(
         consumer=consumer,
         task=path.task,
         resume=resume,
-        opening=lambda found: _opening(ready, key, found, resume),
+        opening=lambda found: _opening(ready, key, found, resume, begin),
     )
     finished = isinstance(held, ResumeSet)
     if isinstance(held, ResumeSet):
@@ -182,7 +192,9 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
         pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
 
-def _opening(ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode) -> Opening:
+def _opening(
+    ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode, begin: Beginning | None
+) -> Opening:
     """Decide what OPEN says: where this view starts, and what that leaves out."""
     others = [other for other in found.inputs if other != key]
     if others:
@@ -190,6 +202,8 @@ def _opening(ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode)
             f"the consumer task has other inputs: expected {key}, found {others[0]}; "
             "give the task another name"
         )
+    if not found.epoch and begin is not None:
+        return Opening((cursor(key, ready.slot, begin.positions),), state=begin.state)
     start = start_of(found, resume)
     positions = start.inputs.get(key, {})
     if key in found.inputs and found.inputs[key].stage_slot != ready.slot:

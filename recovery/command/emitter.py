@@ -16,19 +16,27 @@ class Emitter:
     Args:
         coordinator: random id of whoever emits.
         generation: that it won in the job log.
+        end: the first slot that was found empty; default: it is looked for.
     """
 
-    def __init__(self, log: SlotLog, coordinator: str, generation: int, ids: IdSource) -> None:
+    def __init__(
+        self,
+        log: SlotLog,
+        coordinator: str,
+        generation: int,
+        ids: IdSource,
+        end: int | None = None,
+    ) -> None:
         self._log, self._coordinator, self._ids = log, coordinator, ids
         self._generation = generation
         self._number = 0
-        self._next_slot = log.find_end()
+        self._next_slot = log.find_end() if end is None else end
         self._broken: Exception | None = None
 
     @property
-    def next_slot(self) -> int:
-        """The slot that the next record aims at."""
-        return self._next_slot
+    def number(self) -> int:
+        """How many slots it has won."""
+        return self._number
 
     def lead(self, generation: int) -> None:
         """Emit under a newer generation of the same coordinator from here on."""

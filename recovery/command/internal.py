@@ -7,6 +7,7 @@ slots in the same order. docs/format.md lists the fields.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError
@@ -20,7 +21,8 @@ class StartTasks:
     tasks: tuple[str, ...]
     epoch: int
     positions: dict[str, bytes] = field(default_factory=dict)
-    """Stage -> where a task of it that has no cursor begins: see `start_positions`."""
+    """Task -> where it begins, packed as `shuffle/position.py` does; of those that have no cursor
+    and do not begin at the first record. All tasks of a consumer begin at one moment."""
     settings: dict[str, int | float] = field(default_factory=dict)
     """Settings in the place of those that the pipeline was made with."""
 
@@ -71,9 +73,39 @@ class Configure:
     """All that differ from those that the pipeline was made with."""
 
 
-InternalCommand = StartTasks | AllowWrites | PassBarrier | CallOff | StopTasks | Configure
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A coordinator begins, or says again, all that its successor has to know. Not for tasks."""
+
+    KIND: ClassVar[str] = "LEAD"
+    given: Description
+    """What this coordinator brought along."""
+    handled: int
+    """Slot of the request log, exclusive, below which requests are handled."""
+    history: tuple[bytes, ...]
+    """Requests that still say something, as they stand in the request log, reduced."""
+    session: str = ""
+    gathered: tuple[bytes, ...] = ()
+    """The full list that is being gathered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """What became of a request. Not for tasks."""
+
+    KIND: ClassVar[str] = "ACK"
+    request: int
+    """Its slot in the request log."""
+    refused: str = ""
+    """Kind of the error, "" if it is taken over."""
+    text: str = ""
+
+
+InternalCommand = (
+    Lead | Acknowledge | StartTasks | AllowWrites | PassBarrier | CallOff | StopTasks | Configure
+)
 _BODIES: RecordCodec[InternalCommand] = RecordCodec(
-    (StartTasks, AllowWrites, PassBarrier, CallOff, StopTasks, Configure)
+    (Lead, Acknowledge, StartTasks, AllowWrites, PassBarrier, CallOff, StopTasks, Configure)
 )
 
 

@@ -6,6 +6,7 @@ number; then it is published. What a newer record does not name any more is give
 dense: the next is the last that stands plus one, so that every try at it has the same token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -30,6 +31,8 @@ class PipelineState:
 
 
 _STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
+NO_STATE = _STATES.encode(PipelineState(0, None))
+"""Of a consumer task that never committed."""
 
 
 @dataclass(slots=True)
@@ -38,11 +41,13 @@ class Commits:
 
     Args:
         owner: pipeline, consumer and task: what tokens begin with.
+        check_writes: raises while this attempt is read-only.
     """
 
     view: View
     sink: Sink | None
     owner: str
+    check_writes: Callable[[], None]
     last: int = field(default=0, init=False)
     """Number of the last one that stands and is published."""
     snapshot: bytes | None = field(default=None, init=False)
@@ -112,6 +117,7 @@ class Commits:
 
     def publish(self, payload: bytes) -> None:
         """Perform a pending effect; repeatable."""
+        self.check_writes()
         parked = PARKED.decode(payload, name=self.owner)
         if self.sink is None:
             raise InvalidInputError(f"rows of {self.owner!r} are pending for a sink, it has none")
@@ -130,6 +136,7 @@ class Commits:
         return int(PARKED.decode(missing[0].payload, name=self.owner).token.rsplit("/", 1)[-1])
 
     def _park(self) -> Parked | None:
+        self.check_writes()
         if not self.made_rows or self.sink is None:
             return None
         return self.sink.park(self._made, self.token, self.last + 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.marker_alignment import MarkerAlignment
 from durable_shuffle.recovery.pipeline.chain import Chain
-from durable_shuffle.recovery.pipeline.commits import Commits
+from durable_shuffle.recovery.pipeline.commits import NO_STATE, Commits
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.rows import batches_of, users_batch
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
@@ -31,7 +31,8 @@ from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.consumer_records import Ending
 from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.open_view import Beginning, open_view
+from durable_shuffle.shuffle.position import unpack_positions
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.view import View
 
@@ -93,11 +94,13 @@ class ConsumerRun:
             self.link.say(report)
 
     def _run(self) -> Report:
+        self.link.check_writes()  # OPEN fences, and publishes what is left
         self._view = open_view(
             self.stage,
             self.subpartition,
             consumer=self.name,
             task=self.link.task,
+            begin=self._beginning(),
             generation=self.link.epoch,
             on_effect=lambda _, payload: self._commits.publish(payload),
             cancelled=self._interrupted,
@@ -106,7 +109,7 @@ class ConsumerRun:
             ids=self.ids,
         )
         owner = f"{self.pipeline}/{self.name}/{self.link.task}"
-        self._commits = Commits(self._view, self.sink, owner)
+        self._commits = Commits(self._view, self.sink, owner, self.link.check_writes)
         self._opened = True
         known = self._view.task.held.state
         self._chain.open(self._open)
@@ -128,6 +131,13 @@ class ConsumerRun:
         self.link.pass_barrier()
         return self._end(self._read(), None)
 
+    def _beginning(self) -> Beginning | None:
+        start = self.link.start
+        packed = None if start is None else start.positions.get(self.link.task)
+        if packed is None:
+            return None
+        return Beginning(unpack_positions(packed, name=f"START of {self.link.task}"), NO_STATE)
+
     def _open(self, part: Any) -> None:
         if part is self.sink and self.sink is not None:
             schema = self.schema or pa.schema([])
@@ -147,6 +157,11 @@ class ConsumerRun:
             )
         if snapshot is not None and stateful:
             self.step.restore(snapshot)
+
+    @property
+    def _tuned(self) -> PipelineSettings:
+        """The settings as of the newest command."""
+        return self.settings.tuned(self.link.settings)
 
     # -- reading
 
@@ -205,11 +220,11 @@ class ConsumerRun:
         )
 
     def _due(self) -> bool:
-        if max(self._taken_rows, self._commits.made_rows) >= self.settings.commit_rows:
+        if max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows:
             return True
         work = self._taken_rows or self._commits.made_rows or hasattr(self.step, "poll")
         since = self.clock.monotonic() - self._last_commit
-        return bool(work) and since >= self.settings.commit_seconds
+        return bool(work) and since >= self._tuned.commit_seconds
 
     def _end_of_input(self) -> StopMode:
         feed = self._view.queue.feed
@@ -221,6 +236,7 @@ class ConsumerRun:
     def _commit(self) -> None:
         """Publish what was made, acknowledge what it was made of."""
         self._last_commit = self.clock.monotonic()
+        self.link.hear(self.step)
         if hasattr(self.step, "poll"):
             self._emit(self.step.poll())
         if not (self._taken_rows or self._commits.made_rows):

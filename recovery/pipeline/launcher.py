@@ -1,9 +1,14 @@
 """What runs the tasks of a pipeline, and what travels between a task and its supervisor."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from durable_shuffle.recovery.job_phase import TaskReport
+from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.serialization.control import RecordCodec
+
+RunTask = Callable[[TaskLink], None]
+"""Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
 
 REPORTS: RecordCodec[TaskReport] = RecordCodec((TaskReport,))
 
@@ -21,6 +26,9 @@ class Launcher(Protocol):
     @property
     def silence_seconds(self) -> float:
         """After so long without a report an attempt counts as lost; inf: never."""
+
+    def use(self, run_task: RunTask) -> None:
+        """Start attempts by this from here on; those that run are not touched."""
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         """Start an attempt; its reports come from `receive`.

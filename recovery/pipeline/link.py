@@ -11,13 +11,16 @@ so a thread of the process says ALIVE, whatever the task does.
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from durable_shuffle.recovery.command.internal import (
+    Acknowledge,
     AllowWrites,
     CallOff,
     Configure,
     Decided,
     InternalCommand,
+    Lead,
     PassBarrier,
     StartTasks,
     StopTasks,
@@ -125,7 +128,7 @@ class TaskLink:
             self._settings = command.settings
         elif isinstance(command, AllowWrites):
             self._writes = self._writes or command.epoch == self.epoch
-        elif not self._is_mine(command):
+        elif isinstance(command, Lead | Acknowledge) or not self._is_mine(command):
             return
         elif isinstance(command, StartTasks):
             self._start, self._settings = command, command.settings
@@ -192,6 +195,16 @@ class TaskLink:
 
     # -- for the task
 
+    def complain(self, cause: str) -> None:
+        """Ask that all tasks of this part start anew."""
+        failure = Failure("complaint", cause)
+        self._send(TaskReport(self.task, self.epoch, Report.COMPLAINS, failure))
+
+    def hear(self, part: Any) -> None:
+        """Pass on what a step or source asks for by `wants_restart()`: a cause, or ""."""
+        if hasattr(part, "wants_restart") and (cause := part.wants_restart()):
+            self.complain(str(cause))
+
     @property
     def stop(self) -> StopMode | None:
         """How to end, None if nobody asked."""
@@ -201,6 +214,11 @@ class TaskLink:
     def settings(self) -> dict[str, int | float]:
         """Settings in the place of those that the pipeline was made with, as of the newest slot."""
         return self._settings
+
+    @property
+    def start(self) -> StartTasks | None:
+        """What the attempt begins with, None before it is known."""
+        return self._start
 
     def wait_start(self) -> StartTasks:
         """Wait until this attempt may begin and write; return what it begins with.

@@ -13,7 +13,6 @@ import select
 import signal
 import struct
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,13 +21,10 @@ from typing import Any
 
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
-from durable_shuffle.recovery.pipeline.launcher import REPORTS
+from durable_shuffle.recovery.pipeline.launcher import REPORTS, RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
 from durable_shuffle.serialization.errors import InvalidInputError
-
-RunTask = Callable[[TaskLink], None]
-"""Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
 
 _PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.run_task"]
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
@@ -66,13 +62,7 @@ class LocalProcesses:
         silence_seconds: float,
         start_method: str | None = None,
     ) -> None:
-        try:
-            pickle.dumps(run_task)
-        except Exception as error:
-            raise InvalidInputError(
-                f"a source, step or sink cannot be sent to a process: {error}; define functions "
-                "and classes at the top of a module"
-            ) from error
+        _check_can_be_sent(run_task)
         self.silence_seconds = silence_seconds
         methods = mp.get_all_start_methods()
         method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
@@ -82,6 +72,10 @@ class LocalProcesses:
         self._run_task, self._heartbeat_seconds = run_task, heartbeat_seconds
         self._running: dict[AttemptKey, _Running] = {}
         self._awake, self._waker = mp.Pipe(duplex=False)
+
+    def use(self, run_task: RunTask) -> None:
+        _check_can_be_sent(run_task)
+        self._run_task = run_task
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         ours, theirs = self._context.Pipe(duplex=True)
@@ -151,6 +145,16 @@ class LocalProcesses:
                 text = f"the process of {key[0]} ended without a word, exit code {code}"
                 found.append(TaskReport(*key, Report.FAILED, Failure("lost", text)))
         return found
+
+
+def _check_can_be_sent(run_task: RunTask) -> None:
+    try:
+        pickle.dumps(run_task)
+    except Exception as error:
+        raise InvalidInputError(
+            f"a source, step or sink cannot be sent to a process: {error}; define functions and "
+            "classes at the top of a module"
+        ) from error
 
 
 def _has_room(pipe: Connection) -> bool:

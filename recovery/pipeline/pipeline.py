@@ -9,11 +9,12 @@ A later run of a pipeline of the same name goes on where the last one stopped.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.job_phase import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.launcher import Launcher
 from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
@@ -22,23 +23,22 @@ from durable_shuffle.recovery.pipeline.plan import (
     PipelinePlan,
     SourcePlan,
     StagePlan,
+    Start,
 )
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import Sink
 from durable_shuffle.recovery.pipeline.sources import Source, StageSource
-from durable_shuffle.recovery.pipeline.supervisor import Supervisor
+from durable_shuffle.recovery.pipeline.supervisor import MakeLauncher, Supervisor
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock, system_jitter
-from durable_shuffle.shuffle.layout import StagePath, check_name
+from durable_shuffle.shuffle.layout import check_name
 from durable_shuffle.shuffle.limits import check_count
 from durable_shuffle.shuffle.named_stage import named_stage
 from durable_shuffle.shuffle.redact import redact
 from durable_shuffle.shuffle.retry import Jitter
-
-MakeLauncher = Callable[[RunTask, PipelineSettings], Launcher]
 
 
 def local_processes(run_task: RunTask, settings: PipelineSettings) -> Launcher:
@@ -57,6 +57,7 @@ class Pipeline:
         name: of the job on the storage. One supervisor at a time runs it: a newer one takes over.
         url: where data between tasks is kept.
         storage_options: of the fsspec driver.
+        version: as you call it, for people: what an operator is told.
 
     Raises:
         InvalidInputError: a bad name.
@@ -67,10 +68,12 @@ class Pipeline:
         name: str,
         url: str,
         *,
+        version: str = "",
         settings: PipelineSettings | None = None,
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
         self.name = check_name("pipeline", name)
+        self.version = version
         self._url, self._options = url, storage_options
         self._settings = settings or PipelineSettings()
         self._stages: dict[str, StagePlan] = {}
@@ -86,6 +89,7 @@ class Pipeline:
         key: str | Sequence[str] = (),
         producers: int = 1,
         partitions: int = 1,
+        version: str = "",
     ) -> "Stream":
         """Add a source and the stage that it writes.
 
@@ -94,6 +98,8 @@ class Pipeline:
             key: columns; rows with equal keys go to one partition. Without it they are dealt out.
             producers: tasks that read the source, each its share of it.
             partitions: tasks of each consumer of this stream.
+            version: another one tells an update that the source is not what it was, where its code
+                and values do not.
 
         Raises:
             InvalidInputError: a name that is taken, or arguments that do not fit.
@@ -111,15 +117,21 @@ class Pipeline:
         if schema is None:
             raise InvalidInputError(f"source {name!r} needs the schema of its rows")
         self._add_stage(name, schema, key, producers, partitions)
-        self._sources[name] = SourcePlan(name, source)
+        self._sources[name] = SourcePlan(name, source, version)
         return Stream(self, name)
 
-    def run(self, *, launcher: MakeLauncher = local_processes) -> JobResult:
+    def run(
+        self,
+        *,
+        launcher: MakeLauncher = local_processes,
+        given: Description | None = None,
+        serve: bool = False,
+    ) -> JobResult:
         """Run until it ends; what it came to is in the result, also if that is a failure.
 
-        A KeyboardInterrupt suspends it.
+        A KeyboardInterrupt suspends it. Arguments as `start`.
         """
-        running = self.start(launcher=launcher)
+        running = self.start(launcher=launcher, given=given, serve=serve)
         try:
             return running.wait()
         except KeyboardInterrupt:
@@ -133,8 +145,14 @@ class Pipeline:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         jitter: Jitter | None = None,
+        given: Description | None = None,
+        serve: bool = False,
     ) -> "RunningPipeline":
         """Begin to run, supervised by a thread of this process.
+
+        Args:
+            given: how the pipeline was made, if another process can make it again.
+            serve: stay when it is suspended from outside, so that it can be resumed from there.
 
         Raises:
             InvalidInputError: there is nothing to run.
@@ -143,12 +161,11 @@ class Pipeline:
         if not plan.tasks:
             raise InvalidInputError(f"pipeline {self.name!r} has no source and no consumer")
 
-        def make(paths: Mapping[str, StagePath]) -> Launcher:
-            return launcher(RunTask(plan, paths), plan.settings)
-
         supervisor = Supervisor(
             plan,
-            make,
+            launcher,
+            given=Description("", "", self.version) if given is None else given,
+            serve=serve,
             clock=clock or SystemClock(),
             ids=ids or RandomIds(),
             jitter=jitter or system_jitter(),
@@ -166,6 +183,7 @@ class Pipeline:
             dict(self._stages),
             dict(self._sources),
             dict(self._consumers),
+            self.version,
         )
 
     def __repr__(self) -> str:
@@ -200,6 +218,8 @@ class Pipeline:
         schema: pa.Schema | None,
         sink: Sink | None,
         writes: str | None,
+        version: str,
+        start: Start,
     ) -> None:
         if not callable(step) and not callable(getattr(step, "process", None)):
             raise InvalidInputError(
@@ -210,8 +230,10 @@ class Pipeline:
             raise InvalidInputError(f"consumer {name!r} needs the schema of the rows for its sink")
         if schema is not None and sink is None and writes is None:
             raise InvalidInputError(f"consumer {name!r} makes rows and has no sink for them")
+        if start not in ("earliest", "latest"):
+            raise InvalidInputError(f"start is 'earliest' or 'latest', found={start!r}")
         plain = None if schema is None else storable_schema(schema)
-        self._consumers[name] = ConsumerPlan(name, reads, step, plain, sink, writes)
+        self._consumers[name] = ConsumerPlan(name, reads, step, plain, sink, writes, version, start)
 
 
 class Stream:
@@ -221,7 +243,14 @@ class Stream:
         self._pipeline, self.name = pipeline, name
 
     def consume(
-        self, name: str, step: Any, *, schema: pa.Schema | None = None, sink: Sink | None = None
+        self,
+        name: str,
+        step: Any,
+        *,
+        schema: pa.Schema | None = None,
+        sink: Sink | None = None,
+        version: str = "",
+        start: Start = "earliest",
     ) -> None:
         """Add a consumer: one task per partition.
 
@@ -232,12 +261,15 @@ class Stream:
                 Every attempt gets a copy of its own.
             schema: of the rows that it makes; None if it makes none.
             sink: where they go.
+            version: as of `Pipeline.source`.
+            start: of a consumer that never read: "earliest", at the first record that there is, or
+                "latest", at those that come after it was told to start; all its tasks at the same.
 
         Raises:
             InvalidInputError: a name that is taken, or arguments that do not fit.
         """
         self._pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
-        self._pipeline._consume(self.name, name, step, schema, sink, None)  # noqa: SLF001
+        self._pipeline._consume(self.name, name, step, schema, sink, None, version, start)  # noqa: SLF001
 
     def through(
         self,
@@ -247,12 +279,14 @@ class Stream:
         schema: pa.Schema,
         key: str | Sequence[str] = (),
         partitions: int = 1,
+        version: str = "",
+        start: Start = "earliest",
     ) -> "Stream":
         """Add a consumer whose rows are a stream of their own. Arguments as `consume`, `source`."""
         pipeline = self._pipeline
         pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
         producers = pipeline.plan.stages[self.name].partitions
-        pipeline._consume(self.name, name, step, schema, None, f"{name}.out")  # noqa: SLF001
+        pipeline._consume(self.name, name, step, schema, None, f"{name}.out", version, start)  # noqa: SLF001
         pipeline._add_stage(f"{name}.out", schema, key, producers, partitions)  # noqa: SLF001
         return Stream(pipeline, f"{name}.out")
 

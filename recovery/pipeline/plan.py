@@ -1,8 +1,8 @@
 """What a pipeline consists of, as values: stages, sources, consumers, and what tasks they make."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -10,6 +10,8 @@ from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import Sink
 from durable_shuffle.recovery.pipeline.sources import Source, StageSource
 from durable_shuffle.recovery.restart_set import Edge, RestartGraph
+
+Start = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class SourcePlan:
 
     name: str
     source: Source
+    version: str = ""
+    """Another one makes it a new part, whatever else is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class ConsumerPlan:
     sink: Sink | None
     writes: str | None = None
     """Name of a stage that gets its rows, in the place of a sink."""
+    version: str = ""
+    """As of a source."""
+    start: Start = "earliest"
+    """Where it begins that never read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class PipelinePlan:
     stages: Mapping[str, StagePlan] = field(default_factory=dict)
     sources: Mapping[str, SourcePlan] = field(default_factory=dict)
     consumers: Mapping[str, ConsumerPlan] = field(default_factory=dict)
+    version: str = ""
 
     @property
     def tasks(self) -> dict[str, TaskAddress]:
@@ -80,6 +89,14 @@ class PipelinePlan:
             for k in range(self.stages[consumer.reads].partitions):
                 found[f"{name}-k{k:04d}"] = TaskAddress(name, k)
         return found
+
+    def without(self, part: str) -> "PipelinePlan":
+        """Return the plan without a source or consumer; what it wrote stays for its readers."""
+        return replace(
+            self,
+            sources={name: one for name, one in self.sources.items() if name != part},
+            consumers={name: one for name, one in self.consumers.items() if name != part},
+        )
 
     @property
     def drained(self) -> frozenset[str]:

@@ -10,13 +10,13 @@ from durable_shuffle.recovery.pipeline.plan import ConsumerPlan, PipelinePlan
 from durable_shuffle.recovery.pipeline.sinks import Sink
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.stage_sink import StageSink
+from durable_shuffle.recovery.pipeline.stages import stage_of
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.layout import StagePath, command_log_prefix
-from durable_shuffle.shuffle.named_stage import named_stage
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
 
 
@@ -88,9 +88,4 @@ class RunTask:
         )
 
     def _stage(self, storage: Storage, name: str) -> StageHandle:
-        elsewhere = self.plan.stages[name].elsewhere
-        if elsewhere is None:
-            return open_stage(storage, self.paths[name])
-        url = elsewhere.url or self.plan.url
-        options = self.plan.storage_options
-        return named_stage(url, elsewhere.job, elsewhere.stage, storage_options=options)
+        return stage_of(self.plan, self.paths, storage, name)

@@ -1,11 +1,16 @@
 """What a user tunes of a pipeline."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.restart_budget import RestartSettings
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.limits import check_count, check_number
 from durable_shuffle.shuffle.settings import Settings
+
+TUNABLE = ("append_rows", "append_seconds", "commit_rows", "commit_seconds", "checkpoint_seconds")
+"""What can be changed while a pipeline runs; all its tasks change at the same command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,12 @@ class PipelineSettings:
     """How often a task process says that it lives."""
     silence_seconds: float = 15.0
     """A process that says nothing for so long is killed and started again."""
+    request_seconds: float = 0.5
+    """How often a coordinator looks for what it is asked for from outside."""
+    status_seconds: float = 1.0
+    """How often it says how it is, at most; nothing new, nothing said."""
+    complaint_seconds: float = 30.0
+    """From the first request to start a part anew to the restart."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
     shuffle: Settings = field(default_factory=Settings)
@@ -37,7 +48,29 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         check_count("append_rows", self.append_rows, at_least=1)
         check_count("commit_rows", self.commit_rows, at_least=1)
-        for name in ("append_seconds", "commit_seconds", "heartbeat_seconds"):
+        for name in (
+            "append_seconds",
+            "commit_seconds",
+            "heartbeat_seconds",
+            "request_seconds",
+            "status_seconds",
+        ):
             check_number(name, getattr(self, name), at_least=0, above=True)
+        check_number("complaint_seconds", self.complaint_seconds, at_least=0)
         check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)
+
+    def tuned(self, changed: Mapping[str, int | float]) -> "PipelineSettings":
+        """Return these with others in the place of some.
+
+        Raises:
+            InvalidInputError: not one of `TUNABLE`, or out of its range.
+        """
+        if not changed:
+            return self
+        strange = sorted(set(changed) - set(TUNABLE))
+        if strange:
+            raise InvalidInputError(
+                f"a running pipeline can change {', '.join(TUNABLE)}, found={strange[0]!r}"
+            )
+        return replace(self, **changed)  # type: ignore[arg-type]

@@ -83,7 +83,13 @@ class SourceRun:
         else:
             self.link.say(report)
 
+    @property
+    def _tuned(self) -> PipelineSettings:
+        """The settings as of the newest command."""
+        return self.settings.tuned(self.link.settings)
+
     def _run(self) -> Report:
+        self.link.check_writes()
         with LogProducer.open(
             self.stage,
             self.producer,
@@ -115,7 +121,7 @@ class SourceRun:
             stop = self.link.stop
             if stop is not None:
                 return "DRAIN" if stop is StopMode.DRAIN else "SUSPEND"
-            left = self._held_since + self.settings.append_seconds - self.clock.monotonic()
+            left = self._held_since + self._tuned.append_seconds - self.clock.monotonic()
             item = puller.take(min(left, _LOOK_SECONDS) if self._held else _LOOK_SECONDS)
             if isinstance(item, Over):
                 if item.error is not None:
@@ -151,15 +157,16 @@ class SourceRun:
 
     def _is_due(self) -> bool:
         now = self.clock.monotonic()
-        full = self._held_rows >= self.settings.append_rows
-        late = bool(self._held) and now - self._held_since >= self.settings.append_seconds
+        full = self._held_rows >= self._tuned.append_rows
+        late = bool(self._held) and now - self._held_since >= self._tuned.append_seconds
         return full or late or self._checkpoint_is_due(now)
 
     def _checkpoint_is_due(self, now: float) -> bool:
-        every = self.settings.checkpoint_seconds
+        every = self._tuned.checkpoint_seconds
         return every > 0 and self._position is not None and now - self._last_checkpoint >= every
 
     def _append(self, log: LogProducer) -> None:
+        self.link.hear(self.source)
         now = self.clock.monotonic()
         markers = []
         if self._checkpoint_is_due(now):

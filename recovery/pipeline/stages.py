@@ -1,16 +1,18 @@
 """The stages of a pipeline on its storage: made once, found again by every later run."""
 
 import hashlib
+from collections.abc import Mapping
 
-from durable_shuffle.recovery.pipeline.plan import StagePlan
+from durable_shuffle.recovery.pipeline.plan import PipelinePlan, StagePlan
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.named_stage import named_stage
 from durable_shuffle.shuffle.records import Describe, StageUse
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import describe_stage
+from durable_shuffle.shuffle.stage import StageHandle, describe_stage, open_stage
 from durable_shuffle.shuffle.storage import Storage
 
 
@@ -69,3 +71,18 @@ def own_stage(
     describe_stage(storage, path, describe)
     log.append(StageUse(ids.new_id(), log.generation, path.name, fingerprint, path.incarnation))
     return path
+
+
+def stage_of(
+    plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, name: str
+) -> StageHandle:
+    """Return a stage of a plan, the pipeline's own or one from elsewhere.
+
+    Args:
+        paths: of the pipeline's own stages, by name.
+    """
+    elsewhere = plan.stages[name].elsewhere
+    if elsewhere is None:
+        return open_stage(storage, paths[name])
+    url = elsewhere.url or plan.url
+    return named_stage(url, elsewhere.job, elsewhere.stage, storage_options=plan.storage_options)

@@ -1,27 +1,27 @@
 """Carries out what `JobMachine` decides, and tells it what happens. One thread.
 
 Strategy: the loop waits for reports, for a stop, for an answer of the companion, or for the next
-moment at which the machine or the watch over silent tasks has something to do. It never waits for
-storage: the companion does that, in order. A new generation is a CLAIM in the job log, won before
-anything of it starts; what tasks are told is a slot of the command log. Killing may fail; the logs
-fence who could not be killed.
+moment at which the machine, a request from outside or the watch over silent tasks has something to
+do. It never waits for storage: the companion does that, in order. A new generation is a CLAIM in
+the job log, won before anything of it starts; what tasks are told is a slot of the command log.
+Killing may fail; the logs fence who could not be killed.
 """
 
 import logging
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from durable_shuffle.recovery.command.companion import Companion
-from durable_shuffle.recovery.command.emitter import Emitter
+from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.command.grouping import Said, grouped
-from durable_shuffle.recovery.command.internal import AllowWrites, StartTasks
 from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import (
     Command,
     Failure,
+    JobPhase,
     JobResult,
     Kill,
     Launch,
@@ -29,37 +29,39 @@ from durable_shuffle.recovery.job_phase import (
     WinGeneration,
 )
 from durable_shuffle.recovery.liveness import AttemptKey, Liveness
+from durable_shuffle.recovery.pipeline.control import Control
+from durable_shuffle.recovery.pipeline.describe import digest_of, parts_of
 from durable_shuffle.recovery.pipeline.launcher import Launcher
 from durable_shuffle.recovery.pipeline.link import failure_of
+from durable_shuffle.recovery.pipeline.logs import Claimed, PipelineLogs, Prepared, Started
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.stages import own_stage
+from durable_shuffle.recovery.pipeline.reporter import Reporter
+from durable_shuffle.recovery.pipeline.run_task import RunTask
+from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.restart_budget import RestartBudget
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.stop_order import StopMode, combined
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath, command_log_prefix
-from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.retry import Jitter
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.storage import Storage
 
 _LONGEST_WAIT_SECONDS = 0.1
 """A stop is seen at most this much later."""
 _CLOSE_SECONDS = 10.0
 """What the companion may take to finish what it was given."""
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
+_PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
-MakeLauncher = Callable[[Mapping[str, StagePath]], Launcher]
+MakeLauncher = Callable[[RunTask, PipelineSettings], Launcher]
 
 
 class Supervisor:
-    """One run of a pipeline.
+    """One coordinator of a pipeline.
 
     Args:
-        make_launcher: given the stages' places, once they are made.
+        given: where the plan comes from; its digest is filled in.
+        serve: whether it stays when the pipeline is suspended from outside, to be resumed.
     """
 
     def __init__(
@@ -67,27 +69,35 @@ class Supervisor:
         plan: PipelinePlan,
         make_launcher: MakeLauncher,
         *,
+        given: Description,
+        serve: bool,
         clock: Clock,
         ids: IdSource,
         jitter: Jitter,
     ) -> None:
-        self._plan, self._make_launcher = plan, make_launcher
-        self._clock, self._ids = clock, ids
-        budget = RestartBudget(plan.settings.restarts, jitter)
-        self.machine = JobMachine(plan.graph, plan.drained, budget, plan.settings.timeouts)
-        self.launcher: Launcher | None = None
-        self._awake = threading.Event()
-        self._storage: Storage | None = None
-        self._job: JobLog | None = None
-        self._paths: dict[str, StagePath] = {}
-        self._emitter: Emitter | None = None
-        self._emitter_lost = False
+        self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
+        self._clock, self._jitter = clock, jitter
+        given = replace(given, digest=digest_of(parts_of(plan)))
+        self._logs = PipelineLogs(plan, given, clock=clock, ids=ids)
         self._companion = Companion(self._wake)
+        self._reporter = Reporter(clock, ids)
+        settings = plan.settings
+        self._control = Control(self, self._logs, self._companion, self._reporter, settings)
+        self.machine = self._new_machine(plan)
+        self.launcher: Launcher | None = None
+        self.running: Prepared | None = None
+        self._awake = threading.Event()
+        self._lost = False
         self._to_launch: set[AttemptKey] = set()
         """Told to be launched; their START does not stand yet."""
         self._watch = Liveness(math.inf)
         self._stops: queue.SimpleQueue[tuple[StopMode, queue.SimpleQueue[Exception | None]]]
         self._stops = queue.SimpleQueue()
+        self._resume = False
+        self._leave: JobPhase | None = None
+        """What a pipeline that is at rest ends with."""
+        self._say_at = 0.0
+        self._saying = False
         self._ended = False
 
     def ask_stop(self, mode: StopMode) -> None:
@@ -98,6 +108,7 @@ class Supervisor:
         """
         answer: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._stops.put((mode, answer))
+        self._wake()
         while True:
             try:
                 error = answer.get(timeout=_LONGEST_WAIT_SECONDS)
@@ -115,30 +126,51 @@ class Supervisor:
         """Run to the end."""
         try:
             self._do(self.machine.start())
-            while (result := self.machine.result) is None:
+            while (result := self._result()) is None:
                 self._turn()
             return result
         finally:
             self._ended = True
             if self.launcher is not None:
                 self.launcher.close()
+            self._say()
             self._companion.close(_CLOSE_SECONDS)
+
+    def _result(self) -> JobResult | None:
+        result = self.machine.result
+        if result is None or not self._serve or result.phase not in _PAUSED:
+            return result
+        if self._leave is not None:
+            return replace(result, phase=self._leave)
+        if self._resume:
+            self._resume = False
+            self.machine = self._new_machine(self.running.plan if self.running else self._plan)
+            self._do(self.machine.start())
+        return None
+
+    def _new_machine(self, plan: PipelinePlan) -> JobMachine:
+        budget = RestartBudget(plan.settings.restarts, self._jitter)
+        return JobMachine(plan.graph, plan.drained, budget, plan.settings.timeouts)
 
     def _turn(self) -> None:
         while not self._stops.empty():
             mode, answer = self._stops.get()
             try:
-                commands = self.machine.stop(mode, self._clock.monotonic())
+                self.stop(mode)
             except InvalidInputError as error:
                 answer.put(error)
                 continue
+            if self.at_rest:  # asked by who runs it: it does not stay
+                self._leave = self.machine.phase
+            self._serve = self._serve and mode is not StopMode.SUSPEND
             answer.put(None)
-            self._do(commands)
         self._companion.answer()
+        self._control.turn(self._clock.monotonic())
         now = self._clock.monotonic()
-        due = [t for t in (self.machine.next_when(), self._watch.next_when()) if t is not None]
+        when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
+        due = [t for t in when if t is not None]
         wait = min([_LONGEST_WAIT_SECONDS, *(max(0.0, t - now) for t in due)])
-        if self._companion.has_answer:
+        if self._companion.has_answer or not self._stops.empty():
             wait = 0.0  # it came behind the last look
         if self.launcher is None:
             self._awake.wait(wait)
@@ -152,17 +184,30 @@ class Supervisor:
             self._kill(task, epoch)
             self._said(TaskReport(task, epoch, Report.FAILED, Failure("silent", text)))
         self._do(self.machine.tick(now))
+        if now >= self._say_at and not self._saying and self.machine.generation:
+            self._say_at = now + self._plan.settings.status_seconds
+            self._say()
+
+    # -- what tasks say
 
     def _heard(self, report: TaskReport) -> None:
         terminal = str(report.report) in _TERMINAL
         attempt = (report.task, report.epoch)
-        if self._watch.heard(attempt, self._clock.monotonic(), terminal=terminal):
-            self._said(report)
+        if not self._watch.heard(attempt, self._clock.monotonic(), terminal=terminal):
+            return
+        if report.report is Report.COMPLAINS:
+            assert self.running is not None
+            address = self.running.plan.tasks.get(report.task)
+            if address is not None:
+                self._control.complain(report, address.owner, self._clock.monotonic())
+            return
+        self._said(report)
 
     def _said(self, report: TaskReport) -> None:
         now = self._clock.monotonic()
         if report.failure is not None:
             _log.warning("task %s of epoch %s: %s", report.task, report.epoch, report.failure)
+            self._reporter.fell(report)
         try:
             commands = self.machine.said(report, now)
         except InvalidInputError as error:  # whoever says such a thing cannot be believed
@@ -171,12 +216,33 @@ class Supervisor:
             commands = self.machine.said(failed, now)
         self._do(commands)
 
+    def _say(self) -> None:
+        """Have the status log say how it is, if that is news."""
+        if self._lost or self.running is None:
+            return
+        version = str(self.running.description)
+        status = self._reporter.status(self.machine, self.running.plan, version)
+        if status is None:
+            return
+        self._saying = True
+
+        def said(_: object) -> None:
+            self._saying = False
+
+        def failed(error: Exception) -> None:
+            _log.warning("cannot say how the pipeline is: %s", error)
+            self._saying = isinstance(error, FencedError)
+
+        self._companion.submit(lambda: self._logs.say(status), said, failed)
+
+    # -- what the machine decides
+
     def _do(self, commands: Iterable[Command]) -> None:
         launches: list[Launch] = []
         said: list[Said] = []
         for command in commands:
             if isinstance(command, WinGeneration):
-                self._companion.submit(self._claimed, self._won, self._lost)
+                self._companion.submit(self._logs.claim, self._won, self._not_won)
             elif isinstance(command, Launch):
                 launches.append(command)
             elif isinstance(command, Kill):
@@ -184,64 +250,76 @@ class Supervisor:
             else:
                 said.append(command)
         if launches:
-            self._start(launches)
+            self._start([launch.task for launch in launches], launches[0].epoch)
         if said:
             self._tell(said)
 
-    def _start(self, launches: list[Launch]) -> None:
-        """Have START and ALLOW_WRITES stand, then launch."""
-        epoch = launches[0].epoch
-        start = StartTasks(tuple(launch.task for launch in launches), epoch)
-        self._to_launch |= {(launch.task, epoch) for launch in launches}
+    def _won(self, won: Claimed) -> None:
+        if won.prepared is not None:
+            self.running = won.prepared
+            plan = won.prepared.plan
+            run_task = RunTask(plan, won.prepared.paths)
+            self.machine.described(plan.graph, plan.drained)
+            self._reporter.reset(tuple(won.prepared.parts))
+            self.launcher = self._make_launcher(run_task, plan.settings)
+            self._watch = Liveness(self.launcher.silence_seconds)
+        self._do(self.machine.generation_won(won.generation, self._clock.monotonic()))
 
-        def stands(at: tuple[int, bytes]) -> None:
-            assert self.launcher is not None
-            for launch in launches:
-                if (launch.task, epoch) in self._to_launch:  # else it was killed meanwhile
-                    self._to_launch.remove((launch.task, epoch))
-                    self._watch.launched((launch.task, epoch))
-                    self._launch(launch, at[0])
-            self.launcher.push(*at)
+    def _not_won(self, error: Exception) -> None:
+        failure = failure_of(error)
+        self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
+
+    def _start(self, tasks: list[str], epoch: int) -> None:
+        """Have START and ALLOW_WRITES stand, then launch."""
+        running = self.running
+        assert running is not None
+        self._to_launch |= {(task, epoch) for task in tasks}
+
+        def stands(started: Started) -> None:
+            for task in tasks:
+                if (task, epoch) in self._to_launch:  # else it was killed meanwhile
+                    self._to_launch.remove((task, epoch))
+                    self._launch(task, epoch, started)
+            self.push((started.slot, started.record))
 
         def failed(error: Exception) -> None:
-            self._cannot_tell(error, [(launch.task, epoch) for launch in launches])
+            self._cannot_tell(error, [(task, epoch) for task in tasks])
 
-        emitter = self._emitter
-        assert emitter is not None
-        self._companion.submit(lambda: emitter.emit(start, AllowWrites(epoch)), stands, failed)
+        self._companion.submit(lambda: self._logs.start(running, epoch, tasks), stands, failed)
+
+    def _launch(self, task: str, epoch: int, started: Started) -> None:
+        assert self.launcher is not None
+        assert self.running is not None
+        if task in started.finished:  # in an earlier life
+            self._said(TaskReport(task, epoch, Report.STARTING))
+            self._said(TaskReport(task, epoch, Report.FINISHED))
+            return
+        self._watch.launched((task, epoch))
+        address = self.running.plan.tasks.get(task)
+        if address is not None:
+            self._control.launched(address.owner, epoch)
+        try:
+            self.launcher.start(task, epoch, started.slot)
+        except Exception as error:  # noqa: BLE001 - it is the end of that attempt
+            self._watch.forget((task, epoch))
+            self._said(TaskReport(task, epoch, Report.FAILED, failure_of(error)))
 
     def _tell(self, said: list[Said]) -> None:
         """Have it stand in the command log, and pass it on."""
-        assert self.launcher is not None
-        assert self._emitter is not None
-        emitter, launcher = self._emitter, self.launcher
+        commands = grouped(said)
 
         def failed(error: Exception) -> None:
             self._cannot_tell(error, [(one.task, one.epoch) for one in said])
 
-        self._companion.submit(
-            lambda: emitter.emit(*grouped(said)), lambda at: launcher.push(*at), failed
-        )
+        self._companion.submit(lambda: self._logs.emit(*commands), self.push, failed)
 
     def _cannot_tell(self, error: Exception, attempts: Iterable[AttemptKey]) -> None:
-        """What was to be said does not stand: nobody can be led any more."""
-        failure = failure_of(error)
-        if not self._emitter_lost and self.machine.result is None:
-            self._emitter_lost = True
-            _log.warning("the command log cannot be written: %s", failure)
-            self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
+        """What was to be said does not stand."""
+        self.lost(error)
+        failure = replace(failure_of(error), secondary=True)
         for task, epoch in attempts:
             self._kill(task, epoch)
-            self._said(TaskReport(task, epoch, Report.FAILED, replace(failure, secondary=True)))
-
-    def _launch(self, launch: Launch, slot: int) -> None:
-        assert self.launcher is not None
-        try:
-            self.launcher.start(launch.task, launch.epoch, slot)
-        except Exception as error:  # noqa: BLE001 - it is the end of that attempt
-            self._watch.forget((launch.task, launch.epoch))
-            failure = failure_of(error)
-            self._said(TaskReport(launch.task, launch.epoch, Report.FAILED, failure))
+            self._said(TaskReport(task, epoch, Report.FAILED, failure))
 
     def _kill(self, task: str, epoch: int) -> None:
         self._watch.forget((task, epoch))
@@ -252,51 +330,72 @@ class Supervisor:
         except Exception:  # noqa: BLE001 - fencing is what counts
             _log.warning("could not kill task %s of epoch %s", task, epoch, exc_info=True)
 
-    def _won(self, won: "_Claimed") -> None:
-        if self.launcher is None:
-            self.launcher = self._make_launcher(won.paths)
-            self._watch = Liveness(self.launcher.silence_seconds)
-        self._do(self.machine.generation_won(won.generation, self._clock.monotonic()))
-
-    def _lost(self, error: Exception) -> None:
-        failure = failure_of(error)
-        self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
-
     def _wake(self) -> None:
-        """Called by the companion: an answer is there."""
+        """End the wait for reports. From any thread."""
         self._awake.set()
         if self.launcher is not None:
             self.launcher.wake()
 
-    # -- done by the companion
+    # -- what requests from outside come to: `Job`
 
-    def _claimed(self) -> "_Claimed":
-        """Win the next generation; the first time also make the stages."""
-        plan = self._plan
-        if self._job is not None:
-            self._job.check_owner()
-        storage = self._storage = self._storage or open_storage(plan.url, plan.storage_options)
-        self._job = JobLog.claim(storage, plan.name, self._ids.new_id())
-        if self._emitter is None:
-            log = SlotLog(storage, command_log_prefix(plan.name))
-            self._emitter = Emitter(log, self._ids.new_id(), self._job.generation, self._ids)
-            self._paths = {
-                name: own_stage(
-                    storage,
-                    self._job,
-                    stage,
-                    settings=plan.settings.shuffle,
-                    ids=self._ids,
-                    clock=self._clock,
-                )
-                for name, stage in plan.stages.items()
-                if stage.elsewhere is None
-            }
-        self._emitter.lead(self._job.generation)
-        return _Claimed(self._job.generation, self._paths)
+    @property
+    def all_run(self) -> bool:
+        return self.machine.phase is JobPhase.RUNNING
 
+    @property
+    def at_rest(self) -> bool:
+        return self.machine.result is not None
 
-@dataclass(frozen=True, slots=True)
-class _Claimed:
-    generation: int
-    paths: Mapping[str, StagePath]
+    def check_stop(self, mode: StopMode) -> None:
+        combined(self.machine.mode, mode)
+        if self.at_rest and mode not in (StopMode.CANCEL, self.machine.mode):
+            raise InvalidInputError(f"the job has ended: {self.machine.phase}")
+
+    def stop(self, mode: StopMode) -> None:
+        self._resume = False
+        if self.at_rest and mode is StopMode.CANCEL and self.machine.phase in _PAUSED:
+            self._leave = JobPhase.CANCELED
+            return
+        self._do(self.machine.stop(mode, self._clock.monotonic()))
+
+    def resume(self) -> None:
+        self._resume = self.machine.mode is StopMode.SUSPEND
+
+    def go_on_with(
+        self, wanted: Prepared, replaced: Collection[str], dropped: Collection[str]
+    ) -> None:
+        assert self.launcher is not None
+        assert self.running is not None
+        before = self.running.plan.tasks
+        self.running = wanted
+        self.launcher.use(RunTask(wanted.plan, wanted.paths))
+        if self.at_rest:
+            return
+        plan = wanted.plan
+        commands = self.machine.update(
+            plan.graph,
+            plan.drained,
+            self._clock.monotonic(),
+            replace=[task for task, at in plan.tasks.items() if at.owner in replaced],
+            drop=[task for task, at in before.items() if at.owner in dropped],
+        )
+        self._do(commands)
+
+    def ended(self, tasks: Collection[str]) -> bool:
+        states = [self.machine.tasks[task] for task in tasks if task in self.machine.tasks]
+        return all(not state.epoch or state.phase in TERMINAL for state in states)
+
+    def push(self, at: tuple[int, bytes]) -> None:
+        if self.launcher is not None:
+            self.launcher.push(*at)
+
+    def lost(self, error: Exception) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        failure = failure_of(error)
+        _log.warning("this coordinator leads no more: %s", failure)
+        if self.at_rest:
+            self._leave = self.machine.phase
+        else:
+            self._do(self.machine.generation_lost(failure, self._clock.monotonic()))

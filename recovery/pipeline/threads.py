@@ -11,8 +11,8 @@ import threading
 from durable_shuffle.recovery.command.internal import decode_step
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
+from durable_shuffle.recovery.pipeline.launcher import RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.local_processes import RunTask
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
 
 _TERMINAL = frozenset(str(phase) for phase in TERMINAL)
@@ -30,6 +30,9 @@ class Threads:
         self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
         self._links: dict[AttemptKey, TaskLink] = {}
         self._cut: set[AttemptKey] = set()
+
+    def use(self, run_task: RunTask) -> None:
+        self._run_task = run_task
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         key = (task, epoch)

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from one_consumer import ROWS, TASK, Hooked, OneConsumer, Plain
+from task_links import allowed_link
 
 from durable_shuffle.recovery.async_step import AsyncStep
 from durable_shuffle.recovery.command.internal import CallOff, PassBarrier, StopTasks
 from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.stop_order import Step, StopMode
 from durable_shuffle.recovery.task_phase import Report
@@ -24,7 +24,7 @@ class Held:
     def __init__(self, one: OneConsumer, step: Any, epoch: int = 1) -> None:
         self.reports: list[TaskReport] = []
         self.at_barrier = threading.Event()
-        self.link = TaskLink(TASK, epoch, self._send)
+        self.link = allowed_link(TASK, epoch, self._send)
         self.thread = threading.Thread(
             target=one.attempt, args=(step,), kwargs={"link": self.link, "epoch": epoch}
         )
@@ -132,7 +132,7 @@ def test_an_attempt_that_could_not_be_stopped_cannot_commit(one: OneConsumer) ->
             return batch
 
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, 1, reports.append)
+    link = allowed_link(TASK, 1, reports.append)
     link.deliver(PassBarrier((TASK,), 1))
     zombie = threading.Thread(
         target=one.attempt, args=(Slow([]),), kwargs={"link": link, "epoch": 1}
@@ -328,7 +328,7 @@ def test_unfinished_calls_survive_a_suspend(one: OneConsumer) -> None:
             return super().process(batch)
 
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, 1, reports.append)
+    link = allowed_link(TASK, 1, reports.append)
     link.deliver(PassBarrier((TASK,), 1))
     one.attempt(Suspending(stuck, ROWS, capacity=10, mode="unordered"), link=link, epoch=1)
     assert reports[-1].report is Report.SUSPENDED
@@ -359,7 +359,7 @@ def test_a_checkpoint_is_shown_once_over_restarts(one: OneConsumer) -> None:
             if checkpoint == 2:
                 link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
 
-    link = TaskLink(TASK, 1, lambda _: None)
+    link = allowed_link(TASK, 1, lambda _: None)
     link.deliver(PassBarrier((TASK,), 1))
     one.attempt(Stops([]), link=link, epoch=1)
     one.write(3, markers=[Checkpoint(3)], end="FINITE")

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from one_consumer import ROWS, OneConsumer
+from task_links import allowed_link
 
 from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
 from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
@@ -46,7 +46,7 @@ def attempt(
 ) -> list[TaskReport]:
     """Run one to its end."""
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, epoch, reports.append)
+    link = allowed_link(TASK, epoch, reports.append)
     link.deliver(PassBarrier((TASK,), epoch))
     if stop:
         link.deliver(StopTasks((TASK,), epoch, stop))
@@ -193,7 +193,7 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
     other = OneConsumer(tmp_path / "other")
     (folder / "_DONE").unlink()
     reports: list[TaskReport] = []
-    link = TaskLink(TASK, 1, reports.append)
+    link = allowed_link(TASK, 1, reports.append)
     link.deliver(PassBarrier((TASK,), 1))
 
     class Stops(FolderSource):
@@ -256,7 +256,7 @@ def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
     """Numbered from 1, going on over a restart, and seen by a reader in their places."""
     often = replace(SETTINGS, append_rows=1, checkpoint_seconds=1e-6)
     for epoch, upto in ((1, 4), (2, 8)):
-        link = TaskLink(TASK, epoch, lambda _: None)
+        link = allowed_link(TASK, epoch, lambda _: None)
         link.deliver(PassBarrier((TASK,), epoch))
 
         def make(position: Any, producer: int, upto: int = upto, link: Any = link) -> Iterator[Any]:

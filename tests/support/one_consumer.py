@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from task_links import allowed_link
 
 from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
 from durable_shuffle.recovery.job_phase import TaskReport
@@ -149,7 +150,7 @@ class OneConsumer:
         self.epoch = epoch or self.epoch + 1
         reports: list[TaskReport] = []
         if link is None:
-            link = TaskLink(TASK, self.epoch, reports.append)
+            link = allowed_link(TASK, self.epoch, reports.append)
             link.deliver(PassBarrier((TASK,), self.epoch))
         for mode in orders:
             link.deliver(StopTasks((TASK,), self.epoch, mode))

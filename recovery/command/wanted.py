@@ -1,0 +1,125 @@
+"""What is wanted of a pipeline, and how external commands change that. Pure.
+
+Strategy: a command and the state go in; a new state and requests come out, or a refusal and nothing
+else. There is nothing here that could start, stop or read anything: whoever holds the launcher
+carries the requests out, and only then takes the new state over. A full list (`Hello` to
+`InitComplete`) is gathered first; cut off before its end it has changed nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from durable_shuffle.recovery.command.external import (
+    AllowRelease,
+    Description,
+    DropPart,
+    ExternalCommand,
+    Hello,
+    InitComplete,
+    Resume,
+    RunThis,
+    Settings,
+    StopIt,
+)
+from durable_shuffle.recovery.stop_order import StopMode, combined
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the commands so far add up to."""
+
+    run: Description | None = None
+    """What was asked for from outside; None: what the coordinator brought along."""
+    stop: StopMode | None = None
+    settings: dict[str, int | float] | None = None
+    """All that were given; None if none were."""
+    session: str = ""
+    """Of the full list that is being gathered."""
+    gathered: tuple[ExternalCommand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What became of one command."""
+
+    wanted: Wanted
+    requests: tuple[ExternalCommand, ...]
+    """To be carried out in this order, all or none."""
+
+
+def handle(wanted: Wanted, command: ExternalCommand) -> Handled:
+    """Take one command in.
+
+    Raises:
+        InvalidInputError: it does not fit what was asked for before. Nothing changed.
+    """
+    if isinstance(command, Hello):
+        return Handled(replace(wanted, session=command.session, gathered=()), ())
+    if command.session and command.session != wanted.session:
+        raise InvalidInputError(
+            f"the full list {command.session!r} was given up: another one began after it"
+        )
+    if isinstance(command, InitComplete):
+        return _reconciled(wanted, command)
+    if command.session:
+        if not isinstance(command, RunThis | DropPart | AllowRelease | Settings):
+            raise InvalidInputError(f"a full list does not hold {command.KIND}")
+        return Handled(replace(wanted, gathered=(*wanted.gathered, command)), ())
+    return Handled(_changed(wanted, command), (command,))
+
+
+def _changed(wanted: Wanted, command: ExternalCommand) -> Wanted:
+    ending = wanted.stop in (StopMode.DRAIN, StopMode.CANCEL)
+    if isinstance(command, StopIt):
+        return replace(wanted, stop=combined(wanted.stop, command.mode))
+    if ending and not isinstance(command, AllowRelease):
+        raise InvalidInputError(f"the pipeline ends by {wanted.stop}, {command.KIND} is too late")
+    if isinstance(command, Resume):
+        return replace(wanted, stop=None)
+    if isinstance(command, RunThis):
+        return replace(wanted, run=command.description)
+    if isinstance(command, Settings):
+        return replace(wanted, settings={**(wanted.settings or {}), **command.settings})
+    return wanted
+
+
+def _reconciled(wanted: Wanted, done: InitComplete) -> Handled:
+    """Have the whole list count. What it does not mention is not wanted any more."""
+    gathered = wanted.gathered
+    state = replace(wanted, run=None, settings=None, session="", gathered=())
+    requests: list[ExternalCommand] = []
+    for command in reduced(gathered):
+        state = _changed(state, command)
+        requests.append(command)
+    if not any(isinstance(command, RunThis) for command in gathered):
+        raise InvalidInputError("a full list names what should run; to end it, ask for a stop")
+    if not any(isinstance(command, Settings) for command in gathered) and wanted.settings:
+        requests.insert(0, Settings(done.record_id, {}))
+        state = replace(state, settings={})
+    return Handled(state, (*requests, done))
+
+
+def reduced(commands: Sequence[ExternalCommand]) -> tuple[ExternalCommand, ...]:
+    """Return the commands that still say something, in a fixed order.
+
+    Settings joined into one, the last description, drops of parts once each, the last release of
+    each stage. What asks for an end, a pause or a restart says nothing later.
+    """
+    settings: dict[str, int | float] = {}
+    last: Settings | None = None
+    run: RunThis | None = None
+    drops: dict[str, DropPart] = {}
+    releases: dict[str, AllowRelease] = {}
+    for command in commands:
+        if isinstance(command, Settings):
+            settings, last = {**settings, **command.settings}, command
+        elif isinstance(command, RunThis):
+            run = command
+        elif isinstance(command, DropPart):
+            drops[command.part] = command
+        elif isinstance(command, AllowRelease):
+            releases[command.stage] = command
+    found: list[ExternalCommand] = [] if last is None else [replace(last, settings=settings)]
+    found += [] if run is None else [run]
+    return (*found, *drops.values(), *releases.values())

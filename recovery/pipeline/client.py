@@ -1,0 +1,219 @@
+"""Operating a pipeline from another process: writes down what is wanted, waits for the answer.
+
+Strategy: a command is one record in the pipeline's request log; its coordinator answers in the
+command log. There is nothing between the two but the storage, and nothing here that could start or
+stop anything itself.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from durable_shuffle.recovery.command.external import (
+    REQUESTS,
+    AllowRelease,
+    Description,
+    DropPart,
+    ExternalCommand,
+    Hello,
+    InitComplete,
+    RestartPart,
+    Resume,
+    RunThis,
+    Settings,
+    StopIt,
+)
+from durable_shuffle.recovery.command.internal import Acknowledge, decode_step
+from durable_shuffle.recovery.pipeline.status_view import StatusView, read_status
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    ConflictError,
+    CorruptDataError,
+    DurableShuffleError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+    NotReadyError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.layout import command_log_prefix, request_log_prefix
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage import Storage
+
+_LOOK_SECONDS = 0.1
+_TRIES = 1000
+_ERRORS: Mapping[str, type[DurableShuffleError]] = {
+    str(cls.kind): cls
+    for cls in (
+        AbortedError,
+        ConflictError,
+        CorruptDataError,
+        FencedError,
+        IncompatibleError,
+        InvalidInputError,
+        NotFoundError,
+        NotReadyError,
+        UnavailableError,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A coordinator has taken a command over."""
+
+    request: int
+    """The command's slot in the request log."""
+    text: str
+    """What it comes to, for people."""
+
+
+class PipelineClient:
+    """Args:
+    name: of the pipeline.
+    url: where it keeps its data.
+    storage_options: of the fsspec driver.
+    storage: in the place of both, one that is open.
+    wait_seconds: how long a command waits for its answer.
+
+    Raises:
+        NotFoundError: no pipeline of that name was ever run there.
+
+    Every command raises what it was refused with, for example InvalidInputError if another stop
+    came first or IncompatibleError if a description does not fit; and NotReadyError if nobody
+    answers in time: the command then stands, and is handled when a coordinator comes, but for a
+    stop, a resume and a restart: those are only for the run that they were meant for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "",
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        storage: Storage | None = None,
+        wait_seconds: float = 60.0,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self.name, self._wait_seconds = name, wait_seconds
+        self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
+        self._storage = storage or open_storage(url, storage_options)
+        self._commands = SlotLog(self._storage, command_log_prefix(name))
+        self._requests = SlotLog(self._storage, request_log_prefix(name))
+        self._end = 0
+        if self._commands.read(0) is None:
+            raise NotFoundError(f"no pipeline {name!r} was ever run on {self._storage.description}")
+
+    def update(
+        self, factory: str, arguments: Mapping[str, object] | None = None, version: str = ""
+    ) -> Answer:
+        """Have another description run: parts that are the same are not touched.
+
+        Args:
+            factory: "module:function", importable where the coordinator runs; it returns the
+                `Pipeline`.
+            arguments: of the function, plain JSON values. They are stored: no secrets.
+        """
+        text = json.dumps(arguments, sort_keys=True) if arguments else ""
+        return self._ask(RunThis(self._id(), Description(factory, text, version)))
+
+    def drain(self) -> Answer:
+        """Take nothing new in, finish everything, end for good."""
+        return self._ask(StopIt(self._id(), StopMode.DRAIN))
+
+    def suspend(self) -> Answer:
+        """Stop where everybody is."""
+        return self._ask(StopIt(self._id(), StopMode.SUSPEND))
+
+    def cancel(self) -> Answer:
+        """Stop at once; what is committed stays."""
+        return self._ask(StopIt(self._id(), StopMode.CANCEL))
+
+    def resume(self) -> Answer:
+        """Go on after a suspend."""
+        return self._ask(Resume(self._id()))
+
+    def restart(self, part: str, cause: str = "asked for") -> Answer:
+        """Start all tasks of a source or consumer anew, where they are."""
+        return self._ask(RestartPart(self._id(), part, cause))
+
+    def drop(self, part: str) -> Answer:
+        """End a source or consumer for good."""
+        return self._ask(DropPart(self._id(), part))
+
+    def allow_release(self, stage: str, upto: Mapping[int, int] | None = None) -> Answer:
+        """Let data of a stage go that all its consumers have committed.
+
+        Args:
+            upto: producer -> slot of its log, exclusive; default: as far as possible.
+        """
+        slots = {str(producer): slot for producer, slot in (upto or {}).items()}
+        return self._ask(AllowRelease(self._id(), stage, slots))
+
+    def configure(self, **settings: float) -> Answer:
+        """Have all tasks use other settings; see `TUNABLE` in recovery/pipeline/settings.py."""
+        return self._ask(Settings(self._id(), dict(settings)))
+
+    def reconcile(self, commands: Callable[[str], Sequence[ExternalCommand]]) -> Answer:
+        """Say everything that is wanted at once: what is not in it is not wanted any more.
+
+        All of it counts, or nothing: also if this process ends in the middle.
+
+        Args:
+            commands: given the id of the list, which each of them carries, the list.
+        """
+        session = self._id()
+        self._ask(Hello(self._id(), session))
+        for command in commands(session):
+            self._ask(command)
+        return self._ask(InitComplete(self._id(), session))
+
+    def status(self) -> StatusView:
+        """Return how the pipeline is, by its logs alone."""
+        return read_status(self._storage, self.name, self._clock.wall())
+
+    def _id(self) -> str:
+        return self._ids.new_id()
+
+    def _ask(self, command: ExternalCommand) -> Answer:
+        self._end = self._commands.find_end(self._end)
+        return self._wait(self.append(command))
+
+    def append(self, command: ExternalCommand) -> int:
+        """Write a command down; return its slot. Does not wait."""
+        record = REQUESTS.encode(command)
+        slot = self._requests.find_end()
+        for _ in range(_TRIES):
+            if isinstance(self._requests.append(slot, record), Won):
+                return slot
+            slot += 1
+        raise ConflictError(f"{_TRIES} others asked pipeline {self.name!r} at the same time")
+
+    def _wait(self, request: int) -> Answer:
+        deadline = self._clock.monotonic() + self._wait_seconds
+        while True:
+            data = self._commands.read(self._end)
+            if data is not None:
+                found = decode_step(data, name=self._commands.key(self._end))
+                self._end += 1
+                for command in found.commands:
+                    if isinstance(command, Acknowledge) and command.request == request:
+                        return _answer(command)
+                continue
+            if self._clock.monotonic() >= deadline:
+                raise NotReadyError(
+                    f"no coordinator of pipeline {self.name!r} answered within "
+                    f"{self._wait_seconds:g} s; request {request} stands in its log"
+                )
+            self._clock.sleep(_LOOK_SECONDS)
+
+
+def _answer(found: Acknowledge) -> Answer:
+    if not found.refused:
+        return Answer(found.request, found.text)
+    raise _ERRORS.get(found.refused, InvalidInputError)(found.text)

@@ -1,0 +1,120 @@
+"""Pipelines by reference: "module:function", and the JSON arguments of the function.
+
+Strategy: what another terminal asks for is code that lies where the coordinator runs, never bytes
+from the storage. The module, and its package, are imported anew, so that an edited file counts; a
+description that is refused puts back what was there.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from durable_shuffle.recovery.command.external import Description
+from durable_shuffle.recovery.pipeline.describe import is_installed
+from durable_shuffle.recovery.pipeline.plan import PipelinePlan
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+def plan_of(
+    description: Description, *, like: PipelinePlan | None = None
+) -> tuple[PipelinePlan, Callable[[], None]]:
+    """Import and call what a description names.
+
+    Args:
+        like: a plan of the same pipeline.
+
+    Returns:
+        The plan, and a function that puts the modules back, for who does not use it.
+
+    Raises:
+        InvalidInputError: it cannot be imported, fails, or is of another pipeline.
+    """
+    pipeline, undo = pipeline_of(description)
+    plan: PipelinePlan = pipeline.plan
+    if like is not None and (plan.name, plan.url) != (like.name, like.url):
+        undo()
+        raise InvalidInputError(
+            f"{description.factory} is of another pipeline or place: expected {like.name!r}, "
+            f"found {plan.name!r}"
+        )
+    return plan, undo
+
+
+def pipeline_of(description: Description) -> tuple[Any, Callable[[], None]]:
+    """As `plan_of`: the `Pipeline` itself."""
+    name, separator, attribute = description.factory.partition(":")
+    if not separator or not name or not attribute:
+        raise InvalidInputError(
+            f"a pipeline is named as module:function, found={description.factory!r}"
+        )
+    package = name.partition(".")[0]
+    taken = _forget(package)
+    importlib.invalidate_caches()
+
+    def undo() -> None:
+        _forget(package)
+        sys.modules.update(taken)
+
+    try:
+        return _called(_function(name, attribute), description), undo
+    except BaseException:
+        undo()
+        raise
+
+
+def _called(factory: Callable[..., Any], description: Description) -> Any:
+    try:
+        made = factory(**arguments_of(description.arguments))
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(
+            f"{description.factory} fails: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(getattr(made, "plan", None), PipelinePlan):
+        raise InvalidInputError(
+            f"{description.factory} must return a Pipeline, found {type(made).__name__}"
+        )
+    return made
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return the arguments of a function.
+
+    Raises:
+        InvalidInputError: not a JSON object.
+    """
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        raise InvalidInputError(f"arguments must be a JSON object: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(f"arguments must be a JSON object, found {type(found).__name__}")
+    return found
+
+
+def _function(name: str, attribute: str) -> Callable[..., Any]:
+    try:
+        found = getattr(importlib.import_module(name), attribute, None)
+    except Exception as error:
+        raise InvalidInputError(
+            f"cannot import {name!r}: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise InvalidInputError(f"there is no function {attribute!r} in module {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _forget(package: str) -> dict[str, ModuleType]:
+    """Take a package of the user's out of what is imported, and return it."""
+    found = {n: m for n, m in sys.modules.items() if n == package or n.startswith(f"{package}.")}
+    root = found.get(package)
+    file = getattr(root, "__file__", None)
+    if package in ("durable_shuffle", "__main__") or (file is not None and is_installed(file)):
+        return {}
+    for name in found:
+        del sys.modules[name]
+    return found

@@ -42,6 +42,20 @@ class Emitter:
         """Emit under a newer generation of the same coordinator from here on."""
         self._generation = generation
 
+    def begin(self, *commands: InternalCommand) -> bool:
+        """Try to win the slot at the end of the log; False if an older coordinator was faster.
+
+        What was read of the log then was not all. Raises: as `emit`.
+        """
+        record = self._record(commands)
+        answer = self._log.append(self._next_slot, record)
+        if not isinstance(answer, Won):
+            self._pass(answer.existing)
+            return False
+        self._next_slot += 1
+        self._number += 1
+        return True
+
     def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
         """Win a slot for commands that were decided in one step; return the slot and its record.
 
@@ -76,13 +90,7 @@ class Emitter:
                 raise
 
     def _emit(self, commands: tuple[InternalCommand, ...]) -> tuple[int, bytes]:
-        record = encode_step(
-            commands,
-            record_id=self._ids.new_id(),
-            coordinator=self._coordinator,
-            generation=self._generation,
-            number=self._number,
-        )
+        record = self._record(commands)
         while True:  # ends: every turn passes a record of an older coordinator
             answer = self._log.append(self._next_slot, record)
             if isinstance(answer, Won):
@@ -90,6 +98,15 @@ class Emitter:
                 self._number += 1
                 return self._next_slot - 1, record
             self._pass(answer.existing)
+
+    def _record(self, commands: tuple[InternalCommand, ...]) -> bytes:
+        return encode_step(
+            commands,
+            record_id=self._ids.new_id(),
+            coordinator=self._coordinator,
+            generation=self._generation,
+            number=self._number,
+        )
 
     def _pass(self, existing: bytes) -> None:
         """Go behind a record of an older coordinator."""

@@ -4,6 +4,7 @@ It holds the job log, the emitter of the command log, what was asked for so far,
 the stages. It decides nothing.
 """
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,7 @@ from durable_shuffle.recovery.pipeline.reference import plan_of
 from durable_shuffle.recovery.pipeline.release import allow_release
 from durable_shuffle.recovery.pipeline.stages import own_stage
 from durable_shuffle.serialization.errors import (
+    ConflictError,
     DurableShuffleError,
     FencedError,
     InvalidInputError,
@@ -51,6 +53,9 @@ from durable_shuffle.shuffle.layout import (
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.storage import Storage
+
+_CLAIM_TRIES = 100
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +150,35 @@ class PipelineLogs:
         if self._emitter is not None:
             self._emitter.lead(generation)
             return Claimed(generation, None, self._settings)
-        commands, requests = self._log(command_log_prefix(plan.name)), self._requests
-        self._succession, end = succeed(commands, requests, self._given)
-        self._before = requests.find_end(self._succession.handled)
-        self._emitter = Emitter(commands, self._ids.new_id(), generation, self._ids, end)
-        self.emit()
+        for _ in range(_CLAIM_TRIES):
+            prepared = self._succeeded(generation)
+            if prepared is not None:
+                return Claimed(generation, prepared, self._settings)
+        raise ConflictError(
+            f"an older coordinator of {plan.name!r} was faster {_CLAIM_TRIES} times"
+        )
+
+    def _succeeded(self, generation: int) -> Prepared | None:
+        """Take over what was asked for, carry out what was left, and lead; None: read again."""
+        plan, commands = self._plan, self._log(command_log_prefix(self._plan.name))
+        self._succession, end = succeed(commands, self._requests, self._given)
+        self._before = self._requests.find_end(self._succession.handled)
         wanted = self._succession.wanted.run
         prepared = self._made(plan, self._given) if wanted is None else self.prepare(wanted, None)
         for command in self._succession.history.commands:
             if isinstance(command, DropPart):  # nobody has carried it out to the end
                 self.drop(command, prepared)
-                prepared = replace(prepared, plan=prepared.plan.without(command.part))
             elif isinstance(command, AllowRelease):
-                self.release(command, prepared)
-        return Claimed(generation, prepared, self._settings)
+                try:
+                    self.release(command, prepared)
+                except InvalidInputError as error:  # not a stage of this description
+                    _log.warning("not released: %s", error)
+                    self._succession.history.carried_out(command)
+        emitter = Emitter(commands, self._ids.new_id(), generation, self._ids, end)
+        if not emitter.begin(self._succession.lead()):
+            return None
+        self._emitter = emitter
+        return prepared
 
     @property
     def _settings(self) -> Mapping[str, int | float]:

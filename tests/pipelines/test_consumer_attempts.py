@@ -12,6 +12,7 @@ from task_links import allowed_link
 from durable_shuffle.recovery.async_step import AsyncStep
 from durable_shuffle.recovery.command.internal import CallOff, PassBarrier, StopTasks
 from durable_shuffle.recovery.job_phase import TaskReport
+from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.stop_order import Step, StopMode
 from durable_shuffle.recovery.task_phase import Report
@@ -365,3 +366,19 @@ def test_a_checkpoint_is_shown_once_over_restarts(one: OneConsumer) -> None:
     one.write(3, markers=[Checkpoint(3)], end="FINITE")
     one.attempt(Marked([]))
     assert seen == [1, 2, 3]
+
+
+@pytest.mark.requirement("R-MZ-19")
+def test_an_attempt_that_may_not_write_writes_nothing(one: OneConsumer) -> None:
+    """START alone is not enough: no OPEN, no file, and it says why."""
+    one.write(3, end="FINITE")
+    reports: list[TaskReport] = []
+    link = TaskLink(TASK, 1, reports.append)
+    link.deliver(PassBarrier((TASK,), 1))
+    before = {info.key for info in one.storage.list("")}
+    one.attempt(Plain([]), link=link, epoch=1)
+    assert reports[-1].failure is not None
+    assert reports[-1].failure.kind == "fenced"
+    assert "read-only" in reports[-1].failure.text
+    assert {info.key for info in one.storage.list("")} == before
+    assert not one.published

@@ -1,0 +1,29 @@
+"""As `operated`, with something that does not fit what it stored."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from operated import NAME, TAGGED, OpenEnded, Tagged
+from pipeline_steps import ROWS
+
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.sinks import FileSink
+from durable_shuffle.recovery.pipeline.sources import IteratorSource
+
+
+def make(folder: str, tags: dict[str, int], change: str) -> Pipeline:
+    """Return it with another `change`: "partitions", "key" or "schema"."""
+    pipeline = Pipeline(NAME, str(Path(folder) / "data"), version="its own")
+    fields: Any = [*ROWS, ("m", pa.int64())] if change == "schema" else ROWS
+    numbers = pipeline.source(
+        "numbers",
+        IteratorSource(OpenEnded(1, None)),
+        schema=pa.schema(fields),
+        key=() if change == "key" else "n",
+        partitions=3 if change == "partitions" else 2,
+    )
+    for name, tag in tags.items():
+        sink = FileSink(str(Path(folder) / name), "json")
+        numbers.consume(name, Tagged(tag), schema=TAGGED, sink=sink)
+    return pipeline

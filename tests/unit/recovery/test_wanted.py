@@ -1,0 +1,215 @@
+"""What external commands come to: tables of state and command in, state and requests out."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from durable_shuffle.recovery.command import wanted as module
+from durable_shuffle.recovery.command.external import (
+    REQUESTS,
+    AllowRelease,
+    Description,
+    DropPart,
+    ExternalCommand,
+    Hello,
+    InitComplete,
+    RestartPart,
+    Resume,
+    RunThis,
+    Settings,
+    StopIt,
+)
+from durable_shuffle.recovery.command.history import CommandHistory
+from durable_shuffle.recovery.command.reconcile import Changes, Part, changes
+from durable_shuffle.recovery.command.wanted import Wanted, handle, reduced
+from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+
+
+def run(version: str, session: str = "") -> RunThis:
+    return RunThis("r", Description("m:f", "", version), session)
+
+
+def drop(part: str, session: str = "") -> DropPart:
+    return DropPart("d", part, session)
+
+
+def stop(mode: StopMode) -> StopIt:
+    return StopIt("s", mode)
+
+
+EVERY: list[ExternalCommand] = [
+    run("1"),
+    stop(StopMode.SUSPEND),
+    Resume("r"),
+    drop("p"),
+    RestartPart("x", "p", "why"),
+    AllowRelease("a", "stage"),
+    Settings("c", {"commit_rows": 3}),
+    Hello("h", "list"),
+]
+
+
+def after(*commands: ExternalCommand) -> Wanted:
+    state = Wanted()
+    for command in commands:
+        state = handle(state, command).wanted
+    return state
+
+
+@pytest.mark.requirement("R-MZ-1")
+@pytest.mark.parametrize("command", EVERY, ids=lambda c: c.KIND)
+def test_a_command_yields_state_and_requests_alone(command: ExternalCommand) -> None:
+    """Values that are stored as they are; nothing is called, nothing can be."""
+    before = Wanted()
+    found = handle(before, command)
+    assert before == Wanted(), "the state that went in is untouched"
+    for request in found.requests:
+        assert REQUESTS.decode(REQUESTS.encode(request), name="x") == request
+        assert not any(callable(v) for v in dataclasses.asdict(request).values())
+    assert found.requests == (() if isinstance(command, Hello) else (command,))
+
+
+@pytest.mark.requirement("R-MZ-1")
+def test_the_handler_cannot_reach_a_launcher_or_a_view() -> None:
+    """What it imports holds no launcher, no view, no storage, no thread."""
+    reachable = {getattr(value, "__module__", "") for value in vars(module).values()}
+    ours = {name for name in reachable if name.startswith("durable_shuffle")}
+    assert ours <= {
+        "durable_shuffle.recovery.command.wanted",
+        "durable_shuffle.recovery.command.external",
+        "durable_shuffle.recovery.stop_order",
+        "durable_shuffle.serialization.errors",
+    }
+
+
+STOPS = {
+    (StopMode.SUSPEND, StopMode.SUSPEND): "taken",
+    (StopMode.SUSPEND, StopMode.CANCEL): "taken",
+    (StopMode.SUSPEND, StopMode.DRAIN): "refused",
+    (StopMode.DRAIN, StopMode.SUSPEND): "refused",
+    (StopMode.DRAIN, StopMode.CANCEL): "taken",
+    (StopMode.CANCEL, StopMode.DRAIN): "refused",
+}
+
+
+@pytest.mark.parametrize(("first", "second"), STOPS, ids=str)
+def test_stops_during_a_stop(first: StopMode, second: StopMode) -> None:
+    state = after(stop(first))
+    if STOPS[first, second] == "taken":
+        assert handle(state, stop(second)).wanted.stop is second
+    else:
+        with pytest.raises(InvalidInputError, match="comes too late"):
+            handle(state, stop(second))
+
+
+@pytest.mark.parametrize("end", [StopMode.DRAIN, StopMode.CANCEL])
+@pytest.mark.parametrize(
+    "late", [run("2"), Resume("r"), drop("p"), Settings("c", {"commit_rows": 1})]
+)
+def test_what_ends_for_good_is_not_changed(end: StopMode, late: ExternalCommand) -> None:
+    with pytest.raises(InvalidInputError, match=f"ends by {end}"):
+        handle(after(stop(end)), late)
+
+
+def test_a_suspended_pipeline_is_changed_for_when_it_goes_on() -> None:
+    state = after(stop(StopMode.SUSPEND), run("2"), Resume("r"))
+    assert (state.stop, state.run) == (None, Description("m:f", "", "2"))
+
+
+@pytest.mark.requirement("R-MZ-9")
+@pytest.mark.parametrize("k", range(6))
+def test_a_list_counts_when_it_is_complete(k: int) -> None:
+    """Cut after k commands it has changed nothing; whole, it counts by its last words."""
+    live = after(run("live"), Settings("c", {"commit_rows": 9}))
+    whole: list[ExternalCommand] = [
+        Hello("h", "list"),
+        run("2", "list"),
+        drop("p", "list"),
+        run("3", "list"),
+        AllowRelease("a", "stage", {}, "list"),
+        InitComplete("i", "list"),
+    ]
+    state = live
+    for command in whole[:k]:
+        found = handle(state, command)
+        assert found.requests == ()
+        state = found.wanted
+    assert (state.run, state.stop, state.settings) == (live.run, live.stop, live.settings)
+    state = live
+    for command in whole:
+        found = handle(state, command)
+        state = found.wanted
+    kinds = [request.KIND for request in found.requests]
+    assert kinds == ["CONFIGURE", "RUN", "DROP", "ALLOW_RELEASE", "INIT_COMPLETE"]
+    assert state.run == Description("m:f", "", "3"), "the last of several"
+    assert not state.settings, "what is not in the list is not wanted"
+
+
+def test_lists_of_two_terminals_do_not_mix() -> None:
+    """The newer one counts; commands of the older are refused, and so is what is no list."""
+    state = after(Hello("h", "one"), run("1", "one"), Hello("h", "two"), run("2", "two"))
+    with pytest.raises(InvalidInputError, match="'one' was given up"):
+        handle(state, run("1", "one"))
+    with pytest.raises(InvalidInputError, match="'one' was given up"):
+        handle(state, InitComplete("i", "one"))
+    assert handle(state, InitComplete("i", "two")).wanted.run == Description("m:f", "", "2")
+    with pytest.raises(InvalidInputError, match="names what should run"):
+        handle(after(Hello("h", "three")), InitComplete("i", "three"))
+    with pytest.raises(InvalidInputError, match="does not hold STOP"):
+        handle(after(Hello("h", "x")), StopIt("s", StopMode.DRAIN, "x"))
+
+
+@pytest.mark.requirement("R-MZ-18")
+def test_the_history_stays_short_and_keeps_a_drop() -> None:
+    """However many commands there were: last words, in a fixed order; a drop until it was done."""
+    history = CommandHistory()
+    history.add(drop("zombie"))
+    for n in range(1000):
+        history.add(run(str(n)))
+        history.add(Settings("c", {"commit_rows": n + 1}))
+        history.add(stop(StopMode.SUSPEND))
+        history.add(Resume("r"))
+        history.add(AllowRelease("a", f"stage{n % 2}", {"0": n}))
+        assert len(history) < 50
+    found = history.commands
+    assert [type(c) for c in found] == [Settings, RunThis, DropPart, AllowRelease, AllowRelease]
+    assert found[1] == run("999")
+    history.replace((run("4"),))
+    assert history.commands == (run("4"), drop("zombie")), "a list that does not know of it"
+    history.carried_out(drop("zombie"))
+    assert history.commands == (run("4"),)
+    assert reduced(history.commands) == history.commands
+
+
+SAME, OTHER = "digest", "other"
+TABLE: dict[str, tuple[dict[str, Part], Callable[[Changes], bool]]] = {
+    "the same": ({"a": Part("a", "s", SAME)}, lambda c: c.keep == ("a",) and c.nothing),
+    "another step": ({"a": Part("a", "s", OTHER)}, lambda c: c.replace == ("a",)),
+    "not to be told": ({"a": Part("a", "s", "")}, lambda c: c.replace == ("a",)),
+    "one more": (
+        {"a": Part("a", "s", SAME), "b": Part("b", "s", SAME)},
+        lambda c: c.keep == ("a",) and c.start == ("b",),
+    ),
+    "none": ({}, lambda c: c.drop == ("a",)),
+}
+
+
+@pytest.mark.requirement("R-MZ-10")
+@pytest.mark.parametrize("case", TABLE)
+def test_what_runs_against_what_should(case: str) -> None:
+    running = {"a": Part("a", "s", SAME)}
+    wanted, check = TABLE[case]
+    assert check(changes(running, wanted, running_version="1", wanted_version="2"))
+
+
+@pytest.mark.requirement("R-MZ-10")
+def test_another_shape_is_refused_by_both_versions() -> None:
+    with pytest.raises(IncompatibleError, match="version '1' has old shape; version '2' has new"):
+        changes(
+            {"a": Part("a", "old shape", SAME)},
+            {"b": Part("b", "s", SAME), "a": Part("a", "new shape", SAME)},
+            running_version="1",
+            wanted_version="2",
+        )

@@ -3,6 +3,7 @@
 Its parts are described by what is given to `make`; the coordinator imports this module.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,14 @@ class Tagged:
     """Adds what it was told to add; counts what it saw, in its state."""
 
     tag: int
+    pids: str = ""
+    """Folder in which its processes leave their ids; "": they do not."""
     seen: int = 0
+
+    def open(self) -> None:
+        if self.pids:
+            Path(self.pids).mkdir(exist_ok=True)
+            (Path(self.pids) / f"{self.tag}-{os.getpid()}").touch()
 
     def process(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         self.seen += batch.num_rows
@@ -66,6 +74,7 @@ def make(
     name: str = NAME,
     version: str = "",
     starts: dict[str, str] | None = None,
+    pids: str = "",
     **more: Any,
 ) -> Pipeline:
     """Return the pipeline; `tags` is consumer -> what it adds."""
@@ -91,5 +100,5 @@ def make(
     for consumer, tag in tags.items():
         sink = FileSink(str(Path(folder) / consumer), "json")
         start: Any = (starts or {}).get(consumer, "earliest")
-        numbers.consume(consumer, Tagged(tag), schema=TAGGED, sink=sink, start=start)
+        numbers.consume(consumer, Tagged(tag, pids), schema=TAGGED, sink=sink, start=start)
     return pipeline

@@ -1,0 +1,141 @@
+"""What does it cost to be led, and how fast does a command reach everybody?
+
+Bars: an idle worker sends at most 1 request per second for commands; from the moment at which a
+terminal writes a command down, all of 50 local workers have it within 1 s, as a median over rounds.
+The workers are processes, as pipelines start them, with their real line and the real coordinator,
+and without data: 50 that also read and write would measure the machine. Under --benchmark-enable
+the table of docs/benchmarks.md is written.
+"""
+
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from document import record
+from light_worker import LightWorker
+
+from durable_shuffle.recovery.command.emitter import Emitter
+from durable_shuffle.recovery.command.external import Settings
+from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.sources import IteratorSource
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.counting_storage import CountingStorage
+from durable_shuffle.shuffle.layout import command_log_prefix
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.slot_log import SlotLog
+
+BAR_REQUESTS = 1.0
+BAR_SECONDS = 1.0
+IDS = RandomIds()
+HEAD = ("what", "median", "min", "max", "bar")
+WITHOUT_A_LINE, WITH_A_LINE = 1.0, 10.0
+"""Seconds between looks into the command log, as launchers set them."""
+
+
+@pytest.mark.timeout(0)
+def test_an_idle_worker(benchmark: Any, tmp_path: Path, rounds: int, measuring: bool) -> None:
+    """Requests per second of a worker that nobody says anything to, after it was started."""
+    seconds, settles = (20.0, 2.0) if measuring else (1.5, 0.1)
+    found: dict[float, list[float]] = {WITHOUT_A_LINE: [], WITH_A_LINE: []}
+
+    def idle(folder: Path, poll_seconds: float) -> float:
+        counted = CountingStorage(LocalStorage(folder))
+        log = SlotLog(counted, command_log_prefix("bench"))
+        Emitter(log, "bench", 1, IDS).emit()
+        link = TaskLink("task", 1, lambda _: None, poll_seconds=poll_seconds)
+        link.follow(log)
+        time.sleep(settles)  # what it sends at first, more often, is not idling
+        before, start = counted.total, time.monotonic()
+        time.sleep(seconds)
+        sent = counted.total - before
+        passed = time.monotonic() - start
+        link.over()
+        return sent / passed
+
+    def run() -> None:
+        for turn in range(min(rounds, 3)):
+            for poll_seconds, rates in found.items():
+                rates.append(idle(tmp_path / f"{turn}-{poll_seconds}", poll_seconds))
+
+    benchmark.pedantic(run, rounds=1)
+    for poll_seconds, rates in found.items():
+        print(f"\nlooks every {poll_seconds:g} s: {statistics.median(rates):.2f} requests/s")
+    assert max(found[WITHOUT_A_LINE]) > 0, "it looks at all"
+    if measuring:
+        for what, rates in (
+            ("requests/s of an idle worker without a line", found[WITHOUT_A_LINE]),
+            ("requests/s of an idle local worker", found[WITH_A_LINE]),
+        ):
+            cells = [f"{f(rates):.2f}" for f in (statistics.median, min, max)]
+            record("commands", HEAD, (what, *cells, f"{BAR_REQUESTS:.0f}"))
+        assert statistics.median(found[WITHOUT_A_LINE]) <= BAR_REQUESTS
+
+
+@pytest.mark.timeout(0)
+def test_a_command_reaches_everybody(
+    benchmark: Any, tmp_path: Path, rounds: int, measuring: bool
+) -> None:
+    """From the moment before it is written down until the last worker has taken it in."""
+    workers = 50 if measuring else 5
+    took: list[float] = []
+    draw = random.Random(7)
+    heard = tmp_path / "heard"
+    heard.mkdir()
+    pipeline = Pipeline("bench", str(tmp_path / "data"))
+    schema = pa.schema([("n", pa.int64())])
+    pipeline.source("light", IteratorSource(_nothing), schema=schema, producers=workers)
+    running: RunningPipeline = pipeline.start(
+        launcher=lambda _, settings: LocalProcesses(
+            LightWorker(str(heard)),
+            heartbeat_seconds=settings.heartbeat_seconds,
+            silence_seconds=600.0,
+        )
+    )
+
+    def latest(number: int) -> float | None:
+        lines = [path.read_text().split("\n")[:-1] for path in heard.iterdir()]
+        moments = [float(x.split()[1]) for t in lines for x in t if x.split()[0] == str(number)]
+        return max(moments) if len(moments) == workers else None
+
+    def run() -> None:
+        _until(lambda: running.phase is JobPhase.RUNNING)
+        client = PipelineClient("bench", str(tmp_path / "data"))
+        for number in range(1, (21 if measuring else 2) + 1):
+            time.sleep(draw.uniform(0, 0.5))  # at any moment between two looks
+            start = time.monotonic()
+            client.append(Settings(IDS.new_id(), {"commit_rows": number}))
+            took.append(float(_until(lambda number=number: latest(number))) - start)  # type: ignore[misc]
+
+    try:
+        benchmark.pedantic(run, rounds=1)
+    finally:
+        running.stop("CANCEL")
+        running.wait(300)
+    print(
+        f"\n{workers} workers: {statistics.median(took):.2f} s ({min(took):.2f} to {max(took):.2f})"
+    )
+    if measuring:
+        cells = [f"{f(took):.2f} s" for f in (statistics.median, min, max)]
+        record("commands", HEAD, ("command to all of 50 workers", *cells, f"{BAR_SECONDS:.0f} s"))
+        assert statistics.median(took) <= BAR_SECONDS
+
+
+def _nothing(position: Any, producer: int) -> Any:
+    """Never called: the workers are light."""
+    yield None
+
+
+def _until(condition: Any) -> Any:
+    deadline = time.monotonic() + 600
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.01)
+    return found

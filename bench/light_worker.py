@@ -1,0 +1,30 @@
+"""What the processes of the command benchmark run: a real line, no data."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.task_phase import Report
+
+
+@dataclass(frozen=True)
+class LightWorker:
+    """Starts as a task does, then writes down when each change of the settings was taken in."""
+
+    folder: str
+
+    def __call__(self, link: TaskLink) -> None:
+        link.say(Report.STARTING)
+        link.wait_start()
+        link.pass_barrier()
+        told = 0
+        with (Path(self.folder) / link.task).open("a") as heard:
+            while link.stop is None:
+                rows = int(link.settings.get("commit_rows", 0))
+                if rows != told:
+                    told = rows
+                    heard.write(f"{rows} {time.monotonic()}\n")
+                    heard.flush()
+                link.wait(0.005)
+        link.say(Report.CANCELED)

@@ -3,7 +3,7 @@
 from mutations import Mutation
 
 ASYNC = "tests/unit/recovery/test_async_interleavings.py tests/unit/recovery/test_async_machine.py"
-JOB = "tests/unit/recovery/test_job_machine.py"
+JOB = "tests/unit/recovery/test_job_machine.py tests/unit/recovery/test_job_stops.py"
 ENDING = "tests/pipelines/test_ending.py"
 
 MUTATIONS = (

@@ -4,103 +4,24 @@ import itertools
 import random
 
 import pytest
+from job_shell import BROKEN, START_SECONDS, TASKS, Job, drive
 
-from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import (
     ENDS,
     JOB_TRANSITIONS,
     Abort,
-    Command,
     Failure,
     Go,
     JobPhase,
     Kill,
     Launch,
     Stop,
-    TaskReport,
     WinGeneration,
     check_transition,
 )
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.restart_set import Edge, RestartGraph
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import TERMINAL, Report, TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
-
-TASKS = ("s", "a", "b")
-EDGES = [Edge("s", "a", "continued"), Edge("s", "b", "continued")]
-BROKEN = Failure("ValueError", "broken")
-START_SECONDS, STOP_SECONDS = 60.0, 50.0
-
-
-class Job:
-    """A machine with a shell that writes down what it is told, and a clock that it moves."""
-
-    def __init__(self, max_restarts: int = 5) -> None:
-        settings = RestartSettings(max_restarts, 1, 8, jitter=0, healthy_seconds=1000)
-        self.machine = JobMachine(
-            RestartGraph(TASKS, EDGES),
-            ("s",),
-            RestartBudget(settings, lambda: 0.0),
-            JobTimeouts(START_SECONDS, 3, STOP_SECONDS),
-        )
-        self.now = 0.0
-        self.generation = 0
-        self.log: list[Command] = []
-
-    def do(self, commands: list[Command]) -> list[Command]:
-        """Carry out: a generation is won at once."""
-        self.log += commands
-        for command in commands:
-            if isinstance(command, WinGeneration):
-                self.generation += 1
-                return commands + self.do(self.machine.generation_won(self.generation, self.now))
-        return commands
-
-    def start(self) -> list[Command]:
-        return self.do(self.machine.start())
-
-    def say(self, task: str, *reports: Report, epoch: int = 0, **more: object) -> list[Command]:
-        found: list[Command] = []
-        for report in reports:
-            at = epoch or self.machine.tasks[task].epoch
-            message = TaskReport(task, at, report, **more)  # type: ignore[arg-type]
-            found += self.do(self.machine.said(message, self.now))
-        return found
-
-    def fail(self, task: str, failure: Failure = BROKEN, **more: object) -> list[Command]:
-        return self.say(task, Report.FAILED, failure=failure, **more)
-
-    def stop(self, mode: StopMode) -> list[Command]:
-        return self.do(self.machine.stop(mode, self.now))
-
-    def pass_time(self, seconds: float) -> list[Command]:
-        self.now += seconds
-        return self.do(self.machine.tick(self.now))
-
-    def to_barrier(self, *tasks: str) -> list[Command]:
-        found: list[Command] = []
-        for task in tasks or TASKS:
-            found += self.say(task, Report.STARTING, Report.AT_BARRIER)
-        return found
-
-    def run(self) -> None:
-        """Bring all tasks up."""
-        self.start()
-        self.to_barrier()
-        for task in TASKS:
-            self.say(task, Report.STARTED)
-        assert self.machine.phase is JobPhase.RUNNING
-
-    def phases(self) -> dict[str, TaskPhase]:
-        return {task: state.phase for task, state in self.machine.tasks.items()}
-
-    @property
-    def result(self) -> tuple[JobPhase, str]:
-        found = self.machine.result
-        assert found is not None, (self.machine.phase, self.phases())
-        return found.phase, found.cause.text if found.cause else ""
 
 
 @pytest.mark.requirement("R-ARR-9")
@@ -271,39 +192,6 @@ def test_a_failure_in_every_phase_restarts_or_ends_the_job(
         assert job.machine.tasks["a"].epoch == 2
 
 
-def drive(job: Job) -> None:
-    """Have everybody do what is expected of him, once; then let time pass."""
-    for task, state in list(job.machine.tasks.items()):
-        if state.phase in TERMINAL or job.machine.phase in ENDS:
-            continue
-        told = state.told
-        if state.phase is TaskPhase.CREATED:
-            job.say(task, Report.STARTING)
-        elif told is StopMode.CANCEL:
-            job.say(task, Report.CANCELED)
-        elif state.phase is TaskPhase.STARTING:
-            job.say(task, Report.AT_BARRIER)
-        elif state.phase is TaskPhase.AT_BARRIER and Go(task, state.epoch) in job.log:
-            job.say(task, Report.STARTED)
-        elif state.phase is TaskPhase.AT_BARRIER and any(
-            isinstance(c, Abort) and (c.task, c.epoch) == (task, state.epoch) for c in job.log
-        ):
-            job.say(task, Report.CANCELED)
-        elif state.phase is TaskPhase.PREPARING:
-            job.say(task, Report.PREPARED)
-        elif state.phase is TaskPhase.PREPARED:
-            job.say(task, Report.COMMITTING)
-        elif state.phase is TaskPhase.COMMITTING:
-            job.say(task, Report.FINISHED)
-        elif state.phase is TaskPhase.SUSPENDING or told is StopMode.SUSPEND:
-            job.say(task, Report.SUSPENDED)
-        elif told is StopMode.DRAIN or (
-            job.machine.mode is StopMode.DRAIN and job.phases()["s"] is TaskPhase.FINISHED
-        ):
-            job.say(task, Report.FINISHED)
-    job.pass_time(1)
-
-
 @pytest.mark.requirement("R-ARR-12")
 def test_an_error_that_cannot_go_away_ends_the_job_at_once() -> None:
     """No restart; what runs is closed; the cause is that error."""
@@ -334,46 +222,6 @@ def test_a_start_that_takes_too_long_names_who_is_missing_three_times() -> None:
     assert phase is JobPhase.FAILED
     assert text.startswith("not started within 60 s, try 1 of 3: a")
     assert sum(isinstance(c, WinGeneration) for c in job.log) == 3
-
-
-@pytest.mark.requirement("R-ARR-5")
-@pytest.mark.requirement("R-ARR-14")
-@pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.CANCEL])
-def test_a_stop_while_a_task_hangs_in_open(mode: StopMode) -> None:
-    """The barrier is called off at once; who does not react is killed within the bound."""
-    job = Job()
-    job.start()
-    job.to_barrier("s", "b")
-    job.say("a", Report.STARTING)
-    commands = job.stop(mode)
-    assert {c.task for c in commands if isinstance(c, Abort)} == set(TASKS)
-    job.say("s", Report.CANCELED)
-    job.say("b", Report.CANCELED)
-    assert job.machine.phase is JobPhase.STOPPING
-    assert Kill("a", 1) in job.pass_time(STOP_SECONDS / 10)
-    assert job.result[0] is (JobPhase.SUSPENDED if mode == "SUSPEND" else JobPhase.CANCELED)
-
-
-@pytest.mark.requirement("R-ARR-14")
-def test_a_drain_during_scheduling_is_carried_out_once_all_have_started() -> None:
-    """Sources are told as soon as they have started; the job never counts as running."""
-    job = Job()
-    job.start()
-    job.to_barrier()
-    assert job.stop(StopMode.DRAIN) == []
-    assert job.say("s", Report.STARTED) == [Stop("s", 1, StopMode.DRAIN)]
-    job.say("a", Report.STARTED)
-    job.say("b", Report.STARTED)
-    assert job.machine.phase is JobPhase.STOPPING
-
-
-def test_a_stop_before_the_generation_is_durable() -> None:
-    """Nothing is launched for a job that was stopped meanwhile."""
-    job = Job()
-    assert job.machine.start() == [WinGeneration()]
-    job.stop(StopMode.SUSPEND)
-    assert job.machine.generation_won(1, 0.0) == []
-    assert job.result == (JobPhase.SUSPENDED, "")
 
 
 def test_no_generation_no_job() -> None:
@@ -420,82 +268,6 @@ def test_failures_while_a_restart_waits_share_it() -> None:
     job.to_barrier("s")
     job.say("s", Report.STARTED)
     assert job.machine.phase is JobPhase.RUNNING
-
-
-@pytest.mark.requirement("R-F46-14")
-@pytest.mark.parametrize("mode", [None, StopMode.DRAIN])
-def test_what_is_durable_and_not_published_is_reported_as_that(mode: StopMode | None) -> None:
-    """Once the budget is spent the result names task and commit; no other phase would be true."""
-    job = Job(max_restarts=0)
-    job.run()
-    if mode:
-        job.stop(mode)
-    job.say("a", Report.PREPARING)
-    job.say("a", Report.PREPARED, Report.COMMITTING, commit=4)
-    job.fail("a", Failure("OSError", "no route"), commit=4)
-    for _ in range(5):
-        drive(job)
-    assert job.result == (JobPhase.EFFECTS_PENDING, "no route")
-    assert job.machine.result is not None
-    assert job.machine.result.pending == (("a", 4),)
-
-
-@pytest.mark.requirement("R-F46-22")
-def test_a_second_stop_of_another_kind_is_refused_and_changes_nothing() -> None:
-    """The same again does nothing; CANCEL overtakes and is told to everybody."""
-    job = Job()
-    job.run()
-    job.stop(StopMode.SUSPEND)
-    with pytest.raises(InvalidInputError, match="SUSPEND already"):
-        job.stop(StopMode.DRAIN)
-    assert job.machine.mode is StopMode.SUSPEND
-    assert job.stop(StopMode.SUSPEND) == []
-    assert job.stop(StopMode.CANCEL) == [Stop(task, 1, StopMode.CANCEL) for task in TASKS]
-    for task in TASKS:
-        job.say(task, Report.CANCELED)
-    assert job.result[0] is JobPhase.CANCELED
-    assert job.stop(StopMode.CANCEL) == []
-    with pytest.raises(InvalidInputError, match="has ended"):
-        job.stop(StopMode.DRAIN)
-
-
-@pytest.mark.requirement("R-F46-13")
-@pytest.mark.parametrize("first", ["finished", "suspend"])
-def test_suspend_and_natural_end_in_both_orders(first: str) -> None:
-    """Each task ends in the way that it came to; the job waits for nothing else."""
-    job = Job()
-    job.run()
-    job.say("s", Report.FINISHED)
-    if first == "finished":
-        for task in ("a", "b"):
-            job.say(task, Report.PREPARING, Report.PREPARED, Report.COMMITTING)
-        job.stop(StopMode.SUSPEND)
-        for task in ("a", "b"):
-            job.say(task, Report.FINISHED)
-        assert job.result == (JobPhase.FINISHED, "")
-    else:
-        assert job.stop(StopMode.SUSPEND) == [Stop(t, 1, StopMode.SUSPEND) for t in ("a", "b")]
-        job.say("a", Report.PREPARING, Report.PREPARED, Report.COMMITTING, Report.FINISHED)
-        job.say("b", Report.SUSPENDING, Report.SUSPENDED)
-        assert job.result == (JobPhase.SUSPENDED, "")
-
-
-def test_a_hook_that_hangs_is_bounded_and_named() -> None:
-    """Each step of an end has its own time; then the task is killed and counts as failed."""
-    job = Job(max_restarts=0)
-    job.run()
-    job.say("a", Report.PREPARING)
-    job.pass_time(STOP_SECONDS - 1)
-    job.say("a", Report.PREPARED, commit=1)
-    assert job.pass_time(2) == []
-    job.say("a", Report.COMMITTING)
-    assert Kill("a", 1) in job.pass_time(STOP_SECONDS)
-    for _ in range(5):
-        drive(job)
-    assert job.result == (
-        JobPhase.EFFECTS_PENDING,
-        "a did not get on with its end in time: it is committing",
-    )
 
 
 @pytest.mark.requirement("R-ARR-19")

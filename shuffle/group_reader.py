@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.range_plan import join_near
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent, fetch, place_of
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.storage import ByteRange
 
 Place = tuple[int, np.void]
@@ -87,7 +87,7 @@ def read_slices(
             raise CorruptDataError(f"index slices are out of order: key={name!r}")
         data = stage.storage.read_range(name, low, high - low)
     except NotFoundError:
-        require_seal(stage)
+        require_not_released(stage)  # says so if that is why
         raise
     for k, (offset, length, crc) in enumerate(entries, start=first):
         one = data[offset - low : offset - low + length]

@@ -94,12 +94,25 @@ COMPACTED = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class StagePath:
-    """Where one incarnation of one stage lives."""
+    """Where one incarnation of one stage lives.
+
+    Raises:
+        InvalidInputError: a bad name, or a fingerprint or incarnation that is no id.
+    """
 
     job: str
     name: str
     fingerprint: str
     incarnation: str
+
+    def __post_init__(self) -> None:
+        check_name("job", self.job)
+        check_name("stage name", self.name)
+        for what in ("fingerprint", "incarnation"):
+            if not is_id(getattr(self, what)):
+                raise InvalidInputError(
+                    f"a stage's {what} must be 32 hexadecimal digits, found={getattr(self, what)!r}"
+                )
 
     @property
     def folder(self) -> str:
@@ -182,7 +195,10 @@ def parse_compacted_key(key: str) -> tuple[str, int]:
 def parse_stage_folder(job: str, folder: str) -> StagePath | None:
     """Return the stage path of a folder directly below the job's, or None if it is not one."""
     match = _STAGE.fullmatch(folder)
-    return StagePath(job, match[1], match[2], match[3]) if match else None
+    try:
+        return StagePath(job, match[1], match[2], match[3]) if match else None
+    except InvalidInputError:  # a name that this library gives no stage
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from durable_shuffle.shuffle.consumer_log import HeldLog, Opening, hold
 from durable_shuffle.shuffle.consumer_records import ResumeMode
 from durable_shuffle.shuffle.consumer_task import ConsumerTask, EffectHandler
 from durable_shuffle.shuffle.extent_feed import ExtentFeed
-from durable_shuffle.shuffle.layout import ConsumerPath
+from durable_shuffle.shuffle.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.live_views import add_view, live_views
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.position import Positions
@@ -109,9 +109,9 @@ def open_view(
             f"stage={stage.path.prefix!r}"
         )
     clock, ids, settings = clock or SystemClock(), ids or RandomIds(), settings or Settings()
-    path = ConsumerPath(
-        stage.path.job, consumer, task or f"{stage.path.incarnation}-k{subpartition:06d}"
-    )
+    if task is None:
+        task = default_task(stage.path.incarnation, subpartition)
+    path = ConsumerPath(stage.path.job, consumer, task)
     log = SlotLog(stage.storage, path.log_prefix)
     ready = _wait_ready(stage, subpartition, wait_seconds, clock)
     key: InputKey = (stage.path.folder, subpartition)

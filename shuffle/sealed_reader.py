@@ -31,7 +31,7 @@ from durable_shuffle.shuffle.index import (
 from durable_shuffle.shuffle.range_plan import join_near, together
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.storage import ByteRange
 
 
@@ -55,7 +55,7 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
             raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
         data = stage.storage.read_range(name, offset, length)
     except NotFoundError:
-        require_seal(stage)  # says "released" if that is why
+        require_not_released(stage)  # says so if that is why
         raise
     entries = parse_slice(data, crc, name=name, subpartition=subpartition)
     check_entries(stage, seal, entries, name=name, subpartition=subpartition)
@@ -138,7 +138,7 @@ def fetch(
         try:
             buffers = stage.storage.read_ranges([run.where for run in group])
         except NotFoundError:
-            require_seal(stage)  # says "released" if that is why
+            require_not_released(stage)  # says so if that is why
             raise
         for n, run in enumerate(group):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept

@@ -1,0 +1,144 @@
+"""Every byte of a sealed stage flipped, one at a time: readers give right rows or the right error.
+
+Whoever looks up the stage, reads a partition, a group of them, or consumes one through a view meets
+the damage on its own. The oracle is the numbers of the rows that the test wrote.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    IncompatibleError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle import live_views
+from durable_shuffle.shuffle.compaction import compact_stage
+from durable_shuffle.shuffle.group_reader import read_group
+from durable_shuffle.shuffle.job_log import JobLog, read_job
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
+from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
+
+PRODUCERS, PARTITIONS = 3, 2
+RIGHT_ERRORS = (CorruptDataError, IncompatibleError, NotFoundError)
+"""A damaged length or kind is corruption or of another version; a damaged name leads nowhere."""
+
+
+@pytest.fixture(params=["sealed", "compacted"])
+def made(request: pytest.FixtureRequest) -> SealedStage:
+    """A small stage of a job, once as sealed, once compacted."""
+    storage, ids = MemoryStorage(), SeededIds(random.Random(8))
+    log = JobLog.claim(storage, "job", ids.new_id())
+    made = sealed_stage(
+        storage, ids, producers=PRODUCERS, partitions=PARTITIONS, rows=5, chars=12, job="job"
+    )
+    path = made.stage.path
+    log.append(StageUse(ids.new_id(), 1, path.name, path.fingerprint, path.incarnation))
+    if request.param == "compacted":
+        assert compact_stage(made.stage, ids=ids, generation=1, settings=Settings()).won
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _one_process_each() -> Iterator[None]:
+    """Views of other tests are not this one's."""
+    live_views.forget_views()
+    yield
+    live_views.forget_views()
+
+
+def found_stage(storage: MemoryStorage) -> StageHandle:
+    """Look the stage up, as a driver does."""
+    (path,) = read_job(storage, "job").stages.values()
+    return open_stage(storage, path)
+
+
+def by_partition(storage: MemoryStorage) -> list[list[int]]:
+    stage = found_stage(storage)
+    sealed = require_seal(stage)
+    return [[row["n"] for row in read_rows(stage, sealed, k)] for k in range(PARTITIONS)]
+
+
+def by_group(storage: MemoryStorage) -> list[list[int]]:
+    stage = found_stage(storage)
+    batches = read_group(stage, require_seal(stage), 0, PARTITIONS, Settings())
+    numbers = sorted(n for batch in batches for n in batch.column(0).to_pylist())
+    return [[n for n in numbers if n % PARTITIONS == k] for k in range(PARTITIONS)]
+
+
+def by_view(storage: MemoryStorage) -> list[list[int]]:
+    live_views.forget_views()
+    stage, ids = found_stage(storage), SeededIds(random.Random(9))
+    settings = Settings(view_prefetch=False)
+    found = []
+    for k in range(PARTITIONS):
+        view = open_view(stage, k, consumer="c", settings=settings, ids=ids, wait_seconds=0)
+        found.append([row["n"] for row in view.records()])
+    return found
+
+
+READERS: tuple[Callable[[MemoryStorage], list[list[int]]], ...] = (by_partition, by_group, by_view)
+
+
+def copy_of(content: dict[str, bytes]) -> MemoryStorage:
+    storage = MemoryStorage()
+    for key, data in content.items():
+        storage.put_if_absent(key, data)
+    return storage
+
+
+def try_flips(made: SealedStage, places: list[tuple[str, int]], draw: random.Random) -> None:
+    """Flip a bit of each place; say how many there were and how they ended."""
+    storage = made.stage.storage
+    content = {info.key: storage.read(info.key) for info in storage.list("")}
+    right = [made.of(k) for k in range(PARTITIONS)]
+    ends: Counter[str] = Counter()
+    for reader in READERS:
+        assert reader(copy_of(content)) == right
+    for key, at in places:
+        data = bytearray(content[key])
+        data[at] ^= 1 << draw.randrange(8)
+        for reader in READERS:
+            damaged = copy_of({**content, key: bytes(data)})
+            try:
+                found = reader(damaged)
+            except RIGHT_ERRORS as error:
+                ends[type(error).__name__] += 1
+            except DurableShuffleError as error:
+                pytest.fail(f"{key} byte {at}: {reader.__name__}: {error!r}")
+            else:
+                assert found == right, (key, at, reader.__name__)
+                ends["right rows"] += 1
+    print(f"{len(places)} flips, {dict(ends)}")
+    assert ends["CorruptDataError"] > len(places) / 4
+
+
+def places_of(made: SealedStage) -> list[tuple[str, int]]:
+    storage = made.stage.storage
+    sizes = {info.key: info.size_bytes for info in storage.list("")}
+    return [(key, at) for key, size in sizes.items() for at in range(size)]
+
+
+@pytest.mark.requirement("R-F135-22")
+def test_a_sample_of_bytes(made: SealedStage, seed: int) -> None:
+    """Seeded, of every run; some of every object."""
+    draw = random.Random(seed)
+    places = places_of(made)
+    of_each = {key: (key, at) for key, at in draw.sample(places, len(places))}
+    try_flips(made, [*of_each.values(), *draw.sample(places, 80)], draw)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_every_byte(made: SealedStage, seed: int) -> None:
+    """One bit of each byte."""
+    try_flips(made, places_of(made), random.Random(seed))

@@ -1,0 +1,195 @@
+"""Any storage call of a whole stage may fail or kill its process, before or after it took effect.
+
+Each point is a run that meets its fault, then a run that recovers, then a comparison: what was
+published is what was written, once and in order, and garbage collection leaves nothing behind. The
+oracle is arithmetic on the numbers of the rows, and records read without the library's codecs.
+"""
+
+import gc
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
+
+from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.shuffle import live_views
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
+from durable_shuffle.shuffle.gc_run import collect_garbage
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.testing.faulty_storage import (
+    WRITES,
+    FaultyStorage,
+    Rule,
+    SimulatedCrash,
+)
+from durable_shuffle.shuffle.testing.s3_server import S3Server
+from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds
+
+When = Literal["before", "after"]
+Calls = list[tuple[str, tuple[str, ...]]]
+
+
+class Point(NamedTuple):
+    """One fault: at which call, from 1, when, and which."""
+
+    nth: int
+    when: When
+    how: Literal["error", "kill"]
+
+
+@pytest.fixture(autouse=True)
+def _one_process_each() -> Iterator[None]:
+    """A crash takes everything in memory with it."""
+    live_views.forget_views()
+    yield
+    live_views.forget_views()
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    """All calls of a run that meets no fault."""
+    storage = MemoryStorage()
+    counting = FaultyStorage(storage)
+    run_whole_stage(counting, 1)
+    assert published(storage) == {k: expected(k) for k in range(PARTITIONS)}
+    return counting.calls
+
+
+@pytest.fixture(scope="module")
+def points(calls: Calls) -> list[Point]:
+    """Every point there is."""
+    return [
+        Point(nth, when, how)
+        for nth in range(1, len(calls) + 1)
+        for when in ("before", "after")
+        for how in ("error", "kill")
+    ]
+
+
+def rule_of(point: Point, calls: Calls) -> Rule:
+    """Return the fault of a point; an error behind a write is a lost reply."""
+    if point.how == "kill":
+        return Rule("*", when=point.when, nth=point.nth, fault="crash")
+    verbs = [verb for verb, _ in calls[: point.nth]]
+    lost = verbs[-1] in WRITES and point.when == "after"
+    fault: Literal["lost_reply", "error"] = "lost_reply" if lost else "error"
+    return Rule(verbs[-1], when=point.when, nth=verbs.count(verbs[-1]), fault=fault)
+
+
+def meet(point: Point, calls: Calls, storage: Storage) -> None:
+    """Run into the fault."""
+    faulty = FaultyStorage(storage, [rule_of(point, calls)])
+    try:
+        run_whole_stage(faulty, 1)
+    except SimulatedCrash:
+        assert point.how == "kill"
+    except DurableShuffleError:
+        assert point.how == "error"
+    assert faulty.fired == 1, point
+    assert faulty.calls[: point.nth] == calls[: point.nth], point
+
+
+def recover_and_compare(storage: Storage, point: Point) -> None:
+    """Run again where nothing fails; then everything is published once, and nothing is left."""
+    gc.collect(0)
+    before = published(storage)
+    for k, numbers in before.items():
+        assert numbers == expected(k)[: len(numbers)], point
+    run_whole_stage(storage, 2)
+    assert published(storage) == {k: expected(k) for k in range(PARTITIONS)}, point
+    for _ in range(2):
+        report = collect_garbage(
+            storage,
+            JOB,
+            ids=SeededIds(random.Random(3)),
+            clock=ManualClock(1e12, []),
+            settings=Settings(control_threads=1),
+            older_than_seconds=0,
+            delete=True,
+        )
+    assert report.orphans == (), point
+    unknown = [one for one in report.odd if "knows no such stage" not in one.reason]
+    assert unknown == [], point
+    assert len(report.odd) <= 1, point  # DESCRIBE of a driver that died before it said so
+    kept = {info.key.split("/")[2] for info in storage.list("") if "/stage-" in info.key}
+    assert kept <= {"log", "producers"}, point
+    assert published(storage) == {k: expected(k) for k in range(PARTITIONS)}, point
+
+
+def try_points(points: list[Point], calls: Calls, storages: Callable[[], Storage]) -> None:
+    """Try each on a storage of its own, and say how many there were."""
+    for point in points:
+        storage = storages()
+        meet(point, calls, storage)
+        recover_and_compare(storage, point)
+    print(f"{len(points)} crash points")
+
+
+def test_there_are_over_two_thousand_points(points: list[Point]) -> None:
+    """What the soak run tries whole."""
+    print(f"{len(points)} crash points")
+    assert len(points) >= 2000
+
+
+@pytest.mark.requirement("R-F135-2")
+def test_a_sample_of_all_points(points: list[Point], calls: Calls, seed: int) -> None:
+    """Seeded, of every run."""
+    try_points(random.Random(seed).sample(points, 24), calls, MemoryStorage)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_all_points(points: list[Point], calls: Calls) -> None:
+    """Each one."""
+    try_points(points, calls, MemoryStorage)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.soak)])
+def test_points_on_s3(
+    points: list[Point], calls: Calls, seed: int, s3_server: S3Server, count: int
+) -> None:
+    """The same on a real S3 server."""
+
+    def storage() -> Storage:
+        url = f"s3://{s3_server.bucket}/{RandomIds().new_id()}"
+        return FsspecStorage(url, s3_server.options)
+
+    try_points(random.Random(seed).sample(points, count), calls, storage)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.timeout(0)
+def test_processes_that_are_killed(
+    points: list[Point], seed: int, tmp_path: Path, count: int
+) -> None:
+    """Real processes on real files, SIGKILL at the call."""
+    script = Path(__file__).with_name("whole_stage_process.py")
+    kills = [point for point in points if point.how == "kill"]
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            for n, point in enumerate(random.Random(seed).sample(kills, count)):
+                root = tmp_path / str(n)
+                job = {"root": str(root), "nth": point.nth, "when": point.when, "salt": 1}
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+                assert int(process.stdout.readline()) == signal.SIGKILL, point
+                recover_and_compare(LocalStorage(root), point)
+        finally:
+            process.kill()
+    print(f"{count} crash points")

@@ -6,6 +6,7 @@ is not.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
@@ -13,7 +14,7 @@ MASK = "***"
 
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|token|credential|sas|private|signature|authorization|cookie"
-    r"|connection_string|(^|[._-])(key|pwd|auth|user|username)$|(access|account|api)_?key",
+    r"|connection_string|(^|[._-])(key|pwd|auth|user|username)$|(access|account|api)_?key|customer_?key",
     re.IGNORECASE,
 )
 _URL_USER = re.compile(r"(?<=://)[^/@\s'\"]+@")
@@ -57,6 +58,7 @@ def _secrets(value: object, *, secret: bool) -> Iterator[str]:
             yield from _secrets(inner, secret=secret)
     elif secret and isinstance(value, bytes):
         yield value.decode("utf-8", "replace")
+        yield b64encode(value).decode()  # as headers carry it
     elif secret and isinstance(value, str):
         yield value
 

@@ -96,6 +96,7 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
             stderr=subprocess.STDOUT,
             cwd=folder,
             start_new_session=True,
+            env={**os.environ, "WEED_S3_SSE_KEK": "5e" * 32},  # enables SSE-S3
         )
     try:
         server = S3Server(endpoint, key, secret, bucket, process.pid)

@@ -117,8 +117,8 @@ def test_its_urls_work_everywhere(run: Run, tmp_path: Path) -> None:
 
 def test_the_page_shows_this_very_file() -> None:
     """What docs/storage.md prints is what was run here."""
-    (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert shown == (EXAMPLE / "test_sqlite_storage.py").read_text()
+    shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert (EXAMPLE / "test_sqlite_storage.py").read_text() in shown
 
 
 def test_a_stage_is_stored_in_it(

@@ -39,6 +39,7 @@ def test_secrets_in_known_places_go(text: str) -> None:
         {"sas_token": "hunter2/+ ="},
         {"connection_string": "hunter2/+ ="},
         {"client_kwargs": {"aws_secret_access_key": "hunter2/+ ="}},
+        {"s3_additional_kwargs": {"SSECustomerKey": "hunter2/+ ="}},
         {"token": {"type": "service_account", "pem": ["hunter2/+ ="]}},
     ],
 )
@@ -46,6 +47,12 @@ def test_secrets_in_known_places_go(text: str) -> None:
 def test_secret_options_go_in_every_spelling(options: dict[str, object], form: str) -> None:
     """The value of a secret option is blanked as it is and as URLs spell it, at any depth."""
     assert redact(f"<{form}>", options) == "<***>"
+
+
+def test_keys_of_bytes_go_as_headers_carry_them() -> None:
+    """Servers and clients quote headers, which hold such keys in base64."""
+    options = {"s3_additional_kwargs": {"SSECustomerKey": b"\x01\x02" * 16}}
+    assert redact("found=AQIBAgECAQIBAgECAQIBAgECAQIBAgECAQIBAgECAQI=", options) == "found=***"
 
 
 def test_short_secrets_go_without_ruining_the_text() -> None:

@@ -125,6 +125,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             settings=self._settings,
             clock=self._clock,
             ids=self._ids,
+            engine=engine,
         )
         self._runner = StageRunner(
             engine=engine, store=store, version=version, settings=self._settings, ids=self._ids

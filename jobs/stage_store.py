@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.compact_tasks import tile_writer
+from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.stage_identity import StageIdentity
 from durable_shuffle.jobs.stage_work import Writing
@@ -76,7 +77,9 @@ class StageStore:
         settings: Settings,
         clock: Clock,
         ids: IdSource,
+        engine: Engine,
     ) -> None:
+        self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self._policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
@@ -160,6 +163,7 @@ class StageStore:
             generation=self._log.generation,
             settings=self._settings,
             small_bytes=small_bytes,
+            write_tiles=tile_writer(self._engine, self._for_tasks(stage), self._settings),
         )
         return require_seal(stage)
 

@@ -13,7 +13,7 @@ Protocol: `shuffle/testing/protocol/compact_model.py`. It must not decode rows, 
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,23 @@ class Compaction:
     """True if it is this call's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One compacted segment to write. It can be pickled, and written by any process, also twice:
+    the same tile always gives the same bytes."""
+
+    attempt: str
+    number: int
+    entries: npt.NDArray[np.void]
+    """INDEX_ENTRY items of the extents that move here, in the order in which they will stand."""
+    subpartitions: npt.NDArray[np.int64]
+    """Of each of them."""
+
+
+WriteTiles = Callable[[Sequence[Tile]], Iterable[SegmentInfo]]
+"""Calls `write_tile` for each, anywhere, and returns what it returned, in order."""
+
+
 def compact_stage(
     stage: StageHandle,
     *,
@@ -66,14 +83,17 @@ def compact_stage(
     generation: int,
     settings: Settings,
     small_bytes: int = SMALL_BYTES,
+    write_tiles: WriteTiles | None = None,
 ) -> Compaction:
     """Compact a sealed stage once; later calls return what counts.
 
-    Readers may read meanwhile. Takes `writer_memory_bytes` about twice, and the index.
+    Readers may read meanwhile. Takes the index in memory, and where tiles are written
+    `writer_memory_bytes` about twice.
 
     Args:
         generation: of the driver, for people.
         small_bytes: longest extent that is moved, inclusive.
+        write_tiles: default, one after the other in this process.
 
     Raises:
         NotReadyError: the stage is not sealed.
@@ -99,31 +119,40 @@ def compact_stage(
     moved = small_extents(entries, subpartitions, small_bytes)
     if not len(moved):
         return Compaction(None, won=False)
-    attempt, written = ids.new_id(), list[str]()
+    attempt = ids.new_id()
+    rewritten, planned = entries.copy(), list[Tile]()
+    for inside in tiles(entries[moved], subpartitions[moved], settings.writer_memory_bytes):
+        at, number = moved[inside], len(planned)
+        planned.append(Tile(attempt, number, entries[at], subpartitions[at]))
+        lengths = entries["length"][at]
+        rewritten["offset"][at] = np.cumsum(lengths) - lengths
+        rewritten["segment"][at] = number | COMPACTED
+        rewritten["attempt"][at] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
     index_key = stage.path.index_key(attempt)
+    written = [stage.path.compacted_key(attempt, tile.number) for tile in planned] + [index_key]
     try:
-        segments: list[SegmentInfo] = []
-        rewritten = entries.copy()
-        memory_bytes = settings.writer_memory_bytes
-        for tile in tiles(entries[moved], subpartitions[moved], memory_bytes):
-            at, number = moved[tile], len(segments)
-            written.append(stage.path.compacted_key(attempt, number))
-            parts = _copied(stage, entries[at], subpartitions[at], settings)
-            stage.storage.put(written[-1], parts)
-            segments.append(_info(number, parts))
-            lengths = entries["length"][at]
-            rewritten["offset"][at] = np.cumsum(lengths) - lengths
-            rewritten["segment"][at] = number | COMPACTED
-            rewritten["attempt"][at] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
-            del parts
+        if write_tiles is None:
+            segments = [write_tile(stage, tile, settings) for tile in planned]
+        else:
+            segments = list(write_tiles(planned))
         index = pack_index(rewritten, counts, producers=state.seal.producers)
-        written.append(index_key)
         stage.storage.put(index_key, [index])
     except BaseException:
         give_back(stage.storage, written)  # no COMPACT was sent and none will be
         raise
     record = Compact(attempt, generation, attempt, len(index), tuple(segments), len(moved))
     return _commit(stage, record, state.seal_slot, written)
+
+
+def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:
+    """Copy the extents of one tile into its segment, every frame checked.
+
+    Raises:
+        CorruptDataError: an extent is damaged; names its segment.
+    """
+    parts = _copied(stage, tile.entries, tile.subpartitions, settings)
+    stage.storage.put(stage.path.compacted_key(tile.attempt, tile.number), parts)
+    return _info(tile.number, parts)
 
 
 def small_extents(

@@ -64,8 +64,8 @@ class Settings:
     are read by one task, the reducer called for each. 0: always one partition per task."""
 
     compact_small_bytes: int = 0
-    """Extents of at most this many bytes are rewritten next to each other by the driver when it
-    seals a stage (`shuffle/compaction.py`). 0: not; `durable-shuffle compact` does it later."""
+    """Extents of at most this many bytes are rewritten next to each other when a stage is sealed
+    (`shuffle/compaction.py`). 0: not; `durable-shuffle compact` does it later."""
 
     reduce_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to

@@ -8,13 +8,42 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.shuffle import compaction
+from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.verify import verify_job
 
 pytestmark = pytest.mark.spark
 
 
 def placed(df: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(map(tuple, df.select("*", F.spark_partition_id()).collect()))
+
+
+def test_tasks_write_the_segments(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than fits one segment: a Spark task each, none in the driver; every byte verifies."""
+
+    def never(*_: object) -> list[bytes]:
+        raise AssertionError("the driver copied extents itself")
+
+    monkeypatch.setattr(compaction, "_copied", never)
+    settings = Settings(
+        writer_memory_bytes=1 << 16, compact_small_bytes=1 << 20, compression="none"
+    )
+    df = session.range(0, 30_000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
+    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    back = shuffle.repartition(df, 5, "k")
+    assert placed(back) == placed(df.repartition(5, "k"))
+    compacted = [p for p in Path(root).rglob("*.seg") if "compacted" in p.parts]
+    assert len(compacted) > 3
+    assert all(path.stat().st_size <= 1 << 16 for path in compacted)
+    report = verify_job(LocalStorage(root), "tests", settings)
+    assert report.ok, report.findings
+    for path in (p for p in Path(root).rglob("*.seg") if "segments" in p.parts):
+        path.unlink()  # nothing reads them any more
+    assert placed(back) == placed(df.repartition(5, "k"))
 
 
 def test_stages_are_compacted_on_seal(session: SparkSession, root: str) -> None:

@@ -1,0 +1,71 @@
+"""Compaction on Spark: one task per compacted segment.
+
+A task that runs twice writes the same bytes under the same name. What tasks return is what COMPACT
+will state; a stage whose compaction fails is as good as before.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.tasks import ArrowFunction, check_code
+from durable_shuffle.jobs.worker_start import quicken_worker
+from durable_shuffle.shuffle.compaction import Tile, WriteTiles, write_tile
+from durable_shuffle.shuffle.records import SegmentInfo
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle
+
+RESULT_SCHEMA = "number long, length long, sha256 binary"
+
+_SHIPPED_BYTES = 8 << 20
+"""Of index entries that one Spark job carries: every task of a job gets all of them."""
+
+
+def tile_writer(engine: Engine, stage: StageHandle, settings: Settings) -> WriteTiles:
+    """Return what writes tiles by Spark tasks; a single one in this process.
+
+    Args:
+        stage: on the storage as tasks use it.
+    """
+
+    def write(tiles: Sequence[Tile]) -> Iterator[SegmentInfo]:
+        if len(tiles) == 1:
+            yield write_tile(stage, tiles[0], settings)
+            return
+        for some in _jobs(tiles):
+            label = f"durable_shuffle: compact {stage.path.name}, {len(some)} segments"
+            function = _function(stage, some, settings, running_code())
+            rows = engine.run_numbered(function, len(some), RESULT_SCHEMA, label)
+            for row in sorted(rows, key=lambda row: int(row["number"])):
+                yield SegmentInfo(row["number"], row["length"], bytes(row["sha256"]))
+
+    return write
+
+
+def _jobs(tiles: Sequence[Tile]) -> Iterator[Sequence[Tile]]:
+    start = size = 0
+    for n, tile in enumerate(tiles):
+        if n > start and size + tile.entries.nbytes > _SHIPPED_BYTES:
+            yield tiles[start:n]
+            start, size = n, 0
+        size += tile.entries.nbytes
+    yield tiles[start:]
+
+
+def _function(
+    stage: StageHandle, tiles: Sequence[Tile], settings: Settings, code: str
+) -> ArrowFunction:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                quicken_worker()
+                check_code(code)
+                info = write_tile(stage, tiles[number], settings)
+                yield pa.record_batch(
+                    [[info.number], [info.length], pa.array([info.sha256], pa.binary())],
+                    names=["number", "length", "sha256"],
+                )
+
+    return write

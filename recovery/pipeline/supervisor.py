@@ -361,8 +361,12 @@ class Supervisor:
         assert self.launcher is not None
         assert self.running is not None
         before = self.running.plan.tasks
+        try:
+            self.launcher.use(RunTask(wanted.plan, wanted.paths))
+        except Exception:  # noqa: BLE001 - what runs goes on
+            _log.exception("version %s cannot be started", wanted.description)
+            return
         self.running = wanted
-        self.launcher.use(RunTask(wanted.plan, wanted.paths))
         if self.at_rest:
             return
         plan = wanted.plan

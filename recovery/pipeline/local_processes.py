@@ -128,6 +128,7 @@ class LocalProcesses:
         for task, epoch in list(self._running):
             self.kill(task, epoch)
         self._waker.close()
+        self._awake.close()
 
     def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
         found: list[TaskReport] = []

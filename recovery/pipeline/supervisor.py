@@ -215,6 +215,7 @@ class Supervisor:
         def failed(error: Exception) -> None:
             _log.warning("cannot say how the pipeline is: %s", error)
             self._saying = isinstance(error, FencedError)
+            self._reporter.not_said()
 
         self._companion.submit(lambda: self._logs.say(status), said, failed)
 

@@ -77,10 +77,6 @@ class JobMachine:
     _starting: dict[int, Starting] = field(default_factory=dict, init=False)
     """By epoch."""
     _restart_at: float | None = field(default=None, init=False)
-    _replacing: set[str] = field(default_factory=set, init=False)
-    """Tasks whose attempt is to end before the next one starts."""
-    _dropping: set[str] = field(default_factory=set, init=False)
-    """Tasks that are to end for good."""
     _waves: Waves = field(default_factory=Waves, init=False)
     _slots_by: float | None = field(default=None, init=False)
     """When there must be a slot."""
@@ -100,19 +96,6 @@ class JobMachine:
             raise InvalidInputError(f"a job starts once, it is {self.phase}")
         self._to_start = set(self.tasks)
         return self._schedule()
-
-    def described(self, graph: RestartGraph, drained: Collection[str]) -> None:
-        """Have other tasks, before any was launched.
-
-        Raises:
-            InvalidInputError: one was.
-        """
-        if any(state.epoch for state in self.tasks.values()):
-            raise InvalidInputError("tasks were launched: this is an update")
-        self.graph, self.drained = graph, drained
-        if self._to_start:  # else it was stopped meanwhile
-            self.tasks = {task: TaskState() for task in graph.tasks}
-            self._to_start = set(graph.tasks)
 
     def generation_won(self, generation: int, now: float) -> list[Command]:
         """A generation is durable: stop the old attempts of what starts, then start it.
@@ -164,7 +147,7 @@ class JobMachine:
             failure = message.failure or Failure("unknown", "no reason was given")
             state.commit = message.commit or state.commit
             return self._failed(message.task, failure, now)
-        leaves = message.task in self._replacing | self._dropping
+        leaves = self._leaves(message.task)
         if phase in ENDED_WELL and not (self._lets_go or leaves):
             unasked = Failure("unasked", f"{message.task} was {phase}, and nobody had asked")
             return self._failed(message.task, unasked, now)
@@ -210,49 +193,6 @@ class JobMachine:
                 self._to(JobPhase.STOPPING)
         elif self.phase is JobPhase.RUNNING:
             self._to(JobPhase.STOPPING)
-        return commands + self._settle(now)
-
-    def update(
-        self,
-        graph: RestartGraph,
-        drained: Collection[str],
-        now: float,
-        *,
-        replace: Collection[str] = (),
-        drop: Collection[str] = (),
-    ) -> list[Command]:
-        """Go on with other tasks while it runs: those that neither change nor go notice nothing.
-
-        Args:
-            graph: of all tasks from here on, without those in `drop`.
-            replace: tasks whose attempt ends where it is, before the next one starts.
-            drop: tasks that end where they are and start no more.
-
-        Raises:
-            InvalidInputError: not all tasks run, or it is being stopped. Nothing changed.
-        """
-        if self.phase is not JobPhase.RUNNING:
-            raise InvalidInputError(f"a job is updated while it runs, it is {self.phase}")
-        self.graph, self.drained = graph, drained
-        new = [task for task in graph.tasks if task not in self.tasks]
-        self.tasks |= {task: TaskState() for task in new}
-        self._to_start |= set(new)
-        leaving = [t for t in self._live() if t in replace or t in drop]
-        self._replacing |= set(replace) & set(leaving)
-        self._dropping |= set(drop)
-        for task in drop:
-            self._to_start.discard(task)
-            self._waves.waiting.discard(task)
-            if task not in leaving:
-                self.tasks[task].phase = TaskPhase.FINISHED
-        commands: list[Command] = []
-        for task in leaving:
-            state = self.tasks[task]
-            state.told, state.end_by = StopMode.SUSPEND, now + self.timeouts.stop_seconds
-            commands.append(Stop(task, state.epoch, StopMode.SUSPEND))
-        if leaving or new:
-            self._to(JobPhase.RECOVERING)
-            self._start_when_all_left(now)
         return commands + self._settle(now)
 
     def tick(self, now: float) -> list[Command]:
@@ -352,26 +292,17 @@ class JobMachine:
                 found.append(Abort(task, state.epoch, cause))
         return found
 
+    def _leaves(self, task: str) -> bool:
+        """Whether an attempt was told to end by an update, see `job_update`."""
+        return False
+
     def _left(self, task: str, now: float) -> None:
         """An attempt that was to end has ended, in whatever way."""
-        if task in self._dropping:
-            self._replacing.discard(task)
-            self.tasks[task].phase, self.tasks[task].commit = TaskPhase.FINISHED, 0
-        elif task in self._replacing:
-            self._replacing.remove(task)
-            if self.tasks[task].phase is not TaskPhase.FINISHED and not self._lets_go:
-                self._to_start.add(task)
-        self._start_when_all_left(now)
-
-    def _start_when_all_left(self, now: float) -> None:
-        leaving = self._replacing | {t for t in self._dropping if t in self._live()}
-        if not leaving and self._restart_at is None and not self._lets_go:
-            self._restart_at = now
 
     def _failed(self, task: str, failure: Failure, now: float) -> list[Command]:
         state = self.tasks[task]
         state.phase = TaskPhase.FAILED
-        if task in self._replacing | self._dropping and not self._lets_go:
+        if self._leaves(task) and not self._lets_go:
             self._left(task, now)
             return self._settle(now)
         if self.cause is None or (self.cause.secondary and not failure.secondary):

@@ -79,7 +79,7 @@ class Companion:
 def _outcome(job: _Job) -> Callable[[], None]:
     try:
         result = job.work()
-    except Exception as error:  # noqa: BLE001 - the answer says so
-        failure = error
+    except BaseException as error:  # noqa: BLE001 - the answer says so; user code may even exit
+        failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
         return lambda: job.failed(failure)
     return lambda: job.done(result)

@@ -163,11 +163,18 @@ class Control:
         if request.handled is None:
             self._answer(request, request.error)
             return
-        runs = [one for one in request.handled.requests if isinstance(one, RunThis)]
-        if not runs:
-            self._carry_out(request, request.handled.requests, None)
+        commands, target = request.handled.requests, self.target
+        runs = [one for one in commands if isinstance(one, RunThis)]
+        try:
+            for command in commands:
+                self._check(command)
+        except DurableShuffleError as error:
+            self._answer(request, error)
             return
-        commands, wanted, target = request.handled.requests, runs[-1].description, self.target
+        if not runs:
+            self._carry_out(request, commands, None)
+            return
+        wanted = runs[-1].description
         self._companion.submit(
             lambda: self._logs.prepare(wanted, target),
             lambda prepared: self._carry_out(request, commands, prepared),
@@ -177,13 +184,7 @@ class Control:
     def _carry_out(
         self, request: Request, commands: Collection[ExternalCommand], prepared: Prepared | None
     ) -> None:
-        """Do all of it, or nothing."""
-        try:
-            for command in commands:
-                self._check(command, prepared)
-        except DurableShuffleError as error:
-            self._answer(request, error)
-            return
+        """Do all of it; what could be refused was."""
         notes: list[str] = []
         said: list[InternalCommand] = []
         for command in commands:
@@ -199,7 +200,7 @@ class Control:
         releases = [one for one in commands if isinstance(one, AllowRelease)]
         self._answer(request, None, "; ".join(filter(None, notes)), said, releases)
 
-    def _check(self, command: ExternalCommand, prepared: Prepared | None) -> None:
+    def _check(self, command: ExternalCommand) -> None:
         if isinstance(command, StopIt):
             self._job.check_stop(command.mode)
         elif isinstance(command, Settings):

@@ -64,20 +64,18 @@ class LocalProcesses:
         silence_seconds: float,
         start_method: str | None = None,
     ) -> None:
-        _check_can_be_sent(run_task)
         self.silence_seconds = silence_seconds
         methods = mp.get_all_start_methods()
         method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
         self._context: Any = mp.get_context(method)
         if method == "forkserver":
             self._context.set_forkserver_preload(_PRELOAD)
-        self._run_task, self._heartbeat_seconds = run_task, heartbeat_seconds
+        self._run_task, self._heartbeat_seconds = _packed(run_task), heartbeat_seconds
         self._running: dict[AttemptKey, _Running] = {}
         self._awake, self._waker = mp.Pipe(duplex=False)
 
     def use(self, run_task: RunTask) -> None:
-        _check_can_be_sent(run_task)
-        self._run_task = run_task
+        self._run_task = _packed(run_task)
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         ours, theirs = self._context.Pipe(duplex=True)
@@ -130,6 +128,7 @@ class LocalProcesses:
         for task, epoch in list(self._running):
             self.kill(task, epoch)
         self._waker.close()
+        self._awake.close()
 
     def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
         found: list[TaskReport] = []
@@ -149,9 +148,10 @@ class LocalProcesses:
         return found
 
 
-def _check_can_be_sent(run_task: RunTask) -> None:
+def _packed(run_task: RunTask) -> bytes:
+    """Return it as it is sent to processes; its modules may be imported anew before they start."""
     try:
-        pickle.dumps(run_task)
+        return pickle.dumps(run_task)
     except Exception as error:
         raise InvalidInputError(
             f"a source, step or sink cannot be sent to a process: {error}; define functions and "
@@ -167,7 +167,7 @@ def _has_room(pipe: Connection) -> bool:
 
 
 def _main(
-    run_task: RunTask,
+    run_task: bytes,
     task: str,
     epoch: int,
     slot: int,
@@ -203,7 +203,12 @@ def _main(
     threading.Thread(target=listen, daemon=True).start()
     threading.Thread(target=beat, daemon=True).start()
     try:
-        run_task(link)
+        try:
+            run: RunTask = pickle.loads(run_task)
+        except BaseException as error:  # noqa: BLE001 - code that is not there, for example
+            link.failed(error, 0)
+        else:
+            run(link)
     finally:
         over.set()
         with lock:

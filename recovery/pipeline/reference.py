@@ -70,7 +70,7 @@ def _called(factory: Callable[..., Any], description: Description) -> Any:
         made = factory(**arguments_of(description.arguments))
     except InvalidInputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInputError(
             f"{description.factory} fails: {type(error).__name__}: {error}"
         ) from error
@@ -99,7 +99,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 def _function(name: str, attribute: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(name), attribute, None)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInputError(
             f"cannot import {name!r}: {type(error).__name__}: {error}"
         ) from error
@@ -110,11 +110,16 @@ def _function(name: str, attribute: str) -> Callable[..., Any]:
 
 def _forget(package: str) -> dict[str, ModuleType]:
     """Take a package of the user's out of what is imported, and return it."""
-    found = {n: m for n, m in sys.modules.items() if n == package or n.startswith(f"{package}.")}
-    root = found.get(package)
-    file = getattr(root, "__file__", None)
-    if package in ("durable_shuffle", "__main__") or (file is not None and is_installed(file)):
+    root = sys.modules.get(package)
+    if root is None or package in ("durable_shuffle", "__main__") or not _is_users(root):
         return {}
+    found = {n: m for n, m in sys.modules.items() if n == package or n.startswith(f"{package}.")}
     for name in found:
         del sys.modules[name]
     return found
+
+
+def _is_users(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    # neither: built in; a path alone: a package without an __init__
+    return hasattr(module, "__path__") if file is None else not is_installed(file)

@@ -43,6 +43,10 @@ class Reporter:
         self.frontiers.reset(parts)
         self._number = 0
 
+    def not_said(self) -> None:
+        """The last status does not stand: the next one says everything."""
+        self._number = 0
+
     def status(self, machine: JobMachine, plan: PipelinePlan, version: str) -> Status | None:
         """Return what there is to say now, None if that is nothing new."""
         whole = self._number == 0

@@ -9,7 +9,6 @@ Killing may fail; the logs fence who could not be killed.
 
 import logging
 import math
-import queue
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -17,7 +16,6 @@ from dataclasses import replace
 from durable_shuffle.recovery.command.companion import Companion
 from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.command.grouping import Said, grouped
-from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import (
     Command,
     Failure,
@@ -28,6 +26,7 @@ from durable_shuffle.recovery.job_phase import (
     TaskReport,
     WinGeneration,
 )
+from durable_shuffle.recovery.job_update import UpdatableJob
 from durable_shuffle.recovery.liveness import AttemptKey, Liveness
 from durable_shuffle.recovery.pipeline.control import Control
 from durable_shuffle.recovery.pipeline.describe import digest_of, parts_of
@@ -39,6 +38,7 @@ from durable_shuffle.recovery.pipeline.reporter import Reporter
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.slots import check_slots
+from durable_shuffle.recovery.pipeline.stop_desk import StopDesk
 from durable_shuffle.recovery.restart_budget import RestartBudget
 from durable_shuffle.recovery.stop_order import StopMode, combined
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
@@ -92,14 +92,12 @@ class Supervisor:
         self._to_launch: set[AttemptKey] = set()
         """Told to be launched; their START does not stand yet."""
         self._watch = Liveness(math.inf)
-        self._stops: queue.SimpleQueue[tuple[StopMode, queue.SimpleQueue[Exception | None]]]
-        self._stops = queue.SimpleQueue()
+        self._stops = StopDesk()
         self._resume = False
         self._leave: JobPhase | None = None
         """What a pipeline that is at rest ends with."""
         self._say_at = 0.0
         self._saying = False
-        self._ended = False
 
     def ask_stop(self, mode: StopMode) -> None:
         """Ask for an end; from any thread. Returns when the job has taken it in.
@@ -107,21 +105,7 @@ class Supervisor:
         Raises:
             InvalidInputError: see `JobMachine.stop`.
         """
-        answer: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._stops.put((mode, answer))
-        self._wake()
-        while True:
-            try:
-                error = answer.get(timeout=_LONGEST_WAIT_SECONDS)
-            except queue.Empty:
-                if not self._ended:
-                    continue
-                if mode is self.machine.mode:
-                    return
-                raise InvalidInputError(f"the job has ended: {self.machine.phase}") from None
-            if error is not None:
-                raise error
-            return
+        self._stops.ask(mode, lambda: self.machine, self._wake)
 
     def run(self) -> JobResult:
         """Run to the end."""
@@ -131,7 +115,7 @@ class Supervisor:
                 self._turn()
             return result
         finally:
-            self._ended = True
+            self._stops.ended = True
             if self.launcher is not None:
                 self.launcher.close()
             self._say()
@@ -149,29 +133,19 @@ class Supervisor:
             self._do(self.machine.start())
         return None
 
-    def _new_machine(self, plan: PipelinePlan) -> JobMachine:
+    def _new_machine(self, plan: PipelinePlan) -> UpdatableJob:
         budget = RestartBudget(plan.settings.restarts, self._jitter)
-        return JobMachine(plan.graph, plan.drained, budget, plan.settings.timeouts)
+        return UpdatableJob(plan.graph, plan.drained, budget, plan.settings.timeouts)
 
     def _turn(self) -> None:
-        while not self._stops.empty():
-            mode, answer = self._stops.get()
-            try:
-                self.stop(mode)
-            except InvalidInputError as error:
-                answer.put(error)
-                continue
-            if self.at_rest:  # asked by who runs it: it does not stay
-                self._leave = self.machine.phase
-            self._serve = self._serve and mode is not StopMode.SUSPEND
-            answer.put(None)
+        self._stops.answer(self._stop_by_owner)
         self._companion.answer()
         self._control.turn(self._clock.monotonic())
         now = self._clock.monotonic()
         when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
         due = [t for t in when if t is not None]
         wait = min([_LONGEST_WAIT_SECONDS, *(max(0.0, t - now) for t in due)])
-        if self._companion.has_answer or not self._stops.empty():
+        if self._companion.has_answer or self._stops.waiting:
             wait = 0.0  # it came behind the last look
         if self.launcher is None:
             self._awake.wait(wait)
@@ -189,6 +163,13 @@ class Supervisor:
         if now >= self._say_at and not self._saying and self.machine.generation:
             self._say_at = now + self._plan.settings.status_seconds
             self._say()
+
+    def _stop_by_owner(self, mode: StopMode) -> None:
+        """As `stop`, asked for by who runs it: it does not stay to be resumed."""
+        self.stop(mode)
+        if self.at_rest:
+            self._leave = self._leave or self.machine.phase
+        self._serve = self._serve and mode is not StopMode.SUSPEND
 
     # -- what tasks say
 
@@ -234,6 +215,7 @@ class Supervisor:
         def failed(error: Exception) -> None:
             _log.warning("cannot say how the pipeline is: %s", error)
             self._saying = isinstance(error, FencedError)
+            self._reporter.not_said()
 
         self._companion.submit(lambda: self._logs.say(status), said, failed)
 
@@ -380,8 +362,12 @@ class Supervisor:
         assert self.launcher is not None
         assert self.running is not None
         before = self.running.plan.tasks
+        try:
+            self.launcher.use(RunTask(wanted.plan, wanted.paths))
+        except Exception:  # noqa: BLE001 - what runs goes on
+            _log.exception("version %s cannot be started", wanted.description)
+            return
         self.running = wanted
-        self.launcher.use(RunTask(wanted.plan, wanted.paths))
         if self.at_rest:
             return
         plan = wanted.plan

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
     from durable_shuffle.recovery.job_state import JobTimeouts
+    from durable_shuffle.recovery.pipeline.client import PipelineClient
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
     from durable_shuffle.recovery.pipeline.report_log import LineSettings
     from durable_shuffle.recovery.pipeline.settings import PipelineSettings
@@ -51,6 +52,7 @@ __all__ = [
     "LineSettings",
     "LogProducer",
     "Pipeline",
+    "PipelineClient",
     "PipelineSettings",
     "RestartSettings",
     "ResumableReducer",
@@ -79,6 +81,7 @@ _MODULES = {
     "LogProducer": "durable_shuffle.shuffle.log_producer",
     "JobTimeouts": "durable_shuffle.recovery.job_state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
+    "PipelineClient": "durable_shuffle.recovery.pipeline.client",
     "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
     "RestartSettings": "durable_shuffle.recovery.restart_budget",

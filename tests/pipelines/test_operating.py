@@ -25,9 +25,10 @@ from durable_shuffle.recovery.command.external import (
 )
 from durable_shuffle.recovery.command.internal import StartTasks, decode_step
 from durable_shuffle.recovery.command.status import STATUSES
-from durable_shuffle.recovery.job_phase import JobPhase, JobResult
+from durable_shuffle.recovery.job_phase import JobPhase, JobResult, TaskReport
 from durable_shuffle.recovery.pipeline import logs
 from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.control import Control
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import (
@@ -36,7 +37,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open
 from durable_shuffle.shuffle.layout import (
     ConsumerPath,
@@ -87,7 +88,7 @@ class Operated:
         """(number, tag) of every published row, read without any of our code."""
         files = sorted((self.folder / consumer).glob("part-*.json"))
         lines = [json.loads(x) for f in files for x in f.read_text().splitlines()]
-        return [(line["n"], line["tag"]) for line in lines]
+        return [(line["n"], line.get("tag", 0)) for line in lines]
 
     def more_rows(self, consumer: str, tag: int | None = None) -> None:
         """Wait until there are rows that are not there now."""
@@ -172,9 +173,10 @@ def test_an_update_touches_what_changed_and_nothing_else(operated: Operated) -> 
     gone = len(operated.rows("goes"))
     operated.more_rows("stays")
     assert len(operated.rows("goes")) == gone
+    until(lambda: operated.client.status().dropped == ("goes",), "the report")
+    until(lambda: operated.client.status().version == "second", "the version")
     status = operated.client.status()
     assert {part.part for part in status.parts} == {"numbers", "stays", "changes", "comes"}
-    assert (status.version, status.dropped) == ("second", ("goes",))
     assert operated.end().phase is JobPhase.FINISHED
     for consumer in ("stays", "changes", "comes"):
         assert each_once(operated.rows(consumer))
@@ -220,6 +222,7 @@ def test_what_does_not_fit_is_refused_by_both_versions(operated: Operated, chang
         ("operated:nothing", "no function 'nothing'"),
         ("operated:make", "fails: TypeError"),
         ("builtins:dict", "must return a Pipeline, found dict"),
+        ("sys:exit", "fails: SystemExit"),
     ],
 )
 def test_descriptions_that_are_none_are_refused(
@@ -311,29 +314,52 @@ def test_settings_change_for_all_tasks_by_one_command(operated: Operated) -> Non
     operated.more_rows("copy")
 
 
+class Shifted(SystemClock):
+    """A clock that can be put forward."""
+
+    offset = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + type(self).offset
+
+
 @pytest.mark.requirement("R-MZ-15")
-def test_ten_complaining_workers_make_one_restart(operated: Operated) -> None:
-    """After the delay, with one new epoch for all of them."""
+def test_ten_complaining_workers_make_one_restart(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the delay and not before, with one new epoch for all of them."""
+    heard: list[str] = []
+    complain = Control.complain
+
+    def listen(self: Control, report: TaskReport, part: str, now: float) -> None:
+        complain(self, report, part, now)
+        heard.append(report.task)
+
+    monkeypatch.setattr(Control, "complain", listen)
+    monkeypatch.setattr(Shifted, "offset", 0.0)
     (operated.folder / "complaints").mkdir()
-    pipeline = operated.pipeline({}, partitions=10, complaint_seconds=1.0)
+    pipeline = operated.pipeline({}, partitions=10, complaint_seconds=3600.0)
     operated.running = Complaining.added_to(pipeline, operated.folder).start(
-        launcher=threads, serve=True
+        launcher=threads, serve=True, clock=Shifted()
     )
     until(lambda: operated.phase is JobPhase.RUNNING, "all tasks run")
     before = operated.epochs
     complaints = operated.folder / "complaints"
     until(lambda: len(list(complaints.glob("copy*"))) == 10, "all have rows")
     (operated.folder / "complain").touch()
-    until(lambda: len(list(complaints.glob("said-*"))) == 10, "ten complaints")
+    until(lambda: len(heard) == 10, "ten complaints")
+    assert len(set(heard)) == 10
+    operated.more_rows("copy")
+    assert operated.epochs == before, "not before its time"
+    monkeypatch.setattr(Shifted, "offset", 3601.0)
     until(
         lambda: all(e > before[t] for t, e in operated.epochs.items() if t.startswith("copy")),
         "the restart",
     )
     until(lambda: operated.phase is JobPhase.RUNNING, "all tasks run")
     epochs = {e for t, e in operated.epochs.items() if t.startswith("copy")}
-    assert len(epochs) == 1
-    assert operated.epochs["numbers-p0000"] == before["numbers-p0000"]
     assert epochs == {before["copy-k0000"] + 1}, "one generation, not ten"
+    assert operated.epochs["numbers-p0000"] == before["numbers-p0000"]
 
 
 def test_commands_during_a_stop(operated: Operated) -> None:

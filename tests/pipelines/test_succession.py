@@ -35,6 +35,7 @@ from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.gc import judge_rest
 from durable_shuffle.shuffle.layout import ConsumerPath, command_log_prefix
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.log_producer import LogProducer
@@ -44,6 +45,7 @@ from durable_shuffle.shuffle.position import unpack_positions
 from durable_shuffle.shuffle.settings import Settings as ShuffleSettings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.storage import ObjectInfo
 
 IDS = RandomIds()
 GIVEN = Description("operated:make", "", "given", "digest")
@@ -270,3 +272,13 @@ def _read(view: Any) -> list[int]:
         for batch in view:
             found += batch.column(0).to_pylist()
     return found
+
+
+def test_a_clean_up_leaves_the_logs_of_a_pipeline_alone(place: Place) -> None:
+    """They are slots of logs; what is not one is nobody's."""
+    keys = [f"{NAME}/{log}/0000000000" for log in ("commands", "requests", "status", "orders")]
+    found = judge_rest(
+        NAME, [ObjectInfo(key, 1, 0.0) for key in keys], [], now=1e9, older_than_seconds=0
+    )
+    verdicts = {one.key: one.verdict for scope in found for one in scope.objects}
+    assert verdicts == dict(zip(keys, ["live", "live", "live", "odd"], strict=True))

@@ -1,5 +1,6 @@
 """The companion: in order, waking who waits, never holding up the control loop."""
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -66,8 +67,9 @@ def test_an_error_is_an_answer() -> None:
     errors: list[Exception] = []
     done: list[int] = []
     companion.submit(lambda: 1 // 0, pytest.fail, errors.append)
+    companion.submit(lambda: sys.exit(3), pytest.fail, errors.append)
     companion.submit(lambda: 1, done.append, errors.append)
     companion.close(PATIENCE)
     companion.answer()
-    assert [type(error) for error in errors] == [ZeroDivisionError]
+    assert [type(error) for error in errors] == [ZeroDivisionError, RuntimeError]
     assert done == [1]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import (
     Command,
     Failure,
@@ -14,6 +13,7 @@ from durable_shuffle.recovery.job_phase import (
     WinGeneration,
 )
 from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.job_update import UpdatableJob
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
 from durable_shuffle.recovery.restart_set import RestartGraph
 from durable_shuffle.recovery.stop_order import StopMode
@@ -29,7 +29,7 @@ class Job:
     """A machine whose generations are won at once."""
 
     def __init__(self, *tasks: str) -> None:
-        self.machine = JobMachine(
+        self.machine = UpdatableJob(
             RestartGraph(tasks, []),
             ("s",),
             RestartBudget(RestartSettings(5, 1, 8, jitter=0), lambda: 0.0),

@@ -123,7 +123,8 @@ def test_any_name_stays_in_its_place(name: str) -> None:
         return
     assert stage.prefix == f"job/{name}-{'0' * 32}-{'1' * 32}/"
     assert consumer.prefix == f"job/consumers/{name}/{name}/"
-    assert os.path.normpath(consumer.prefix) + "/" == consumer.prefix  # noqa: PTH
+    # pathlib would not resolve ".."
+    assert os.path.normpath(consumer.prefix) + "/" == consumer.prefix
     assert name.isascii()
     assert not set(name) & set("/\\ *?")
 

@@ -57,6 +57,7 @@ def test_whole_spark_suite_on_a_storage_that_fails(seed: int, tmp_path: Path) ->
     }
     command = [sys.executable, "-m", "pytest", "tests/spark", "-m", "spark and not soak", "-q"]
     command += ["--ignore=tests/spark/test_demo.py"]  # runs in processes that no fault reaches
-    command += ["--timeout=1800", "-o", "faulthandler_timeout=0", f"--basetemp={tmp_path / 'inner'}"]
+    command += ["--timeout=1800", "-o", "faulthandler_timeout=0"]
+    command += [f"--basetemp={tmp_path / 'inner'}"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:]

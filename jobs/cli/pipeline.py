@@ -251,7 +251,7 @@ def allow_release(
 ) -> None:
     """Let data go that all consumers of a stage have committed, and never more than that.
 
-    From then on nobody new can begin to read the stage.
+    A consumer that comes later begins at what is left, and then nothing more is released.
     """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),

@@ -28,7 +28,7 @@ def allow_release(
 ) -> str:
     """Register who reads the stage, then release what all of them have committed.
 
-    From here on nobody else can begin to read the stage.
+    The set of its consumers is closed by that: with a new one, nothing more is released.
 
     Raises:
         InvalidInputError: not a stage that this pipeline writes, or a producer that it has not.

@@ -516,7 +516,8 @@ def test_after_a_reconnect_everything_is_reported_again(operated: Operated) -> N
 
 @pytest.mark.requirement("R-MZ-16")
 def test_a_release_moves_where_later_starts_begin(operated: Operated) -> None:
-    """Data that all have committed goes; a restart does not ask for it; nobody new can begin."""
+    """Data that all have committed goes; a restart does not ask for it. Who comes later begins at
+    what is left, and from then on nothing goes that he may still need."""
     operated.start({"copy": 1}, upto=400, append_rows=20)
     until(lambda: len(operated.rows("copy")) == 400, "all rows")
     outside = operated.client
@@ -529,12 +530,19 @@ def test_a_release_moves_where_later_starts_begin(operated: Operated) -> None:
     before = operated.epochs
     operated.client.restart("copy")
     until(lambda: operated.epochs["copy-k0000"] > before["copy-k0000"], "the restart")
+    operated.update({"copy": 1, "late": 1}, upto=400, append_rows=20)
+    until(lambda: operated.phase is JobPhase.RUNNING and "late-k0000" in operated.epochs, "late")
+    with pytest.raises(InvalidInputError, match="closed"):
+        outside.allow_release("numbers")
     with pytest.raises(InvalidInputError, match="writes no stage 'nothing'"):
         outside.allow_release("nothing")
     with pytest.raises(InvalidInputError, match="no such producer"):
         outside.allow_release("numbers", {7: 1})
     assert operated.end().phase is JobPhase.FINISHED
     assert each_once(operated.rows("copy"))
+    late = sorted(n for n, _ in operated.rows("late"))
+    assert late == list(range(400 - len(late), 400))
+    assert len(late) < 400
 
 
 @pytest.mark.requirement("R-MZ-4")

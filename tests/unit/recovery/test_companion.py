@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +13,8 @@ from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.threads import Threads
 
 PATIENCE = 300.0
+LOST = 60.0
+"""So long nobody waits for an answer that is there."""
 ROUNDS = 500
 
 
@@ -34,7 +37,9 @@ def test_no_wake_up_is_lost(make: Callable[[], Threads | LocalProcesses]) -> Non
         companion.submit(partial(int, n), seen.append, pytest.fail)
         while len(seen) <= n:
             if not companion.has_answer:
-                launcher.receive(PATIENCE)  # a lost wake-up would be this long
+                start = time.monotonic()
+                launcher.receive(LOST)
+                assert time.monotonic() - start < LOST, "nobody was woken"
             companion.answer()
     assert seen == list(range(ROUNDS))
     companion.close(PATIENCE)

@@ -1,0 +1,196 @@
+"""Naive variants of the command planes: what each requirement warns of."""
+
+from mutations import Mutation
+
+UNIT = "tests/unit/recovery/"
+ORDER, WANTED = f"{UNIT}test_command_log.py", f"{UNIT}test_wanted.py"
+FRONTIERS, COMPANION = f"{UNIT}test_frontiers.py", f"{UNIT}test_companion.py"
+SUCCESSION = "tests/pipelines/test_succession.py"
+OPERATING = "tests/pipelines/test_operating.py"
+
+MUTATIONS = (
+    Mutation(
+        "R-MZ-1",
+        "what handles a command can start something",
+        "recovery/command/wanted.py",
+        "from durable_shuffle.recovery.stop_order",
+        "from durable_shuffle.recovery.pipeline.threads import Threads\n"
+        "from durable_shuffle.recovery.stop_order",
+        WANTED,
+    ),
+    Mutation(
+        "R-MZ-2",
+        "a coordinator goes on behind a newer one",
+        "recovery/command/emitter.py",
+        "if found.generation > self._generation:",
+        "if found.generation > self._generation + 99:",
+        f"{SUCCESSION} -k of_four",
+    ),
+    Mutation(
+        "R-MZ-3",
+        "commands are obeyed as they arrive",
+        "recovery/command/slot_order.py",
+        "            self._early[slot] = found\n",
+        "            self.next_slot, self._early, self._last = slot, {slot: found}, None\n",
+        f"{ORDER} -k same_sequence",
+    ),
+    Mutation(
+        "R-MZ-4",
+        "start positions do not travel with the command",
+        "recovery/pipeline/logs.py",
+        "            self._positions.update(found.positions)\n",
+        "",
+        f"{SUCCESSION} -k all_tasks_begin",
+    ),
+    Mutation(
+        "R-MZ-5",
+        "a list is forgotten with the coordinator that gathered it",
+        "recovery/command/succession.py",
+        "tuple(REQUESTS.encode(command) for command in self.wanted.gathered),",
+        "(),",
+        f"{SUCCESSION} -k list_goes_on",
+    ),
+    Mutation(
+        "R-MZ-6",
+        "whatever is seen is reported",
+        "recovery/command/frontiers.py",
+        "        self._seen[part] = frontier\n",
+        "        self._seen[part] = frontier\n        self.ask([part])\n",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-7",
+        "reports go back with a restart",
+        "recovery/command/frontiers.py",
+        "Frontier(max(seen.records, said.records), seen.final)",
+        "Frontier(seen.records, seen.final)",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-8",
+        "what was said to somebody else is not said again",
+        "recovery/command/frontiers.py",
+        "self._reported = {part: Frontier() for part in parts}",
+        "self._reported = {part: self._reported.get(part, Frontier()) for part in parts}",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-9",
+        "commands of a list count one by one",
+        "recovery/command/wanted.py",
+        "return Handled(replace(wanted, gathered=(*wanted.gathered, command)), ())",
+        "return Handled(_changed(wanted, command), (command,))",
+        WANTED,
+    ),
+    Mutation(
+        "R-MZ-10",
+        "the same description is started anew",
+        "recovery/command/reconcile.py",
+        "if known.get(name) == part.digest",
+        "if known.get(name) != part.digest",
+        WANTED,
+    ),
+    Mutation(
+        "R-MZ-11",
+        "the new attempt starts while the old one ends",
+        "recovery/job_update.py",
+        "if not leaving and self._restart_at is None",
+        "if self._restart_at is None",
+        f"{UNIT}test_job_update.py",
+    ),
+    Mutation(
+        "R-MZ-12",
+        "a drop is reported again to whoever comes",
+        "recovery/command/frontiers.py",
+        "        self._dropped = []\n\n    def report",
+        "        self._dropped = self._dropped or ['b']\n\n    def report",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-13",
+        "each job of the companion has a thread of its own",
+        "recovery/command/companion.py",
+        "        self._jobs.put(_Job(work, done, failed))\n",
+        "        job = _Job(work, done, failed)\n"
+        "        each = threading.Thread(target=lambda: self._answers.put(_outcome(job)))\n"
+        "        each.daemon = True\n"
+        "        each.start()\n",
+        f"{COMPANION} -k later",
+    ),
+    Mutation(
+        "R-MZ-14",
+        "what was dropped is started again by a late complaint",
+        "recovery/command/restarts.py",
+        "for part, cause in ready.items() if part in parts]",
+        "for part, cause in ready.items()]",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-15",
+        "a complaint is a restart, at once",
+        "recovery/command/restarts.py",
+        "self._due.setdefault(part, (now + self._delay_seconds, cause))",
+        "self._due[part] = (now, cause)",
+        FRONTIERS,
+    ),
+    Mutation(
+        "R-MZ-16",
+        "a consumer that comes later begins at what was released",
+        "recovery/pipeline/lookups.py",
+        "        elif released[producer]:\n",
+        "        elif False:\n",
+        f"{OPERATING} -k release_moves",
+    ),
+    Mutation(
+        "R-MZ-18",
+        "a list that does not know of a drop forgets it",
+        "recovery/command/history.py",
+        "self._commands = list(reduced((*commands, *drops)))",
+        "self._commands = list(reduced(commands))",
+        WANTED,
+    ),
+    Mutation(
+        "R-MZ-19",
+        "an attempt writes before it is allowed to",
+        "recovery/pipeline/link.py",
+        "        if not self._writes:\n            raise FencedError",
+        "        if False:\n            raise FencedError",
+        "tests/pipelines/test_consumer_attempts.py -k may_not_write",
+    ),
+    Mutation(
+        "R-MZ-20",
+        "settings are what a task began with",
+        "recovery/pipeline/link.py",
+        "            self._settings = command.settings\n        elif",
+        "            pass\n        elif",
+        f"{ORDER} -k same_sequence",
+    ),
+    Mutation(
+        "R-MZ-21",
+        "what has finished is started, to find out that it has",
+        "recovery/pipeline/lookups.py",
+        "finished = frozenset(task for task, (done, _) in states.items() if done)",
+        "finished: frozenset[str] = frozenset()",
+        f"{OPERATING} -k has_finished",
+    ),
+    Mutation(
+        "R-MZ-22",
+        "an answer wakes nobody",
+        "recovery/command/companion.py",
+        "            self._answers.put(_outcome(job))\n            self._wake()\n",
+        "            self._answers.put(_outcome(job))\n",
+        f"{COMPANION} -k no_wake_up",
+    ),
+    Mutation(
+        "commands",
+        "garbage in the command log is passed over",
+        "recovery/command/emitter.py",
+        "        found = decode_step(existing, name=key)\n",
+        "        try:\n"
+        "            found = decode_step(existing, name=key)\n"
+        "        except Exception:\n"
+        "            self._next_slot += 1\n"
+        "            return\n",
+        f"{ORDER} -k garbage",
+    ),
+)

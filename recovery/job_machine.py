@@ -115,9 +115,11 @@ class JobMachine:
             InvalidInputError: the attempt cannot say that in its phase. Nothing changed.
         """
         state = self.tasks.get(message.task)
-        over = message.task in self._to_start or self.phase in ENDS
-        if state is None or state.epoch != message.epoch or over or state.phase in TERMINAL:
+        if state is None or state.epoch != message.epoch or self.phase in ENDS:
             self.ignored += 1
+            return []
+        if message.task in self._to_start or state.phase in TERMINAL:
+            self.ignored += 1  # it is over for us already
             return []
         phase = next_phase(state.phase, message.report, task=message.task)
         state.records = max(state.records, message.records)
@@ -213,8 +215,8 @@ class JobMachine:
             return None
         pending = tuple((task, s.commit) for task, s in self.tasks.items() if s.commit)
         pending = pending if self.phase is JobPhase.EFFECTS_PENDING else ()
-        counts = self.budget.total, self.ignored
-        return JobResult(self.phase, self.cause, self.cause_task, pending, *counts)
+        of = self.phase, self.cause, self.cause_task
+        return JobResult(*of, pending, self.budget.total, self.ignored)
 
     # -- rules
 
@@ -357,13 +359,12 @@ class JobMachine:
 
     def _settle(self, now: float) -> list[Command]:
         """Look what the tasks add up to."""
-        commands: list[Command] = []
         placed = [s for s in self.tasks.values() if s.phase is not TaskPhase.WAITING]
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
             if placed and all(state.phase in counts for state in placed):
                 self._all_started(now)
-        commands += self._send_stops(now) + self._next_wave(now)
+        commands = self._send_stops(now) + self._next_wave(now)
         if self._live() or self._restarts or len(placed) < len(self.tasks):
             return commands
         end = end_of(self.phase, self.mode, self.tasks.values())

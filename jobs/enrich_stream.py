@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ _USERS = 1000
 class Events:
     """Producer p of m makes the events p, p + m, p + 2m, ... The position is how many it made."""
 
+    bounded: ClassVar[bool] = False
     producers: int
     per_second: int
     """Of each producer, about."""

@@ -3,8 +3,7 @@
 Strategy: reports, stops and the time come in; commands come out, in the order in which they are to
 be carried out. Every attempt has an epoch, the generation of the scheduling attempt that started
 it; reports of other epochs are counted and ignored. The tasks of one scheduling attempt share a
-start barrier; tasks that go on running are not asked for anything. With fewer slots than tasks
-there is one scheduling attempt per wave. After Arroyo's controller.
+start barrier; tasks that go on running are not asked for anything. After Arroyo's controller.
 """
 
 import math
@@ -33,6 +32,8 @@ from durable_shuffle.recovery.job_state import (
     JobTimeouts,
     Starting,
     TaskState,
+    end_of,
+    late_members,
 )
 from durable_shuffle.recovery.restart_budget import RestartBudget
 from durable_shuffle.recovery.restart_set import RestartGraph
@@ -44,7 +45,6 @@ from durable_shuffle.recovery.task_phase import (
     TaskPhase,
     next_phase,
 )
-from durable_shuffle.recovery.waves import Waves
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -77,9 +77,6 @@ class JobMachine:
     _starting: dict[int, Starting] = field(default_factory=dict, init=False)
     """By epoch."""
     _restart_at: float | None = field(default=None, init=False)
-    _waves: Waves = field(default_factory=Waves, init=False)
-    _slots_by: float | None = field(default=None, init=False)
-    """When there must be a slot."""
 
     def __post_init__(self) -> None:
         self.tasks = {task: TaskState() for task in self.graph.tasks}
@@ -108,25 +105,8 @@ class JobMachine:
         self._asked_generation, self.generation = False, generation
         if self.phase is not JobPhase.SCHEDULING:
             return self._settle(now)  # stopped meanwhile
-        wave = self._waves.plan(self.graph, self._live(), self._to_start)
         old = [Kill(t, self.tasks[t].epoch) for t in sorted(self._to_start) if self.tasks[t].epoch]
-        commands: list[Command] = [*old, *self._evicted(wave.evict)]
-        for task in self._to_start.difference(wave.launch):
-            self._wait(task)
-        for task in wave.launch:
-            self.tasks[task] = TaskState(generation)
-        self._to_start.clear()
-        self._waves.waiting.difference_update(wave.launch)
-        if wave.launch:
-            until = now + self.timeouts.start_seconds
-            self._starting[generation] = Starting(StartBarrier(wave.launch), until)
-        commands += [Launch(task, generation) for task in wave.launch]
-        return commands + self._settle(now)
-
-    def slots_are(self, slots: int | None, now: float) -> list[Command]:
-        """So many tasks can run at once from here on; None: any number."""
-        self._waves.slots = slots
-        return [] if self.phase in ENDS else self._settle(now)
+        return [*old, *self._launch(self._to_start, now)]
 
     def said(self, message: TaskReport, now: float) -> list[Command]:
         """Take in a report.
@@ -206,9 +186,6 @@ class JobMachine:
             if self.phase is JobPhase.RECOVERING:  # nobody came in the place of what was dropped
                 self._to(JobPhase.SCHEDULING)
                 return self._settle(now)
-        if self._slots_by is not None and now >= self._slots_by:
-            text = f"no slot for any task within {self.timeouts.start_seconds:g} s"
-            return self._give_up("", Failure("no_slots", text, retry=False)) + self._settle(now)
         commands: list[Command] = []
         for epoch, start in list(self._starting.items()):
             if now >= start.start_by:
@@ -223,7 +200,7 @@ class JobMachine:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]
         due += [end for task in self._live() if (end := self.tasks[task].end_by) is not None]
-        due += [at for at in (self._restart_at, self._slots_by) if at is not None]
+        due += [] if self._restart_at is None else [self._restart_at]
         return min(due) if due and self.phase not in ENDS else None
 
     def generation_lost(self, failure: Failure, now: float) -> list[Command]:
@@ -237,19 +214,9 @@ class JobMachine:
         if self.phase not in ENDS:
             return None
         pending = tuple((task, s.commit) for task, s in self.tasks.items() if s.commit)
-        return JobResult(
-            self.phase,
-            self.cause,
-            self.cause_task,
-            pending if self.phase is JobPhase.EFFECTS_PENDING else (),
-            self.budget.total,
-            self.ignored,
-        )
-
-    @property
-    def slots(self) -> int | None:
-        """How many tasks can run at once, as it was told last."""
-        return self._waves.slots
+        pending = pending if self.phase is JobPhase.EFFECTS_PENDING else ()
+        of = self.phase, self.cause, self.cause_task
+        return JobResult(*of, pending, self.budget.total, self.ignored)
 
     # -- rules
 
@@ -275,6 +242,25 @@ class JobMachine:
         self._asked_generation = True
         return [WinGeneration()]
 
+    def _launch(self, tasks: Collection[str], now: float) -> list[Command]:
+        """Start these, and only these, with a barrier of their own."""
+        names, epoch = sorted(tasks), self.generation
+        for task in names:
+            self.tasks[task] = TaskState(epoch)
+        self._to_start.clear()
+        until = now + self.timeouts.start_seconds
+        self._starting[epoch] = Starting(StartBarrier(names), until)
+        return [Launch(task, epoch) for task in names]
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether a scheduling attempt is to come."""
+        return self._asked_generation or self._restart_at is not None or bool(self._to_start)
+
+    def _next_wave(self, now: float) -> list[Command]:
+        """Nobody waits for a slot here; see `WavedJob`."""
+        return []
+
     def _let_go(self, tasks: Iterable[str]) -> list[Command]:
         waiting = [t for t in tasks if self.tasks[t].phase is TaskPhase.AT_BARRIER]
         return [Go(task, self.tasks[task].epoch) for task in waiting]
@@ -287,7 +273,7 @@ class JobMachine:
         found: list[Command] = []
         for task in sorted(start.barrier.members):
             state = self.tasks[task]
-            if task not in self._to_start and state.epoch and state.phase not in TERMINAL:
+            if state.epoch and task not in self._to_start and state.phase not in TERMINAL:
                 state.end_by = now + self.timeouts.stop_seconds / 10
                 found.append(Abort(task, state.epoch, cause))
         return found
@@ -337,10 +323,7 @@ class JobMachine:
         return self._kill_waiting()
 
     def _kill_waiting(self) -> list[Command]:
-        """Start nobody: what waits for its restart, or for a slot, has ended."""
-        for task in self._waves.waiting:
-            self.tasks[task].phase = TaskPhase.CANCELED
-        self._waves.waiting.clear()
+        """Restart nobody: what waits for its restart has ended."""
         waiting = [t for t in sorted(self._to_start) if self.tasks[t].phase not in TERMINAL]
         self._to_start.clear()
         self._restart_at = None
@@ -350,14 +333,8 @@ class JobMachine:
 
     def _start_is_late(self, epoch: int, start: Starting, now: float) -> list[Command]:
         del self._starting[epoch]
-        missing = [
-            task
-            for task in sorted(start.barrier.members)
-            if self.tasks[task].epoch == epoch
-            and self.tasks[task].phase not in STARTED_ONCE | TERMINAL
-            and task not in self._to_start
-        ]
-        late = [t for t in missing if self.tasks[t].phase is not TaskPhase.AT_BARRIER] or missing
+        members = start.barrier.members - self._to_start
+        late = late_members({task: self.tasks[task] for task in members}, epoch)
         if not late:
             return []
         self.late_starts += 1
@@ -377,67 +354,23 @@ class JobMachine:
     def _end_is_late(self, task: str, now: float) -> list[Command]:
         state = self.tasks[task]
         text = f"{task} did not get on with its end in time: it is {state.phase}"
-        if self.mode is not None:
-            text += f", the job stops by {self.mode}"
-        failure = Failure("stop_timeout", text)
-        return [Kill(task, state.epoch), *self._failed(task, failure, now)]
+        text += "" if self.mode is None else f", the job stops by {self.mode}"
+        return [Kill(task, state.epoch), *self._failed(task, Failure("stop_timeout", text), now)]
 
     def _settle(self, now: float) -> list[Command]:
         """Look what the tasks add up to."""
-        commands: list[Command] = []
+        placed = [s for s in self.tasks.values() if s.phase is not TaskPhase.WAITING]
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
-            wanted = {t: s for t, s in self.tasks.items() if t not in self._waves.waiting}
-            if wanted and all(state.phase in counts for state in wanted.values()):
+            if placed and all(state.phase in counts for state in placed):
                 self._all_started(now)
-        commands += self._send_stops(now) + self._next_wave(now)
-        if self._live() or self._to_start or self._asked_generation or self._waves.waiting:
+        commands = self._send_stops(now) + self._next_wave(now)
+        if self._live() or self._restarts or len(placed) < len(self.tasks):
             return commands
-        if self._restart_at is not None:
-            return commands
-        if self.phase is JobPhase.FAILING:
-            pending = any(state.commit for state in self.tasks.values())
-            self._to(JobPhase.EFFECTS_PENDING if pending else JobPhase.FAILED)
-        elif all(state.phase is TaskPhase.FINISHED for state in self.tasks.values()):
-            self._to(JobPhase.FINISHED)
-        elif self.mode is StopMode.CANCEL:
-            self._to(JobPhase.CANCELED)
-        elif self.mode is StopMode.SUSPEND:
-            pending = any(state.commit for state in self.tasks.values())
-            self._to(JobPhase.EFFECTS_PENDING if pending else JobPhase.SUSPENDED)
+        end = end_of(self.phase, self.mode, self.tasks.values())
+        if end is not None:
+            self._to(end)
         return commands
-
-    def _next_wave(self, now: float) -> list[Command]:
-        """Start those that have waited for a slot, if there is one now."""
-        starts = self.phase is JobPhase.SCHEDULING and self._live()
-        restarts = self._to_start or self._asked_generation or self._restart_at is not None
-        if restarts or starts or not self._waves.waiting or self.phase is JobPhase.RECOVERING:
-            self._slots_by = None
-            return []
-        if self._waves.plan(self.graph, self._live()).launch:
-            self._slots_by = None
-            return self._schedule()
-        if not self._live() and self._slots_by is None:
-            self._slots_by = now + self.timeouts.start_seconds
-        return []
-
-    def _evicted(self, tasks: Iterable[str]) -> list[Command]:
-        commands: list[Command] = []
-        for task in tasks:
-            epoch = self.tasks[task].epoch
-            commands.append(Kill(task, epoch))
-            self._wait(task)
-            if epoch in self._starting:
-                commands += self._let_go(self._starting[epoch].barrier.ended(task))
-        return commands
-
-    def _wait(self, task: str) -> None:
-        """There is no slot for it: it has no attempt until there is."""
-        before = self.tasks[task]
-        self.tasks[task] = TaskState(
-            phase=TaskPhase.WAITING, commit=before.commit, records=before.records
-        )
-        self._waves.waiting.add(task)
 
     def _all_started(self, now: float) -> None:
         self._starting.clear()

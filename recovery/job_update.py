@@ -7,9 +7,9 @@ it has ended before its successor is started. A failure on the way there is none
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import Command, JobPhase, Stop
 from durable_shuffle.recovery.job_state import TaskState
+from durable_shuffle.recovery.job_waves import WavedJob
 from durable_shuffle.recovery.restart_set import RestartGraph
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import TaskPhase
@@ -17,8 +17,8 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 @dataclass(slots=True)
-class UpdatableJob(JobMachine):
-    """A `JobMachine` whose tasks can change."""
+class UpdatableJob(WavedJob):
+    """A `WavedJob` whose tasks can change."""
 
     _replacing: set[str] = field(default_factory=set, init=False)
     """Tasks whose attempt is to end before the next one starts."""

@@ -20,6 +20,7 @@ _FIRST = (
     "test_drivers.py",
     "test_sessionize.py",
     "test_consume_faults.py",
+    "test_pipeline_on_spark.py",
     "test_stage_memory.py",
     "test_query_drivers.py",
 )

@@ -38,7 +38,7 @@ from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 _COMMANDS = ("update", "suspend", "resume", "drain")
 _FASTER = "faster"
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 300.0
 _END_SECONDS = 20.0
 

@@ -11,8 +11,8 @@ from durable_shuffle.serialization.errors import InvalidInputError, UnavailableE
 from durable_shuffle.shuffle.clock import Clock
 
 _FIRST_SLOT_SECONDS = 60.0
-_ALL_SLOTS_SECONDS = 10.0
-"""Executors that come later count when they come."""
+_MORE_SLOTS_SECONDS = 3.0
+"""From one executor to the next; those that come later count when they come."""
 _LOOK_SECONDS = 0.1
 _TRIES = 100
 
@@ -74,10 +74,12 @@ def await_slots(spark: SparkSession, wanted: int, clock: Clock) -> None:
     Raises:
         UnavailableError: there is none.
     """
-    begun = clock.monotonic()
+    before, since = 0, clock.monotonic()
     while (found := sum(executor_slots(spark).values())) < wanted:
-        waited = clock.monotonic() - begun
-        if waited >= (_FIRST_SLOT_SECONDS if not found else _ALL_SLOTS_SECONDS):
+        now = clock.monotonic()
+        if found != before:
+            before, since = found, now
+        if now - since >= (_MORE_SLOTS_SECONDS if found else _FIRST_SLOT_SECONDS):
             break
         clock.sleep(_LOOK_SECONDS)
     if not found:

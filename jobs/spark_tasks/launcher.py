@@ -48,9 +48,11 @@ _SUSPICION_SECONDS = 10.0
 """How long after one went away tasks are looked at one by one."""
 _LINGER_SECONDS = 10.0
 """A job whose task said its last word is ended after this time."""
-_REASON_CHARS = 500
+_LAST_WORD_SECONDS = 2.0
+"""How long `close` leaves jobs whose task said its last word to end by themselves."""
 _CLOSE_SECONDS = 30.0
 """How long `close` waits for jobs to end."""
+_REASON_CHARS = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +73,7 @@ class _Running:
 
 class SparkTasks:
     """Args:
-    storage: where reports and orders go; executors reach it by the plan's URL.
+    storage: where reports come from; executors reach it by the plan's URL.
     """
 
     def __init__(
@@ -154,15 +156,20 @@ class SparkTasks:
     def close(self) -> None:
         with self._lock:
             left = list(self._running)
+        begun = self._clock.monotonic()
         for running in left:
-            running.silent = True
-            self._cancel(running)
-        deadline = self._clock.monotonic() + _CLOSE_SECONDS
-        for running in left:
-            running.thread.join(max(0.0, deadline - self._clock.monotonic()))
+            if not running.silent:
+                running.silent = True
+                self._cancel(running)
+        for seconds in (_LAST_WORD_SECONDS, _CLOSE_SECONDS):
+            for running in left:
+                running.thread.join(max(0.0, begun + seconds - self._clock.monotonic()))
+            for running in left:
+                if running.thread.is_alive():
+                    self._cancel(running)
         self._closed = True
         self._wake.set()
-        self._reader.join(max(0.0, deadline - self._clock.monotonic()))
+        self._reader.join(_CLOSE_SECONDS)
 
     def _find(self, task: str, epoch: int) -> _Running | None:
         with self._lock:

@@ -47,10 +47,16 @@ class IteratorSource:
     Args:
         make: called as `make(position, producer)`, position None at the very start; gives an
             iterator of (rows, position behind them), or None where nothing is new. Positions are
-            all numbers, all texts or all bytes, and each is greater than the one before.
+            all numbers, all texts or all bytes, and each is greater than the one before. An
+            attribute `bounded` of it says whether it ends by itself.
     """
 
     make: Callable[[Any, int], Iterable[Pulled]]
+
+    @property
+    def bounded(self) -> bool | None:
+        """Whether it ends by itself, None if nobody knows."""
+        return getattr(self.make, "bounded", None)
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
         return iter(self.make(position, producer))

@@ -147,3 +147,9 @@ def test_data_is_stored_once(seen: dict[str, Any]) -> None:
     folder: Path = seen["folder"]
     segments = list((folder / "stages").glob("tests/repartition-*/segments/*/*.seg"))
     assert len(segments) == 3
+
+
+def test_a_pipeline_does_not_run_here(seen: dict[str, Any]) -> None:
+    """It says what to use instead."""
+    assert "no job groups" in seen["pipeline"]
+    assert "use a session with a SparkContext, or local processes" in seen["pipeline"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped
+from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, spark_tasks
 from durable_shuffle.jobs.preflight import preflight
 from durable_shuffle.jobs.remote_storage import RemoteStorage
 from durable_shuffle.shuffle.clock import RandomIds
@@ -210,6 +210,15 @@ def other_host(spark: SparkSession, root: str) -> dict[str, Any]:
     }
 
 
+def pipeline(spark: SparkSession) -> str:
+    """What comes of running a pipeline's tasks here."""
+    try:
+        spark_tasks(spark)
+    except DurableShuffleError as error:
+        return str(error)
+    return "nothing"
+
+
 def main(root: str, folder: str) -> None:
     """Run all parts."""
     spark = (
@@ -224,6 +233,7 @@ def main(root: str, folder: str) -> None:
         "python": python_stages(spark, f"{root}/python"),
         "remote": remote(spark, f"{root}/remote"),
         "other_host": other_host(spark, f"{root}/host"),
+        "pipeline": pipeline(spark),
     }
     print(json.dumps(answer), flush=True)
     spark.stop()

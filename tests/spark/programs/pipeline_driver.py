@@ -19,6 +19,7 @@ from durable_shuffle.jobs.demo.enrich_driver import FACTORY
 from durable_shuffle.jobs.demo.local_cluster import start_cluster
 from durable_shuffle.jobs.enrich_stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks import make
+from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
 from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
@@ -45,6 +46,10 @@ class Driver:
         quiet = {"spark.eventLog.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         self._spark = start_cluster(work, 2, events, quiet, cores=2)
         self._running: RunningPipeline | None = None
+
+    def slots(self) -> dict[str, Any]:
+        """How many there are."""
+        return {"slots": sum(executor_slots(self._spark).values())}
 
     def start(self, folder: str, partitions: int) -> dict[str, Any]:
         """Start it."""
@@ -88,7 +93,8 @@ class Driver:
         """Its end."""
         assert self._running is not None
         result = self._running.wait()
-        return {"phase": result.phase, "restarts": result.restarts, "cause": str(result.cause)}
+        repeats = self._running._supervisor._watch.repeats
+        return {"phase": result.phase, "restarts": result.restarts, "repeats": repeats}
 
     def cancel_all(self) -> dict[str, Any]:
         """As somebody does who presses "kill" in Spark's UI."""

@@ -110,7 +110,7 @@ def test_what_is_in_flight_fits_the_memory(ids: SeededIds, memory_bytes: int) ->
             asked.append(list(ranges))
             return super().read_ranges(ranges)
 
-    stage = new_stage(Noting(), ids, SCHEMA, partitions=2)
+    stage = new_stage(Noting(), ids, SCHEMA, partitions=2, compression="none")
     for p in range(40):
         write(stage, p, batches(1, 2), ids.new_id(), producers=40, settings=Settings())
     sealed = seal(stage, 40, ids.new_id())

@@ -100,6 +100,11 @@ def pack_index(entries: npt.NDArray[np.void], counts: Sequence[int], *, producer
 
 def parse_header(data: bytes | memoryview, *, name: str) -> tuple[int, int]:
     """Return (R, M) of an index object from its first 24 bytes."""
+    if len(data) != HEADER_BYTES:
+        raise CorruptDataError(
+            f"the index object's header is short: key={name!r} expected={HEADER_BYTES} bytes "
+            f"found={len(data)}"
+        )
     magic, version, partitions, producers, crc = _HEADER.unpack(data)
     if magic != _MAGIC or crc != zlib.crc32(bytes(data[:_CHECKED])):
         raise CorruptDataError(f"the index object's header is damaged: key={name!r}")
@@ -117,6 +122,11 @@ def entry_offset(subpartition: int) -> int:
 
 def parse_entry(data: bytes | memoryview, subpartition: int, *, name: str) -> tuple[int, int, int]:
     """Return (offset, length, CRC32) of a subpartition's slice."""
+    if len(data) != ENTRY_BYTES:
+        raise CorruptDataError(
+            f"an index entry is short: key={name!r} subpartition={subpartition} "
+            f"expected={ENTRY_BYTES} bytes found={len(data)}"
+        )
     offset, length, crc, own = _ENTRY.unpack(data)
     if own != zlib.crc32(bytes(data[:_CHECKED]), subpartition) or length % INDEX_ENTRY.itemsize:
         raise CorruptDataError(

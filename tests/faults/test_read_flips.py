@@ -25,10 +25,13 @@ from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.records import StageUse
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 
 PRODUCERS, PARTITIONS = 3, 2
+SHORT = ("read", "read_range", "read_ranges")
 RIGHT_ERRORS = (CorruptDataError, IncompatibleError, NotFoundError)
 """A damaged length or kind is corruption or of another version; a damaged name leads nowhere."""
 
@@ -56,26 +59,26 @@ def _one_process_each() -> Iterator[None]:
     live_views.forget_views()
 
 
-def found_stage(storage: MemoryStorage) -> StageHandle:
+def found_stage(storage: Storage) -> StageHandle:
     """Look the stage up, as a driver does."""
     (path,) = read_job(storage, "job").stages.values()
     return open_stage(storage, path)
 
 
-def by_partition(storage: MemoryStorage) -> list[list[int]]:
+def by_partition(storage: Storage) -> list[list[int]]:
     stage = found_stage(storage)
     sealed = require_seal(stage)
     return [[row["n"] for row in read_rows(stage, sealed, k)] for k in range(PARTITIONS)]
 
 
-def by_group(storage: MemoryStorage) -> list[list[int]]:
+def by_group(storage: Storage) -> list[list[int]]:
     stage = found_stage(storage)
     batches = read_group(stage, require_seal(stage), 0, PARTITIONS, Settings())
     numbers = sorted(n for batch in batches for n in batch.column(0).to_pylist())
     return [[n for n in numbers if n % PARTITIONS == k] for k in range(PARTITIONS)]
 
 
-def by_view(storage: MemoryStorage) -> list[list[int]]:
+def by_view(storage: Storage) -> list[list[int]]:
     live_views.forget_views()
     stage, ids = found_stage(storage), SeededIds(random.Random(9))
     settings = Settings(view_prefetch=False)
@@ -86,7 +89,7 @@ def by_view(storage: MemoryStorage) -> list[list[int]]:
     return found
 
 
-READERS: tuple[Callable[[MemoryStorage], list[list[int]]], ...] = (by_partition, by_group, by_view)
+READERS: tuple[Callable[[Storage], list[list[int]]], ...] = (by_partition, by_group, by_view)
 
 
 def copy_of(content: dict[str, bytes]) -> MemoryStorage:
@@ -135,6 +138,29 @@ def test_a_sample_of_bytes(made: SealedStage, seed: int) -> None:
     places = places_of(made)
     of_each = {key: (key, at) for key, at in draw.sample(places, len(places))}
     try_flips(made, [*of_each.values(), *draw.sample(places, 80)], draw)
+
+
+def test_a_short_answer_is_noticed(made: SealedStage) -> None:
+    """A careless backend drops the last byte of one answer, of each in turn."""
+    inner = made.stage.storage
+    content = {info.key: inner.read(info.key) for info in inner.list("")}
+    right = [made.of(k) for k in range(PARTITIONS)]
+    noticed = 0
+    for reader in READERS:
+        clean = FaultyStorage(copy_of(content))
+        assert reader(clean) == right
+        verbs = Counter(verb for verb, _ in clean.calls if verb in SHORT)
+        for verb, count in verbs.items():
+            for nth in range(1, count + 1):
+                rule = Rule(verb, when="after", nth=nth, fault="short_read")
+                faulty = FaultyStorage(copy_of(content), [rule])
+                try:
+                    assert reader(faulty) == right, (reader, verb, nth)
+                except RIGHT_ERRORS:
+                    noticed += 1
+                # a read of an absent slot has no last byte to lose
+                assert faulty.fired == 1 or verb == "read"
+    assert noticed > 20
 
 
 @pytest.mark.soak

@@ -156,7 +156,8 @@ def test_all_points(points: list[Point], calls: Calls) -> None:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.soak)])
 def test_points_on_s3(
     points: list[Point], calls: Calls, seed: int, s3_server: S3Server, count: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_points_on_s3(
     try_points(random.Random(seed).sample(points, count), calls, storage)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.timeout(0)
 def test_processes_that_are_killed(
     points: list[Point], seed: int, tmp_path: Path, count: int

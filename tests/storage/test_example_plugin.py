@@ -106,7 +106,7 @@ def test_the_kit_notices_a_broken_plug_in(
 def test_its_urls_work_everywhere(run: Run, tmp_path: Path) -> None:
     """The command line opens its URL, and all laws hold there too; other URLs are its own error."""
     url = f"sqlite://{tmp_path}/objects.db"
-    check = ("durable_shuffle.jobs.cli", "storage-check", url, "--processes", "3", "--rounds", "5")
+    check = ("durable_shuffle.jobs.cli", "storage-check", url, "--processes", "2", "--rounds", "3")
     done = run(*check)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "may be used for durable shuffles from any number of processes" in done.stdout

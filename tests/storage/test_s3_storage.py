@@ -55,7 +55,7 @@ class TestS3Storage(StorageConformance):
     """All laws, with the driver as the way around the storage."""
 
     race_rounds = 3
-    process_race_rounds = 10
+    process_race_rounds = 5
 
     @pytest.fixture
     def storage(self, s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> FsspecStorage:

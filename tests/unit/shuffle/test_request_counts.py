@@ -1,11 +1,14 @@
 """Requests per producer and per partition read, held to a formula: they are time and money."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import require_seal
@@ -95,6 +98,29 @@ def test_reading_a_partition_takes_at_most_three_more_reads_than_producers(
         assert (len(read_rows(stage, sealed, k)) > 0) == (ranges > 0)
         assert dict(counting.counts) == {"read_range": 2 + ranges}
         assert counting.total <= producers + 3
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 16, 1 << 17, 1 << 20])
+def test_what_is_in_flight_fits_the_memory(ids: SeededIds, memory_bytes: int) -> None:
+    """However much a partition has, a reader asks for so many bytes and requests at once."""
+    asked: list[list[ByteRange]] = []
+
+    class Noting(MemoryStorage):
+        def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+            asked.append(list(ranges))
+            return super().read_ranges(ranges)
+
+    stage = new_stage(Noting(), ids, SCHEMA, partitions=2, compression="none")
+    for p in range(40):
+        write(stage, p, batches(1, 2), ids.new_id(), producers=40, settings=Settings())
+    sealed = seal(stage, 40, ids.new_id())
+    asked.clear()
+    settings = Settings(writer_memory_bytes=memory_bytes)
+    assert len(read_rows(stage, sealed, 0, settings)) == 40 * 10
+    assert sum(map(len, asked)) == 40
+    assert all(len(ranges) <= REQUESTS_AT_ONCE for ranges in asked)
+    assert all(sum(r.length for r in ranges) <= memory_bytes for ranges in asked)
+    assert len(asked) >= 3
 
 
 def test_sealing_reads_no_data(counting: CountingStorage, ids: SeededIds) -> None:

@@ -12,7 +12,8 @@ from durable_shuffle.serialization.control import RecordCodec
 
 WHOLE_EVERY = 64
 """A whole record is at most so many slots behind the one before."""
-_RESTARTS_KEPT = 20
+RESTARTS_KEPT = 20
+"""So many of the newest are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,10 @@ class Status:
     """All of them, or none if nothing has changed."""
     reached: tuple[Reached, ...] = ()
     dropped: tuple[str, ...] = ()
+    """Parts; of a whole record all since somebody new listens."""
     behind: tuple[Behind, ...] = ()
     restarts: tuple[Restarted, ...] = ()
+    """New ones; of a whole record the newest of this coordinator."""
 
 
 STATUSES: RecordCodec[Status] = RecordCodec((Status,))
@@ -109,5 +112,5 @@ def added_up(records: Iterable[Status]) -> PipelineStatus:
             found.behind.pop(part, None)
             found.dropped.append(part)
         found.behind |= {one.part: one for one in record.behind}
-        found.restarts = [*found.restarts, *record.restarts][-_RESTARTS_KEPT:]
+        found.restarts = [*found.restarts, *record.restarts][-RESTARTS_KEPT:]
     return found

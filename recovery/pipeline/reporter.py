@@ -1,11 +1,13 @@
 """Says how a pipeline is: gathers what there is to tell, at most so often, only what is new."""
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from durable_shuffle.recovery.command.frontiers import Frontier, Frontiers
 from durable_shuffle.recovery.command.lag import Produced
 from durable_shuffle.recovery.command.status import (
+    RESTARTS_KEPT,
     WHOLE_EVERY,
     Behind,
     Reached,
@@ -29,6 +31,11 @@ class Reporter:
     frontiers: Frontiers = field(default_factory=Frontiers)
     _produced: dict[str, Produced] = field(default_factory=dict)
     _restarts: list[Restarted] = field(default_factory=list)
+    """Not said yet."""
+    _told: deque[Restarted] = field(default_factory=lambda: deque(maxlen=RESTARTS_KEPT))
+    """Said; a whole record says them again."""
+    _gone: list[str] = field(default_factory=list)
+    """Dropped, as far as whoever listens has been told."""
     _last: Status | None = None
     _number: int = 0
     """Of records since the last whole one."""
@@ -39,8 +46,9 @@ class Reporter:
         self._restarts.append(Restarted(report.task, report.epoch, cause, self.clock.wall()))
 
     def reset(self, parts: Collection[str]) -> None:
-        """Somebody new listens: say everything again."""
+        """Somebody new listens: say everything again, but for what was dropped before he came."""
         self.frontiers.reset(parts)
+        self._gone.clear()
         self._number = 0
 
     def not_said(self) -> None:
@@ -52,15 +60,20 @@ class Reporter:
         whole = self._number == 0
         for part, frontier in _seen(machine, plan).items():
             self.frontiers.seen(part, frontier)
+        reached, dropped = self.frontiers.report()
+        self._gone += dropped
         if whole:
             self.frontiers.reset(self.frontiers.asked)
-        reached, dropped = self.frontiers.report()
+            (reached, _), dropped = self.frontiers.report(), tuple(self._gone)
         tasks = tuple(
             TaskStatus(name, str(state.phase), state.epoch)
             for name, state in machine.tasks.items()
             if name in plan.tasks
         )
         restarts, self._restarts = tuple(self._restarts), []
+        self._told += restarts
+        if whole:
+            restarts = tuple(self._told)
         found = Status(
             record_id=self.ids.new_id(),
             generation=machine.generation,

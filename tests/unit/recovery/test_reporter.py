@@ -1,0 +1,89 @@
+"""What a coordinator says of its pipeline, and what that adds up to for whoever reads it later."""
+
+from itertools import pairwise
+
+import pytest
+from operated import make
+
+from durable_shuffle.recovery.command.status import RESTARTS_KEPT, WHOLE_EVERY, Status, added_up
+from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.pipeline.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.reporter import Reporter
+from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
+from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+
+PLAN: PipelinePlan = make("/nowhere", {"copy": 1, "goes": 1}).plan
+
+
+class Told:
+    """A reporter, a machine whose tasks move on, and everything that was said."""
+
+    def __init__(self) -> None:
+        self.reporter = Reporter(SystemClock(), RandomIds())
+        budget = RestartBudget(RestartSettings(), lambda: 0.0)
+        self.machine = JobMachine(PLAN.graph, PLAN.drained, budget)
+        self.said: list[Status] = []
+
+    def say(self, records: int) -> None:
+        self.machine.tasks["numbers-p0000"].records = records
+        found = self.reporter.status(self.machine, PLAN, "v1")
+        if found is not None:
+            self.said.append(found)
+
+    @property
+    def whole(self) -> list[int]:
+        return [n for n, status in enumerate(self.said) if status.whole]
+
+
+def test_whoever_reads_from_the_last_whole_record_knows_all() -> None:
+    """At any time: phases, how far, what was dropped, the newest restarts with their causes."""
+    told = Told()
+    told.reporter.reset(["numbers", "copy", "goes"])
+    for n in range(3 * WHOLE_EVERY):
+        if n == 2:
+            told.reporter.frontiers.drop("goes")
+        if n in (3, 4):
+            failure = Failure("ValueError", f"broken {n}")
+            told.reporter.fell(TaskReport("copy-k0000", n, Report.FAILED, failure))
+        told.say(n)
+        start = max(told.whole)
+        found = added_up(told.said[start:])
+        assert found.reached["numbers"].records == n
+        assert found.dropped == (["goes"] if n >= 2 else [])
+        assert [one.epoch for one in found.restarts] == [e for e in (3, 4) if n >= e]
+        assert len(found.tasks) == len(PLAN.tasks)
+    assert all(b - a == WHOLE_EVERY for a, b in pairwise(told.whole))
+    assert len(told.whole) == 3
+    assert "ValueError: broken 3" in found.restarts[0].cause
+
+
+def test_restarts_are_kept_up_to_a_number() -> None:
+    told = Told()
+    for n in range(100):
+        told.reporter.fell(TaskReport("copy-k0000", n, Report.FAILED, Failure("x", "y")))
+        told.say(n)
+    found = added_up(told.said[max(told.whole) :])
+    assert [one.epoch for one in found.restarts] == list(range(100 - RESTARTS_KEPT, 100))
+
+
+@pytest.mark.requirement("R-MZ-12")
+def test_who_comes_later_is_not_told_of_what_he_never_knew() -> None:
+    """A drop before a reconnect is no news behind it; nothing new is not said."""
+    told = Told()
+    told.reporter.reset(["numbers", "copy", "goes"])
+    told.reporter.frontiers.drop("goes")
+    told.say(1)
+    assert told.said[-1].dropped == ("goes",)
+    before = len(told.said)
+    told.say(1)
+    assert len(told.said) == before, "nothing is new"
+    told.reporter.reset(["numbers", "copy"])
+    told.say(1)
+    assert told.said[-1].whole
+    assert told.said[-1].dropped == ()
+    assert {one.part for one in told.said[-1].reached} == {"numbers", "copy"}
+    told.reporter.not_said()
+    told.say(1)
+    assert told.said[-1].whole, "what does not stand is said again"

@@ -196,6 +196,11 @@ class JobMachine:
                 commands += self._end_is_late(task, now)
         return commands
 
+    @property
+    def restart_at(self) -> float | None:
+        """When what fell is started again; None if nothing waits for that."""
+        return self._restart_at
+
     def next_when(self) -> float | None:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]

@@ -1,6 +1,7 @@
 """`durable-shuffle pipeline`: run a pipeline, and operate one that runs, from any terminal."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -59,7 +60,7 @@ def run(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Run a pipeline in this terminal until it ends; Ctrl-C suspends it.
+    """Run a pipeline in this terminal until it ends; Ctrl-C or SIGTERM suspends it.
 
     It stays when it is suspended from another terminal, so that it can be resumed from there.
     """
@@ -68,6 +69,8 @@ def run(
         given = arguments_of(arguments) | ({} if url is None else {"url": url})
         text = json.dumps(given, sort_keys=True) if given else ""
         made, _ = pipeline_of(Description(reference, text, version))
+        signal.signal(signal.SIGTERM, _suspend)
+        call.note(f"pipeline {made.name}: Ctrl-C suspends it")
         result = made.run(serve=True, given=Description(reference, text, version or made.version))
         cause = "" if result.cause is None else f": {result.cause}"
         document = {
@@ -305,3 +308,9 @@ def _setting(text: str) -> tuple[str, float]:
     if not separator or not isinstance(number, int | float) or isinstance(number, bool):
         raise InvalidInputError(f"a setting is NAME=NUMBER, found={text!r}")
     return key, number
+
+
+def _suspend(number: int, _: object) -> None:
+    """Have SIGTERM do what Ctrl-C does, once: who sends it may send it to a whole group."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

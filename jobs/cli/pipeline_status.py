@@ -11,7 +11,9 @@ import typer
 from durable_shuffle.jobs.cli.call import Call
 from durable_shuffle.jobs.cli.params import AsJson, Debug, StorageOption, StorageOptionsEnv, Url
 from durable_shuffle.jobs.cli.text import fields, table, when
+from durable_shuffle.recovery.job_phase import ENDS
 from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.reporter import ALIVE_SECONDS
 from durable_shuffle.recovery.pipeline.status_view import PartView, StatusView
 from durable_shuffle.shuffle.clock import SystemClock
 
@@ -63,6 +65,14 @@ def _watch(read: Callable[[], StatusView], every: float, *, as_json: bool) -> No
             live.update(Text(status_text(read())), refresh=True)
 
 
+def _age(found: StatusView) -> str:
+    text = f"{found.age_seconds:.0f} s ago"
+    over = found.phase in {str(phase) for phase in ENDS}
+    if not over and found.age_seconds > 3 * ALIVE_SECONDS:
+        text += ": its coordinator may be gone"
+    return text
+
+
 def status_text(found: StatusView) -> str:
     """Return a status for people."""
     head = fields(
@@ -71,7 +81,7 @@ def status_text(found: StatusView) -> str:
             ("phase", found.phase),
             ("generation", found.generation),
             ("version", found.version),
-            ("last word", f"{found.age_seconds:.0f} s ago"),
+            ("last word", _age(found)),
         ]
     )
     columns = ["PART", "TASKS", "EPOCH", "RECORDS", "DURABLE", "LAG", "LAG SECONDS"]

@@ -5,7 +5,12 @@ nobody has acknowledged as carried out: without it the part would rise again in 
 described by an older list. After Materialize's `ComputeCommandHistory`.
 """
 
-from durable_shuffle.recovery.command.external import AllowRelease, DropPart, ExternalCommand
+from durable_shuffle.recovery.command.external import (
+    AllowRelease,
+    DropPart,
+    ExternalCommand,
+    RunThis,
+)
 from durable_shuffle.recovery.command.wanted import reduced
 
 
@@ -30,6 +35,10 @@ class CommandHistory:
         drops = [one for one in reduced(self._commands) if isinstance(one, DropPart)]
         self._commands = list(reduced((*commands, *drops)))
         self._reduced = len(self._commands)
+
+    def forget_run(self) -> None:
+        """What was to run came to nothing: something else was brought along."""
+        self._commands = [one for one in self._commands if not isinstance(one, RunThis)]
 
     def carried_out(self, command: DropPart | AllowRelease) -> None:
         """It was done to the end: nobody has to do it again."""

@@ -95,8 +95,10 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
             if isinstance(said, Acknowledge):
                 _replay(found, said, requests)
     # a stop was of the run that it ended; to start is to want it running
-    run = found.wanted.run if lead.given == given else None
-    found.wanted = replace(found.wanted, stop=None, run=run)
+    found.wanted = replace(found.wanted, stop=None)
+    if lead.given != given:
+        found.wanted = replace(found.wanted, run=None)
+        found.history.forget_run()  # or it would rise again in whoever brings `given` next
     return found, end
 
 

@@ -10,7 +10,9 @@ so a thread of the process says ALIVE, whatever the task does.
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from durable_shuffle.recovery.command.internal import (
@@ -28,6 +30,7 @@ from durable_shuffle.recovery.command.internal import (
 )
 from durable_shuffle.recovery.command.slot_order import SlotOrder
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.pipeline.describe import is_installed
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.errors import (
@@ -305,7 +308,20 @@ def failure_of(error: BaseException) -> Failure:
     kind = getattr(error, "kind", None)
     name = str(kind) if kind is not None else type(error).__name__
     secondary = isinstance(error, FencedError | StartAborted)
-    return Failure(name, str(error) or name, retry=can_retry(error), secondary=secondary)
+    text = str(error) or name
+    if kind is None and (where := _place_of(error)):
+        text = f"{text} ({where})"
+    return Failure(name, text, retry=can_retry(error), secondary=secondary)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the innermost line of the user's own code, "" if there is none."""
+    library = Path(__file__).parents[2]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if library not in file.parents and not is_installed(frame.filename):
+            return f"{file.name}:{frame.lineno} in {frame.name}"
+    return ""
 
 
 def can_retry(error: BaseException) -> bool:

@@ -175,7 +175,8 @@ def _main(
     heartbeat_seconds: float,
 ) -> None:
     """Run in the new process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, who then suspends
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the supervisor, who then suspends
+        signal.signal(number, signal.SIG_IGN)
     lock, over = threading.Lock(), threading.Event()
 
     def send(report: TaskReport) -> None:

@@ -22,6 +22,10 @@ from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.shuffle.clock import Clock, IdSource
 
 
+ALIVE_SECONDS = 30.0
+"""Without news, a status is said again after so long: whoever reads it sees that somebody leads."""
+
+
 @dataclass(slots=True)
 class Reporter:
     """Of one coordinator."""
@@ -37,6 +41,7 @@ class Reporter:
     _gone: list[str] = field(default_factory=list)
     """Dropped, as far as whoever listens has been told."""
     _last: Status | None = None
+    _last_at: float = 0.0
     _number: int = 0
     """Of records since the last whole one."""
 
@@ -88,12 +93,13 @@ class Reporter:
             restarts=restarts,
         )
         before = self._last
-        news = whole or bool(reached or dropped or restarts)
+        now = self.clock.monotonic()
+        news = whole or bool(reached or dropped or restarts) or now - self._last_at >= ALIVE_SECONDS
         if before is not None and not news:
             news = (before.phase, before.tasks, before.version) != (found.phase, tasks, version)
         if not news:
             return None
-        self._last = found
+        self._last, self._last_at = found, now
         self._number = (self._number + 1) % WHOLE_EVERY
         same = before is not None and before.tasks == tasks and not whole
         return replace(found, tasks=()) if same else found

@@ -14,9 +14,13 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.pipeline.file_formats import encode_file
+from durable_shuffle.recovery.pipeline.file_formats import FORMATS, encode_file
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    InvalidInputError,
+)
 from durable_shuffle.serialization.markers import EndMode
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import ConsumerTask
@@ -95,6 +99,12 @@ class FileSink:
     _storage: Storage | None = field(default=None, init=False)
     _place: SinkPlace | None = field(default=None, init=False)
     _task: ConsumerTask | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise InvalidInputError(
+                f"a file format is one of {', '.join(FORMATS)}, found={self.format!r}"
+            )
 
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         check_name("task", place.task)

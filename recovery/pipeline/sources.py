@@ -20,6 +20,7 @@ from durable_shuffle.serialization.checksum import crc32
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 
+_FORMATS = ("json", "csv", "parquet")
 Position: TypeAlias = int | str | bytes
 Pulled: TypeAlias = tuple[Any, Position] | None
 """Rows (see `rows.batches_of`) and the position behind them; None: nothing new at the moment."""
@@ -86,12 +87,20 @@ class FolderSource:
     schema: pa.Schema
     until: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.format not in _FORMATS:
+            raise InvalidInputError(
+                f"a folder's format is one of {', '.join(_FORMATS)}, found={self.format!r}"
+            )
+
     @property
     def bounded(self) -> bool:
         """Whether it ends by itself."""
         return self.until is not None
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
+        if not Path(self.folder).is_dir():
+            raise InvalidInputError(f"there is no folder {self.folder!r} to read: make it first")
         done = set(_names(position))
         while True:
             over = self.until is not None and (Path(self.folder) / self.until).exists()
@@ -125,16 +134,14 @@ class FolderSource:
                     column_types=self.schema, include_columns=self.schema.names
                 )
                 return pa.csv.read_csv(path, convert_options=convert)
-            if self.format == "json":
-                if not path.stat().st_size:
-                    return self.schema.empty_table()
-                options = pa.json.ParseOptions(
-                    explicit_schema=self.schema, unexpected_field_behavior="error"
-                )
-                return pa.json.read_json(path, parse_options=options)
+            if not path.stat().st_size:
+                return self.schema.empty_table()
+            options = pa.json.ParseOptions(
+                explicit_schema=self.schema, unexpected_field_behavior="error"
+            )
+            return pa.json.read_json(path, parse_options=options)
         except (pa.ArrowException, KeyError) as error:
             raise InvalidInputError(f"cannot read {path} as {self.format}: {error}") from error
-        raise InvalidInputError(f"a folder's format is json, csv or parquet, found={self.format!r}")
 
 
 @dataclass(frozen=True, slots=True)

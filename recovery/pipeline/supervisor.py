@@ -79,6 +79,7 @@ class Supervisor:
         self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
         self._clock, self._jitter = clock, jitter
         given = replace(given, digest=digest_of(parts_of(plan)))
+        self._given = given
         self._logs = PipelineLogs(plan, given, clock=clock, ids=ids)
         self._companion = Companion(self._wake)
         self._reporter = Reporter(clock, ids)
@@ -191,12 +192,17 @@ class Supervisor:
         if report.failure is not None:
             _log.warning("task %s of epoch %s: %s", report.task, report.epoch, report.failure)
             self._reporter.fell(report)
+        waited = self.machine.restart_at
         try:
             commands = self.machine.said(report, now)
         except InvalidInputError as error:  # whoever says such a thing cannot be believed
             self._kill(report.task, report.epoch)
             failed = TaskReport(report.task, report.epoch, Report.FAILED, failure_of(error))
             commands = self.machine.said(failed, now)
+        at = self.machine.restart_at
+        if waited is None and at is not None:
+            used, most = self.machine.budget.used, self._plan.settings.restarts.max_restarts
+            _log.warning("restart %d in %.1f s (at most %d in a row)", used, at - now, most)
         self._do(commands)
 
     def _say(self) -> None:
@@ -245,6 +251,12 @@ class Supervisor:
             run_task = RunTask(plan, won.prepared.paths)
             self.machine.described(plan.graph, plan.drained)
             self._reporter.reset(tuple(won.prepared.parts))
+            if won.prepared.description != self._given:
+                _log.warning(
+                    "goes on with %s, which was asked for since this description was first "
+                    "brought; ask for another update to leave it",
+                    won.prepared.description,
+                )
             try:
                 self.launcher = self._make_launcher(run_task, plan.settings)
                 check_slots(plan, self.launcher.slots)
@@ -271,6 +283,12 @@ class Supervisor:
         self._to_launch |= {(task, epoch) for task in tasks}
 
         def stands(started: Started) -> None:
+            if started.finished.issuperset(running.plan.tasks):
+                _log.warning(
+                    "pipeline %s has finished in an earlier run: it reads nothing any more; a "
+                    "pipeline of another name begins anew",
+                    running.plan.name,
+                )
             for task in tasks:
                 if (task, epoch) in self._to_launch:  # else it was killed meanwhile
                     self._to_launch.remove((task, epoch))

@@ -1,5 +1,6 @@
 """Whole pipelines whose tasks are threads of this process."""
 
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,7 @@ from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
-from durable_shuffle.recovery.pipeline.sources import IteratorSource, StageSource
+from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, StageSource
 from durable_shuffle.recovery.pipeline.threads import Threads
 from durable_shuffle.recovery.restart_budget import RestartSettings
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
@@ -128,7 +129,9 @@ def test_a_failure_while_opening_restarts_all_and_is_counted(tmp_path: Path) -> 
     failed = run(again)
     assert (failed.phase, failed.restarts, len(broken.left)) == (JobPhase.FAILED, 2, 47)
     assert failed.cause is not None
-    assert str(failed.cause) == "ValueError: no table"
+    assert re.fullmatch(
+        r"ValueError: no table \(test_running\.py:\d+ in open\)", str(failed.cause)
+    ), "the line of the user's own code is named"
 
 
 @pytest.mark.requirement("R-ARR-12")
@@ -267,6 +270,21 @@ def test_what_a_pipeline_must_not_be(tmp_path: Path) -> None:
         stream.consume("e", 7)
     with pytest.raises(InvalidInputError, match="append_seconds"):
         PipelineSettings(append_seconds=0)
+    with pytest.raises(InvalidInputError, match="one of json, csv, parquet, found='xml'"):
+        FolderSource(str(tmp_path), "xml", ROWS)
+    with pytest.raises(InvalidInputError, match="one of parquet, json, found='csv'"):
+        FileSink(str(tmp_path / "o"), "csv")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_not_there_is_not_tried_again(tmp_path: Path) -> None:
+    """A misspelt name shows at once."""
+    pipeline = Pipeline("p", str(tmp_path / "data"))
+    nowhere = FolderSource(str(tmp_path / "nowhere"), "json", ROWS)
+    pipeline.source("n", nowhere, schema=ROWS).consume("c", same)
+    result = run(pipeline)
+    assert (result.phase, result.restarts) == (JobPhase.FAILED, 0)
+    assert result.cause is not None
+    assert "nowhere' to read: make it first" in result.cause.text
 
 
 def test_another_shape_under_the_same_name_is_refused(tmp_path: Path) -> None:

@@ -186,8 +186,10 @@ def test_who_brings_the_same_goes_on_with_what_was_asked_for(place: Place) -> No
     assert found.prepared is not None
     assert found.prepared.description.version == "asked"
     assert found.settings == {"commit_rows": 5}
-    other = place.logs(Description("operated:make", "", "new", "another digest"))
-    assert claimed(other).description.version == "new"
+    new = Description("operated:make", "", "new", "another digest")
+    assert claimed(place.logs(new)).description.version == "new"
+    for given in (new, GIVEN, GIVEN):  # what was asked for of the first does not rise again
+        assert claimed(place.logs(given)).description == given
 
 
 def test_a_stop_for_a_run_that_is_over_is_refused(place: Place) -> None:

@@ -15,7 +15,7 @@ from operated import NAME
 from pipelines import until
 
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError, NotReadyError
 
 WAIT = 600.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -162,6 +162,37 @@ def test_a_coordinator_that_is_killed_and_started_again(terminals: Terminals) ->
     rows = terminals.rows("copy")
     assert Counter(n for n, _ in rows) == Counter(range(len(rows)))
     assert max(n for n, tag in rows if tag == 1) == reached, "nothing more by the first step"
+
+
+def test_sigterm_suspends(terminals: Terminals) -> None:
+    """Also if it comes to all processes at once, as a service manager sends it, and twice."""
+    terminals.run({"copy": 1})
+    until(lambda: terminals.rows("copy"), "rows")
+    assert terminals.coordinator is not None
+    tasks = [int(path.name.split("-")[1]) for path in (terminals.folder / "pids").glob("1-*")]
+    for pid in (*tasks, terminals.coordinator.pid, terminals.coordinator.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert terminals.end()["phase"] == "suspended"
+    assert terminals.coordinator.returncode == 0
+    assert terminals.client.status().phase == "suspended"
+    assert terminals.client.status().restarts == ()
+    rows = terminals.rows("copy")
+    assert Counter(n for n, _ in rows) == Counter(range(len(rows)))
+    until(lambda: not any(_lives(pid) for pid in tasks), "the end of the tasks")
+
+
+def test_nobody_answers(terminals: Terminals) -> None:
+    """It is said what becomes of the command: a stop is only for the run that it was meant for."""
+    terminals.run({"copy": 1})
+    until(lambda: terminals.rows("copy"), "rows")
+    assert terminals.coordinator is not None
+    terminals.coordinator.kill()
+    terminals.coordinator.wait()
+    hasty = PipelineClient(NAME, terminals.url, wait_seconds=0)
+    with pytest.raises(NotReadyError, match="one that comes later will refuse it"):
+        hasty.drain()
+    with pytest.raises(NotReadyError, match="the next one takes it up"):
+        hasty.configure(commit_rows=5)
 
 
 def test_an_unknown_pipeline(terminals: Terminals) -> None:

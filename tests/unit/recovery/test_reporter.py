@@ -9,10 +9,11 @@ from durable_shuffle.recovery.command.status import RESTARTS_KEPT, WHOLE_EVERY, 
 from durable_shuffle.recovery.job_machine import JobMachine
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.reporter import Reporter
+from durable_shuffle.recovery.pipeline.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
 from durable_shuffle.recovery.task_phase import Report
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 PLAN: PipelinePlan = make("/nowhere", {"copy": 1, "goes": 1}).plan
 
@@ -21,7 +22,8 @@ class Told:
     """A reporter, a machine whose tasks move on, and everything that was said."""
 
     def __init__(self) -> None:
-        self.reporter = Reporter(SystemClock(), RandomIds())
+        self.clock = ManualClock(0.0, [])
+        self.reporter = Reporter(self.clock, RandomIds())
         budget = RestartBudget(RestartSettings(), lambda: 0.0)
         self.machine = JobMachine(PLAN.graph, PLAN.drained, budget)
         self.said: list[Status] = []
@@ -87,3 +89,16 @@ def test_who_comes_later_is_not_told_of_what_he_never_knew() -> None:
     told.reporter.not_said()
     told.say(1)
     assert told.said[-1].whole, "what does not stand is said again"
+
+
+def test_without_news_it_is_said_again_that_somebody_leads() -> None:
+    """Once in each interval, and not before."""
+    told = Told()
+    told.reporter.reset(["numbers", "copy", "goes"])
+    told.say(7)
+    for _ in range(5):
+        told.clock.sleep(ALIVE_SECONDS - 1)
+        told.say(7)
+        told.clock.sleep(1)
+        told.say(7)
+    assert len(told.said) == 6

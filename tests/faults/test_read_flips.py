@@ -164,7 +164,7 @@ def test_a_short_answer_is_noticed(made: SealedStage) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(3600)
 def test_every_byte(made: SealedStage, seed: int) -> None:
     """One bit of each byte."""
     try_flips(made, places_of(made), random.Random(seed))

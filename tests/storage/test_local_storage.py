@@ -175,22 +175,6 @@ def test_object_cut_short_is_corruption(root: Path) -> None:
         storage.read_range("a", 50, 10)
 
 
-def test_works_in_a_forked_process(root: Path) -> None:
-    """A storage that was used before a fork serves the child."""
-    storage = LocalStorage(root)
-    storage.put("parent", [b"p"])
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            storage.put("child", [bytes(storage.read_range("parent", 0, 1))])
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert storage.read("child") == b"p"
-
-
 def test_links_inside_the_root_are_not_listed(root: Path, tmp_path: Path) -> None:
     """A symbolic link is not an object, and a listing does not follow it out of the root."""
     storage = LocalStorage(root)

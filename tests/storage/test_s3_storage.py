@@ -54,7 +54,7 @@ def s3_storage(s3_server: S3Server, url: str) -> FsspecStorage:
 class TestS3Storage(StorageConformance):
     """All laws, with the driver as the way around the storage."""
 
-    race_rounds = 3
+    race_rounds = 2
     process_race_rounds = 5
 
     @pytest.fixture

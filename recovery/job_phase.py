@@ -72,9 +72,11 @@ class Failure:
     """Whether trying again can help."""
     secondary: bool = False
     """It happened because something else did: it never hides that."""
+    where: str = ""
+    """The line of the user's own code, "" if there is none."""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
+        return f"{self.kind}: {self.text}" + (f" ({self.where})" if self.where else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from durable_shuffle.shuffle.storage import Storage
 
 _LOOK_SECONDS = 0.1
 _TRIES = 1000
+_TAKEN_UP = "the next one takes it up"
 _ERRORS: Mapping[str, type[DurableShuffleError]] = {
     str(cls.kind): cls
     for cls in (
@@ -182,7 +183,9 @@ class PipelineClient:
 
     def _ask(self, command: ExternalCommand) -> Answer:
         self._end = self._commands.find_end(self._end)
-        return self._wait(command, self.append(command))
+        short_lived = isinstance(command, StopIt | Resume | RestartPart)
+        later = "one that comes later will refuse it: ask again then" if short_lived else _TAKEN_UP
+        return self._wait(self.append(command), later)
 
     def append(self, command: ExternalCommand) -> int:
         """Write a command down; return its slot. Does not wait."""
@@ -194,23 +197,18 @@ class PipelineClient:
             slot += 1
         raise ConflictError(f"{_TRIES} others asked pipeline {self.name!r} at the same time")
 
-    def _wait(self, command: ExternalCommand, request: int) -> Answer:
+    def _wait(self, request: int, later: str = _TAKEN_UP) -> Answer:
         deadline = self._clock.monotonic() + self._wait_seconds
         while True:
             data = self._commands.read(self._end)
             if data is not None:
                 found = decode_step(data, name=self._commands.key(self._end))
                 self._end += 1
-                for said in found.commands:
-                    if isinstance(said, Acknowledge) and said.request == request:
-                        return _answer(said)
+                for command in found.commands:
+                    if isinstance(command, Acknowledge) and command.request == request:
+                        return _answer(command)
                 continue
             if self._clock.monotonic() >= deadline:
-                later = (
-                    "one that comes later will refuse it: ask again then"
-                    if isinstance(command, StopIt | Resume | RestartPart)
-                    else "the next one takes it up"
-                )
                 raise NotReadyError(
                     f"no coordinator of pipeline {self.name!r} answered within "
                     f"{self._wait_seconds:g} s; request {request} stands in its log, {later}"

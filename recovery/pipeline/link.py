@@ -308,10 +308,10 @@ def failure_of(error: BaseException) -> Failure:
     kind = getattr(error, "kind", None)
     name = str(kind) if kind is not None else type(error).__name__
     secondary = isinstance(error, FencedError | StartAborted)
-    text = str(error) or name
-    if kind is None and (where := _place_of(error)):
-        text = f"{text} ({where})"
-    return Failure(name, text, retry=can_retry(error), secondary=secondary)
+    where = _place_of(error) if kind is None else ""
+    return Failure(
+        name, str(error) or name, retry=can_retry(error), secondary=secondary, where=where
+    )
 
 
 def _place_of(error: BaseException) -> str:

@@ -110,6 +110,8 @@ def drive(job: Job) -> None:
             isinstance(c, Abort) and (c.task, c.epoch) == (task, state.epoch) for c in job.log
         ):
             job.say(task, Report.CANCELED)
+        elif state.phase is TaskPhase.AT_BARRIER:
+            continue  # it waits
         elif state.phase is TaskPhase.PREPARING:
             job.say(task, Report.PREPARED)
         elif state.phase is TaskPhase.PREPARED:

@@ -21,7 +21,6 @@ from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.shuffle.clock import Clock, IdSource
 
-
 ALIVE_SECONDS = 30.0
 """Without news, a status is said again after so long: whoever reads it sees that somebody leads."""
 

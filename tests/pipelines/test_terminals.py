@@ -176,8 +176,8 @@ def test_sigterm_suspends(terminals: Terminals) -> None:
     assert terminals.coordinator.returncode == 0
     assert terminals.client.status().phase == "suspended"
     assert terminals.client.status().restarts == ()
-    rows = terminals.rows("copy")
-    assert Counter(n for n, _ in rows) == Counter(range(len(rows)))
+    # partitions stop each where it is: no row twice, but not all up to the last
+    assert set(Counter(n for n, _ in terminals.rows("copy")).values()) == {1}
     until(lambda: not any(_lives(pid) for pid in tasks), "the end of the tasks")
 
 

@@ -113,9 +113,10 @@ def _forget(package: str) -> dict[str, ModuleType]:
     root = sys.modules.get(package)
     if root is None or package in ("durable_shuffle", "__main__") or not _is_users(root):
         return {}
-    found = {n: m for n, m in sys.modules.items() if n == package or n.startswith(f"{package}.")}
+    loaded = sys.modules.copy()  # other threads import meanwhile
+    found = {n: m for n, m in loaded.items() if n == package or n.startswith(f"{package}.")}
     for name in found:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
     return found
 
 

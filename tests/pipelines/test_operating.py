@@ -615,15 +615,15 @@ def test_a_slow_look_up(operated: Operated, then: str, monkeypatch: pytest.Monke
     outside = operated.client
     session = IDS.new_id()
     wanted = json.dumps(operated.arguments({"copy": 1, "comes": 1}))
-    if then == "drop":
-        last = outside.append(DropPart(IDS.new_id(), "comes"))
-    else:
+    command: ExternalCommand = DropPart(IDS.new_id(), "comes")
+    if then == "reconnect":
         outside.append(Hello(IDS.new_id(), session))
         description = Description("operated:make", wanted, "")
         outside.append(RunThis(IDS.new_id(), description, session))
-        last = outside.append(InitComplete(IDS.new_id(), session))
+        command = InitComplete(IDS.new_id(), session)
+    last = outside.append(command)
     gate.go.set()
-    outside._wait(last)
+    outside._wait(command, last)
     until(lambda: operated.phase is JobPhase.RUNNING, "all tasks run")
     log = SlotLog(LocalStorage(operated.folder / "data"), command_log_prefix(NAME))
     steps = [decode_step(data, name="x") for _, data in log.read_from()]

@@ -623,7 +623,7 @@ def test_a_slow_look_up(operated: Operated, then: str, monkeypatch: pytest.Monke
         command = InitComplete(IDS.new_id(), session)
     last = outside.append(command)
     gate.go.set()
-    outside._wait(command, last)
+    outside._wait(last)
     until(lambda: operated.phase is JobPhase.RUNNING, "all tasks run")
     log = SlotLog(LocalStorage(operated.folder / "data"), command_log_prefix(NAME))
     steps = [decode_step(data, name="x") for _, data in log.read_from()]

@@ -1,0 +1,157 @@
+"""The commands on a stage of log producers: its logs, its rows, its consumers."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.log_producer import LogProducer
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows, rows_for
+from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
+
+PARTITIONS = 3
+FIRST, SECOND = (0, 10), (10, 16)
+"""Rows of producer 0: those of its first attempt, in two APPENDs, and those of its second."""
+OTHER = (100, 104)
+"""Rows of producer 1, in one APPEND."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A stage of two log producers: 0 was superseded and ended, 1 is open."""
+
+    url: str
+    job: JobLog
+    stage: StageHandle
+    ids: SeededIds
+
+    def open(self, producer: int, generation: int) -> LogProducer:
+        return LogProducer.open(
+            self.stage,
+            producer,
+            record_id=self.ids.new_id(),
+            generation=generation,
+            settings=SMALL,
+        )
+
+
+@pytest.fixture
+def log(tmp_path: Path, seed: int) -> Log:
+    ids = SeededIds(random.Random(seed))
+    storage = LocalStorage(tmp_path)
+    job = JobLog.claim(storage, "flow", ids.new_id())
+    stage = new_stage(
+        storage, ids, SCHEMA, partitions=PARTITIONS, producers=2, writing="log", job="flow"
+    )
+    path = stage.path
+    job.append(
+        StageUse(ids.new_id(), job.generation, path.name, path.fingerprint, path.incarnation)
+    )
+    found = Log(str(tmp_path), job, stage, ids)
+    with found.open(0, 1) as first:
+        first.append(numbered_rows(0, 4, PARTITIONS), b"4", markers=[Checkpoint(1)])
+        first.append(numbered_rows(4, 10, PARTITIONS), b"10")
+    with found.open(0, 2) as second:
+        second.append(numbered_rows(*SECOND, PARTITIONS), b"16")
+        second.end("FINITE")
+    with found.open(1, 2) as other:
+        other.append(numbered_rows(*OTHER, PARTITIONS), b"4")
+    return found
+
+
+def rows_of(k: int) -> set[int]:
+    """What partition k must hold, by the rule of the rows alone."""
+    return {n for span in (FIRST, SECOND, OTHER) for n in rows_for(k, *span, PARTITIONS)}
+
+
+def read_some(log: Log, k: int, batches: int) -> int:
+    """Have a consumer acknowledge so many batches of partition k; return their rows."""
+    rows = 0
+    with open_view(log.stage, k, consumer="reader", follow_seconds=300) as view:
+        for batch, _ in zip(view, range(batches), strict=False):
+            rows += batch.num_rows
+            view.ack()
+    return rows
+
+
+def inspected(log: Log, run: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("inspect", log.url, "flow", "stage", "--json").stdout)
+    return found["stage"]  # type: ignore[no-any-return]
+
+
+def test_inspect_shows_attempts_and_ends(log: Log, run: Callable[..., Any]) -> None:
+    """Every OPEN with its generation, what it appended, and how each producer ended."""
+    stage = inspected(log, run)
+    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("log", 1, 20)
+    first, other = stage["producers"]
+    names = ("epoch", "generation", "appends", "rows", "end")
+    assert [[one[name] for name in names] for one in first["attempts"]] == [
+        [1, 1, 2, 10, None],
+        [2, 2, 1, 6, "FINITE"],
+    ]
+    assert [[one[name] for name in names] for one in other["attempts"]] == [[1, 2, 1, 4, None]]
+    assert (first["end"], other["end"]) == ("FINITE", None)
+    assert stage["partitions"]["rows"] == [len(rows_of(k)) for k in range(PARTITIONS)]
+    on_disk = [path.stat().st_size for path in Path(log.url).rglob("*.seg")]
+    assert (stage["stored_segments"], stage["data_bytes"]) == (len(on_disk), sum(on_disk))
+    assert stage["uncommitted_segments"] == 0
+    lines = run("inspect", log.url, "flow", "stage").stdout.splitlines()
+    assert any("log, 1 of 2 producers ended" in line for line in lines)
+    attempts = lines[next(n for n, line in enumerate(lines) if "GENERATION" in line) + 1 :]
+    for line, word in zip(attempts, ["superseded", "FINITE", "still open"], strict=True):
+        assert word in line
+
+
+def test_inspect_counts_what_no_record_names(log: Log, run: Callable[..., Any]) -> None:
+    """A segment of an attempt that never appended it is not taken for data."""
+    log.stage.storage.put(log.stage.path.segment_key(1, "c" * 32, 0), [b"left behind"])
+    stage = inspected(log, run)
+    assert (stage["uncommitted_segments"], stage["uncommitted_bytes"]) == (1, 11)
+
+
+def test_inspect_of_producers_that_never_opened_or_suspended(
+    log: Log, run: Callable[..., Any]
+) -> None:
+    """A suspended producer says so and has not ended: a successor may go on."""
+    with log.open(1, 3) as other:
+        other.end("SUSPEND")
+    stage = inspected(log, run)
+    assert (stage["producers"][1]["end"], stage["producers_ended"]) == ("SUSPEND", 1)
+    empty = new_stage(
+        LocalStorage(log.url), log.ids, SCHEMA, partitions=1, writing="log", job="flow"
+    )
+    path = empty.path
+    use = StageUse(log.ids.new_id(), 1, path.name, path.fingerprint, path.incarnation)
+    log.job.append(use)
+    assert "never opened" in run("inspect", log.url, "flow", path.folder).stdout
+
+
+def test_inspect_of_a_released_stage(log: Log, run: Callable[..., Any]) -> None:
+    """Its logs stay and are shown; what they name is gone."""
+    release_stage_of(log.job, log.stage.storage, log.stage.path, log.ids)
+    stage = inspected(log, run)
+    assert (stage["status"], stage["stored_segments"]) == ("released", 0)
+    assert [len(p["attempts"]) for p in stage["producers"]] == [2, 1]
+    assert "closed" in run("inspect", log.url, "flow", "stage").stdout
+
+
+def test_inspect_shows_consumers_with_lag(log: Log, run: Callable[..., Any]) -> None:
+    """Position and lag of each consumer and partition; lag is what was appended behind it."""
+    read = read_some(log, 0, 1)
+    assert 0 < read < len(rows_of(0))
+    (one,) = inspected(log, run)["consumers"]
+    assert (one["consumer"], one["partition"], one["finished"]) == ("reader", 0, False)
+    assert (one["records"], one["lag"]) == (read, len(rows_of(0)) - read)
+    text = run("inspect", log.url, "flow", "stage").stdout
+    assert text.splitlines()[-1].split()[:4] == ["reader", "0", str(read), str(one["lag"])]

@@ -15,7 +15,9 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.log_producer import LogProducer
 from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.registry import register_consumers
 from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.release_upto import release_upto
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows, rows_for
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
@@ -79,7 +81,7 @@ def read_some(log: Log, k: int, batches: int) -> int:
     """Have a consumer acknowledge so many batches of partition k; return their rows."""
     rows = 0
     with open_view(log.stage, k, consumer="reader", follow_seconds=300) as view:
-        for batch, _ in zip(view, range(batches), strict=False):
+        for _, batch in zip(range(batches), view, strict=False):  # never asks for one more
             rows += batch.num_rows
             view.ack()
     return rows
@@ -155,3 +157,82 @@ def test_inspect_shows_consumers_with_lag(log: Log, run: Callable[..., Any]) -> 
     assert (one["records"], one["lag"]) == (read, len(rows_of(0)) - read)
     text = run("inspect", log.url, "flow", "stage").stdout
     assert text.splitlines()[-1].split()[:4] == ["reader", "0", str(read), str(one["lag"])]
+
+
+def shown(log: Log, run: Callable[..., Any], *arguments: object) -> list[int]:
+    """The rows that `cat` writes, by number; every other column must fit."""
+    result = run("cat", log.url, "flow", "stage", "--format", "jsonl", *arguments)
+    assert result.exit_code == 0
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert all(row["v"] == f"{row['k']}:".ljust(20, "x") for row in rows)
+    return [row["k"] for row in rows]
+
+
+def test_cat_writes_what_the_logs_hold(log: Log, run: Callable[..., Any]) -> None:
+    """All rows once, each producer's in order; a partition, a limit and every format work."""
+    for k in range(PARTITIONS):
+        found = shown(log, run, "--partition", k)
+        assert set(found) == rows_of(k)
+        for producer in (False, True):
+            mine = [n for n in found if (n >= OTHER[0]) == producer]
+            assert mine == sorted(mine)
+    everything = shown(log, run)
+    assert sorted(everything) == sorted(n for k in range(PARTITIONS) for n in rows_of(k))
+    for limit in (0, 1, 7, 8, 99):
+        assert shown(log, run, "--limit", limit) == everything[:limit]
+    table = run("cat", log.url, "flow", "stage")
+    assert len(table.stdout.splitlines()) == 21
+    assert "20 rows of 20" in table.stderr
+    document = json.loads(run("cat", log.url, "flow", "stage", "--json").stdout)
+    assert [row["k"] for row in document["rows"]] == everything
+    csv = run("cat", log.url, "flow", "stage", "--format", "csv").stdout.splitlines()
+    assert [line.split(",")[0] for line in csv] == ["k", *map(str, everything)]
+    assert run("cat", log.url, "flow", "stage", "--partition", PARTITIONS).exit_code == 2
+
+
+def test_cat_says_whether_producers_have_ended(log: Log, run: Callable[..., Any]) -> None:
+    """Standard error tells of producers that have not ended, SUSPEND included, until all have."""
+    words = ("cat", log.url, "flow", "stage", "--format", "jsonl")
+    assert "1 of 2 producers have not ended" in run(*words).stderr
+    with log.open(1, 3) as other:
+        other.end("SUSPEND")
+    assert "1 of 2 producers have not ended" in run(*words).stderr
+    with log.open(1, 4) as other:
+        other.end("DRAIN")
+    assert run(*words).stderr == ""
+
+
+def test_cat_after_release(log: Log, run: Callable[..., Any]) -> None:
+    """Rows that were released are left out and counted; a released stage is an error."""
+    storage = log.stage.storage
+    register_consumers(log.stage, ("reader",), ids=log.ids, generation=1)
+    for k in range(PARTITIONS):
+        read_some(log, k, 3)
+    before = {path.name for path in Path(log.url).rglob("*.seg")}
+    freed = release_upto(log.stage, {0: 3, 1: 0}, ids=log.ids, generation=1)
+    gone = before - {path.name for path in Path(log.url).rglob("*.seg")}
+    assert (freed.objects, len(gone)) == (2, 2), "the two APPENDs of the first attempt"
+    left = [*range(*SECOND), *range(*OTHER)]
+    assert sorted(shown(log, run)) == left
+    assert "10 rows were released" in run("cat", log.url, "flow", "stage").stderr
+    stage = inspected(log, run)
+    assert (stage["rows"], stage["released_rows"]) == (len(left), 10)
+    assert stage["data_bytes"] == sum(p.stat().st_size for p in Path(log.url).rglob("*.seg"))
+    release_stage_of(log.job, storage, log.stage.path, log.ids)
+    result = run("cat", log.url, "flow", "stage")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "was released" in result.stderr
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_cat_of_damaged_rows_fails(log: Log, run: Callable[..., Any], damage: str) -> None:
+    """A segment that is damaged or gone is an error that names it, never fewer rows."""
+    path = min(Path(log.url).rglob("*.seg"))
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "flipped":
+        data[100] ^= 4
+        path.write_bytes(data)
+    result = run("cat", log.url, "flow", "stage", "--format", "jsonl")
+    assert result.exit_code == 1
+    assert path.name in result.stderr

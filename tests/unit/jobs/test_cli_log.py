@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.log_producer import LogProducer
@@ -236,3 +237,73 @@ def test_cat_of_damaged_rows_fails(log: Log, run: Callable[..., Any], damage: st
     result = run("cat", log.url, "flow", "stage", "--format", "jsonl")
     assert result.exit_code == 1
     assert path.name in result.stderr
+
+
+def test_lists_show_rows_bytes_and_ends(log: Log, run: Callable[..., Any]) -> None:
+    """`ls`, `inspect JOB` and `verify` tell of rows, bytes and how many producers ended."""
+    stored = sum(path.stat().st_size for path in Path(log.url).rglob("*.seg"))
+    words = "log, 1 of 2 producers ended"
+    for command in ("ls", "inspect"):
+        assert words in run(command, log.url, "flow").stdout
+    (job,) = json.loads(run("ls", log.url, "--json").stdout)["jobs"]
+    (stage,) = job["stages"]
+    assert (stage["status"], stage["rows"], stage["data_bytes"]) == ("log", 20, stored)
+    assert (stage["producers"], stage["producers_ended"]) == (2, 1)
+    assert run("ls", log.url).stdout.splitlines()[1].split()[:5] == ["flow", "1", "1", "0", "20"]
+    assert f"ok; {words}: 20 rows, " in run("verify", log.url).stdout
+    (stage,) = json.loads(run("verify", log.url, "flow", "stage", "--json").stdout)["jobs"][0][
+        "stages"
+    ]
+    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("log", 1, 20)
+    with log.open(1, 3) as other:
+        other.end("SUSPEND")
+    assert words in run("verify", log.url).stdout
+    with log.open(1, 4) as other:
+        other.end("DRAIN")
+    for command in ("ls", "inspect", "verify"):
+        assert "log, 2 of 2 producers ended" in run(command, log.url, "flow").stdout
+    release_stage_of(log.job, log.stage.storage, log.stage.path, log.ids)
+    for command in ("ls", "inspect", "verify"):
+        result = run(command, log.url, "flow")
+        assert (result.exit_code, "released" in result.stdout) == (0, True)
+        assert "log, " not in result.stdout
+
+
+def test_lists_tell_of_a_damaged_log(log: Log, run: Callable[..., Any]) -> None:
+    """A damaged record of a producer's log is shown in its stage's line and found by verify."""
+    path = Path(log.url, log.stage.producer_log(0).key(1))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "corrupt_data" in run("ls", log.url, "flow").stdout
+    result = run("verify", log.url)
+    assert (result.exit_code, path.name in result.stdout) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls",),
+        ("ls", "flow"),
+        ("inspect", "flow"),
+        ("inspect", "flow", "stage"),
+        ("verify",),
+        ("cat", "flow", "stage", "--format", "csv"),
+    ],
+)
+def test_each_slot_is_read_once(
+    log: Log, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], words: tuple[str, ...]
+) -> None:
+    """One walk per producer's log: every record once, and once the empty slot behind them."""
+    keys: list[str] = []
+
+    class Watched(CountingStorage):
+        def read(self, key: str) -> bytes:
+            keys.append(key)
+            return super().read(key)
+
+    watched = Watched(LocalStorage(log.url))
+    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", lambda *_: watched)
+    assert run(words[0], log.url, *words[1:]).exit_code == 0
+    for producer, records in ((0, 6), (1, 2)):
+        slots = log.stage.producer_log(producer)
+        found = [key for key in keys if key.startswith(slots.prefix)]
+        assert found == [slots.key(slot) for slot in range(records + 1)]

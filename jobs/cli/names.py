@@ -10,6 +10,8 @@ from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
 _SHOWN = 10
+_SHORT = 12
+"""Characters of an id in a short name."""
 _SLOT = re.compile(r"\d{10,}")
 
 
@@ -48,6 +50,11 @@ def folder(path: StagePath) -> str:
     return f"{path.name}-{path.fingerprint}-{path.incarnation}"
 
 
+def short_name(name: str, fingerprint: str) -> str:
+    """Return the start of a folder's name that people are shown; it names the stage, too."""
+    return f"{name}-{fingerprint[:_SHORT]}"
+
+
 def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
     """Return the one stage that `text` names.
 
@@ -65,11 +72,7 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
         for match in (_is_folder, _is_name, _is_prefix):
             found = [path for path in paths if match(path, text)]
             if len(found) > 1:
-                shown = ", ".join(map(folder, found[:_SHOWN]))
-                raise InvalidInputError(
-                    f"stage {text!r} of job {job.job!r} is ambiguous, {len(found)} match: {shown}; "
-                    "write more of the folder's name"
-                )
+                raise _ambiguous(job, text, found)
             if found:
                 return found[0]
     if any(_is_folder(path, text) or _is_name(path, text) for path in job.released):
@@ -78,6 +81,20 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
     raise InvalidInputError(
         f"job {job.job!r} has no stage {text!r}; {_choices('stages', text, names)}"
     )
+
+
+def _ambiguous(job: JobCopy, text: str, found: Sequence[StagePath]) -> InvalidInputError:
+    error = InvalidInputError(
+        f"write more of the name: stage {text!r} of job {job.job!r} is ambiguous, "
+        f"{len(found)} match:"
+    )
+    short = [short_name(path.name, path.fingerprint) for path in found]
+    for path, name in list(zip(found, short, strict=True))[:_SHOWN]:
+        longer = f"{path.name}-{path.fingerprint}-{path.incarnation[:_SHORT]}"
+        error.add_note(name if short.count(name) == 1 else longer)
+    if len(found) > _SHOWN:
+        error.add_note(f"and {len(found) - _SHOWN} more")
+    return error
 
 
 def _is_folder(path: StagePath, text: str) -> bool:

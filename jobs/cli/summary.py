@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from durable_shuffle.jobs.cli.names import short_name
 from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.cli.text import size, table, when
 from durable_shuffle.serialization.errors import DurableShuffleError
@@ -77,7 +78,7 @@ def stage_table(stages: list[StageSummary]) -> str:
     head = ["STAGE", "STATUS", "PRODUCERS", "PARTITIONS", "ROWS", "SIZE", "CREATED", "INCARNATION"]
     rows = [
         [
-            f"{s.name}-{s.fingerprint[:12]}",
+            short_name(s.name, s.fingerprint),
             _status(s),
             s.producers,
             s.partitions,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from durable_shuffle.jobs.cli.call import Call, progress_bar
-from durable_shuffle.jobs.cli.names import find_job, find_stage, list_jobs
+from durable_shuffle.jobs.cli.names import find_job, find_stage, list_jobs, short_name
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -84,7 +84,7 @@ def _text(report: VerifyReport, logs: Sequence[LogVerdict | None]) -> str:
     for stage, log in zip(report.stages, logs, strict=True):
         what = f"{len(stage.findings)} findings" if stage.findings else "ok"
         path = stage.path
-        name = f"{path.name}-{path.fingerprint[:12]} (incarnation {path.incarnation[:12]})"
+        name = f"{short_name(path.name, path.fingerprint)} (incarnation {path.incarnation[:12]})"
         lines.append(f"  {name}: {what}; {(log or stage).summary}")
     for one in report.consumers:
         what = f"{len(one.findings)} findings" if one.findings else "ok"

@@ -1,11 +1,13 @@
 """From what a user typed to a job or a stage. A wrong name is told together with the right ones."""
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
+from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
@@ -27,6 +29,19 @@ def list_jobs(storage: Storage) -> list[str]:
         ):
             found.add(parts[0])
     return sorted(found)
+
+
+def require_root(storage: Storage) -> None:
+    """Refuse a local root that is no folder. Object stores have none: there, empty is all we know.
+
+    Raises:
+        InvalidInputError: there is no such folder.
+    """
+    backend = getattr(storage, "backend", storage)
+    if isinstance(backend, LocalStorage):
+        root = backend.description.removeprefix("file:")
+        if not os.path.isdir(root):  # noqa: PTH112 (False, not an error, where it cannot be asked)
+            raise InvalidInputError(f"no such folder: {root}; check the URL")
 
 
 def find_job(storage: Storage, job: str) -> JobCopy:

@@ -25,6 +25,10 @@ COMMANDS = ["ls", "inspect", "verify", "cat", "release", "storage-check", "demo"
     [
         (["ls", "carrier-pigeon://coop"], "exclusive create"),
         (["ls", ""], "storage URL"),
+        (["ls", "URL/nowhere"], "no such folder: "),
+        (["ls", "file:URL/nowhere"], "no such folder: "),
+        (["ls", "URL/nightly/log/0000000000"], "no such folder: "),
+        (["ls", "URL/nowhere", "nightly"], "there are no jobs"),
         (["ls", "URL", "nightyl"], "did you mean 'nightly'"),
         (["ls", "URL", "../nightly"], "job must be"),
         (["verify", "URL", "nightly", "order"], "did you mean 'orders'? stages here: lines"),

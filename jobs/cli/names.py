@@ -82,20 +82,35 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
         InvalidInputError: none or several; names them.
     """
     live = [path for path in job.paths if path not in job.released]
-    groups = [live, [path for path in job.paths if path in job.released]] if released else [live]
-    for paths in groups:
-        for match in (_is_folder, _is_name, _is_prefix):
-            found = [path for path in paths if match(path, text)]
-            if len(found) > 1:
-                raise _ambiguous(job, text, found)
-            if found:
-                return found[0]
-    if any(_is_folder(path, text) or _is_name(path, text) for path in job.released):
+    gone = released_stages(job, text)
+    for found in (_matches(live, text), gone if released else []):
+        if len(found) > 1:
+            raise _ambiguous(job, text, found)
+        if found:
+            return found[0]
+    if gone:
         raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
     names = sorted({path.name for path in live})
     raise InvalidInputError(
         f"job {job.job!r} has no stage {text!r}; {_choices('stages', text, names)}"
     )
+
+
+def released_stages(job: JobCopy, text: str) -> list[StagePath]:
+    """Return the released stages that `text` names, see `find_stage`; none if it names one that is
+    not released."""
+    live = [path for path in job.paths if path not in job.released]
+    gone = [path for path in job.paths if path in job.released]
+    return [] if _matches(live, text) else _matches(gone, text)
+
+
+def _matches(paths: Sequence[StagePath], text: str) -> list[StagePath]:
+    """Return the stages of the best kind of match that there is."""
+    for match in (_is_folder, _is_name, _is_prefix):
+        found = [path for path in paths if match(path, text)]
+        if found:
+            return found
+    return []
 
 
 def _ambiguous(job: JobCopy, text: str, found: Sequence[StagePath]) -> InvalidInputError:

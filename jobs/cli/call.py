@@ -1,8 +1,9 @@
 """What every command does around its own work: storage options, output, errors, exit codes.
 
 Strategy: a command runs inside `with Call(...) as call`; what it raises becomes one line on
-standard error (with `--json` also a document on standard output) and an exit code. Whatever is
-written about an error passes `redact` first, tracebacks too.
+standard error, one more for each note that the error carries (with `--json` also a document on
+standard output) and an exit code. Whatever is written about an error passes `redact` first,
+tracebacks too.
 """
 
 import json
@@ -98,11 +99,14 @@ class Call:
     def _tell(self, error: Exception, kind: str, message: str) -> None:
         if self._debug:
             self.note(self._redacted("".join(traceback.format_exception(error))).rstrip())
-        message = " ".join(self._redacted(message).split())
+        lines = [
+            " ".join(self._redacted(text).split())
+            for text in (message, *getattr(error, "__notes__", ()))
+        ]
         if self.as_json:
-            self.emit({"error": {"kind": kind, "message": message}}, "")
+            self.emit({"error": {"kind": kind, "message": " ".join(lines)}}, "")
         hint = "; run `durable-shuffle verify`" if isinstance(error, CorruptDataError) else ""
-        self.note(f"error: {kind}: {message}{hint}")
+        self.note("\n".join([f"error: {kind}: {lines[0]}{hint}", *lines[1:]]))
 
     def _redacted(self, text: str) -> str:
         try:

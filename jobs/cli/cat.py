@@ -1,8 +1,9 @@
-"""`durable-shuffle cat`: the rows of a sealed stage, without Spark."""
+"""`durable-shuffle cat`: the rows of a stage, without Spark."""
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
+from durable_shuffle.jobs.cli.log_rows import LogRows
 from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
@@ -29,7 +31,7 @@ from durable_shuffle.jobs.cli.rows import (
     row_table,
 )
 from durable_shuffle.serialization.decimals import logical_batch
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
 from durable_shuffle.shuffle.object_reader import read_pairs
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.settings import Settings
@@ -71,6 +73,9 @@ def cat(
 ) -> None:
     """Write rows of a sealed stage, partition by partition, in stored order.
 
+    Of a stage of log producers: what its logs hold at the moment, each producer's rows in order.
+    Standard error says whether producers have not ended, or rows were released.
+
     Bytes are written in base64, nested values as JSON; in CSV an empty field is null and "" is an
     empty text. --json gathers all rows into one document: give it a limit, or use --format jsonl.
 
@@ -86,12 +91,14 @@ def cat(
         if limit is None and output_format is Format.TABLE and not as_json:
             limit = _TABLE_ROWS
         names = column_names(handle.describe.columns)
-        rows = _rows(handle, partition, limit)
+        source = _open(handle)
+        rows = _rows(handle, source, partition, limit)
+        if source.note is not None:
+            call.note(source.note)
         if as_json:
-            seal = require_seal(handle)
             document = {
                 "stage": handle.path.name,
-                "rows_in_stage": seal.rows,
+                "rows_in_stage": source.rows,
                 "columns": names,
                 "rows": [dict(zip(names, row, strict=True)) for row in rows],
             }
@@ -99,7 +106,7 @@ def cat(
         elif output_format is Format.TABLE:
             found = list(rows)
             typer.echo(row_table(names, found))
-            of = f"of {require_seal(handle).rows} in the stage"
+            of = f"of {source.rows} in the stage"
             call.note(f"{len(found)} rows {of}; --limit and --format jsonl show more")
         else:
             if output_format is Format.CSV:
@@ -109,23 +116,50 @@ def cat(
                 sys.stdout.write(csv_line(row) if is_csv else json_line(names, row))
 
 
-def _rows(stage: StageHandle, partition: int | None, limit: int | None) -> Iterator[list[object]]:
-    """Yield rows; fails before the first one if the stage is not sealed."""
-    seal = require_seal(stage)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the rows of a stage come from."""
+
+    rows: int
+    """In the whole stage."""
+    batches: Callable[[int], Iterator[pa.RecordBatch]]
+    pairs: Callable[[int], Iterator[Pair]] | None = None
+    """Of a stage of pairs, instead; log producers write none."""
+    note: str | None = None
+    """What the reader must know of the rows that there are not."""
+
+
+def _open(stage: StageHandle) -> _Source:
+    """Return the source; fails if the stage is released, or neither sealed nor a log."""
+    if stage.describe.writing == "log":
+        log = LogRows(stage)
+        open_ = log.producers - log.ended
+        notes = [f"{open_} of {log.producers} producers have not ended"] if open_ else []
+        notes += [f"{log.released} rows were released"] if log.released else []
+        note = f"note: {', '.join(notes)}; these are the rows that are stored now"
+        return _Source(log.rows, log.batches, note=note if notes else None)
+    seal, settings = require_seal(stage), Settings()
+    return _Source(
+        seal.rows,
+        lambda k: read_subpartition(stage, seal, k, settings),
+        lambda k: read_pairs(stage, seal, k, settings),
+    )
+
+
+def _rows(
+    stage: StageHandle, source: _Source, partition: int | None, limit: int | None
+) -> Iterator[list[object]]:
     partitions = range(stage.describe.partitions) if partition is None else (partition,)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for k in partitions:
-            for batch in read_subpartition(stage, seal, k, Settings()):
-                yield logical_batch(batch, stage.schema)
-
-    left = limit
-    if stage.describe.codec == PAIR_CODEC:
-        pairs = (pair for k in partitions for pair in read_pairs(stage, seal, k, Settings()))
+    read = source.pairs
+    if read is not None and stage.describe.codec == PAIR_CODEC:
+        pairs = (pair for k in partitions for pair in read(k))
         for pair in itertools.islice(pairs, limit):
             yield [json_value(item) for item in pair]
         return
-    for batch in batches() if left != 0 else ():
+    left = limit
+    batches = (batch for k in partitions for batch in source.batches(k))
+    for stored in batches if left != 0 else ():
+        batch = logical_batch(stored, stage.schema)
         if left is not None:
             batch = batch.slice(0, left)
             left -= batch.num_rows

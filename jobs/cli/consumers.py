@@ -1,14 +1,20 @@
 """What logs say about a job's consumers, as plain values. Lists and reads control records only."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from durable_shuffle.jobs.cli.text import table
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix
+from durable_shuffle.shuffle.position import Position
 from durable_shuffle.shuffle.resume_set import ResumeSet
+from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_consumers import listed_consumers
 
@@ -35,13 +41,43 @@ class ConsumerSummary:
 
 def consumer_summaries(storage: Storage, job: str) -> list[ConsumerSummary]:
     """Return all consumers of a job, by name."""
-    keys = (info.key for info in storage.list(consumers_prefix(job)))
     found: dict[tuple[str, str | None], list[ResumeSet | str]] = defaultdict(list)
-    for path in listed_consumers(keys):
+    for path in _listed(storage, job):
         read = _read(storage, path)
         stages = sorted({stage for stage, _ in read.inputs}) if isinstance(read, ResumeSet) else []
         found[path.consumer, ", ".join(stages) or None].append(read)
     return [_summary(*key, tasks) for key, tasks in found.items()]
+
+
+def stage_consumers(stage: StageHandle) -> list[dict[str, Any]]:
+    """Return who reads a stage: one entry per consumer task and partition, by name.
+
+    `position` is producer -> ordinal of the next record, `records` how many lie before it. A log
+    that cannot be read has an entry with `error` alone: nobody knows what it reads.
+    """
+    paths = _listed(stage.storage, stage.path.job)
+    with ThreadPoolExecutor(Settings().control_threads) as pool:
+        found = pool.map(lambda path: (path, _read(stage.storage, path)), paths)
+        return [entry for path, read in found for entry in _entries(stage, path, read)]
+
+
+def _entries(
+    stage: StageHandle, path: ConsumerPath, read: ResumeSet | str
+) -> Iterator[dict[str, Any]]:
+    known: dict[str, Any] = {"consumer": path.consumer, "task": path.task, "error": None}
+    if isinstance(read, str):
+        yield known | {"error": read}
+        return
+    for (stage_folder, k), one in read.inputs.items():
+        if stage_folder == stage.path.folder:
+            at = Position(stage_folder, k, one.acked)
+            yield known | {
+                "partition": k,
+                "position": at.ordinals,
+                "records": at.records,
+                "epoch": read.epoch,
+                "finished": read.finished,
+            }
 
 
 def consumer_table(consumers: list[ConsumerSummary]) -> str:
@@ -53,6 +89,10 @@ def consumer_table(consumers: list[ConsumerSummary]) -> str:
     ]
     errors = [f"{c.consumer}: {message}" for c in consumers for message in c.errors]
     return "\n".join([table(head, rows), *errors])
+
+
+def _listed(storage: Storage, job: str) -> list[ConsumerPath]:
+    return listed_consumers(info.key for info in storage.list(consumers_prefix(job)))
 
 
 def _read(storage: Storage, path: ConsumerPath) -> ResumeSet | str:

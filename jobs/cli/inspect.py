@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from durable_shuffle.jobs.cli.call import Call
 from durable_shuffle.jobs.cli.consumers import consumer_summaries, consumer_table
+from durable_shuffle.jobs.cli.log_details import log_details, log_text
 from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
@@ -32,7 +33,8 @@ def inspect(
     """Show a job's stages and consumers, or all that is known of one stage.
 
     Of a stage: description, seal, producers and their attempts, sizes, rows per partition, and how
-    many attempts wrote although a commit stood. Reads logs and lists objects, no data.
+    many attempts wrote although a commit stood. Of a stage of log producers: each attempt with what
+    it appended and how it ended, and how far consumers are. Reads logs and lists objects, no data.
 
     \b
     Examples:
@@ -59,5 +61,11 @@ def inspect(
             call.emit(document, text)
             return
         path = find_stage(copy, stage)
-        details = stage_details(open_stage(storage, path), released=path in copy.released)
-        call.emit(document | {"stage": details}, stage_text(details))
+        handle, released = open_stage(storage, path), path in copy.released
+        if handle.describe.writing == "log":
+            details = log_details(handle, released=released)
+            text = log_text(details)
+        else:
+            details = stage_details(handle, released=released)
+            text = stage_text(details)
+        call.emit(document | {"stage": details}, text)

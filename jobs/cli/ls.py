@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job, list_jobs
+from durable_shuffle.jobs.cli.names import find_job, list_jobs, require_root
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -28,7 +28,8 @@ def ls(
     """List jobs, or the stages of one job.
 
     Reads control records only. Jobs are found by listing the whole root, which takes a while where
-    much is stored; naming the job avoids it.
+    much is stored; naming the job avoids it. An empty folder has no jobs; one that is not
+    there is an error.
 
     \b
     Examples:
@@ -38,6 +39,8 @@ def ls(
     with Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug) as call:
         storage = call.storage
         copies = [find_job(storage, name) for name in ([job] if job else list_jobs(storage))]
+        if not copies:
+            require_root(storage)  # what is not there must not read as empty
         jobs = [(copy, summaries(storage, copy)) for copy in copies]
         document = {
             "url": storage.description,

@@ -1,15 +1,19 @@
 """From what a user typed to a job or a stage. A wrong name is told together with the right ones."""
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
+from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
 _SHOWN = 10
+_SHORT = 12
+"""Characters of an id in a short name."""
 _SLOT = re.compile(r"\d{10,}")
 
 
@@ -25,6 +29,19 @@ def list_jobs(storage: Storage) -> list[str]:
         ):
             found.add(parts[0])
     return sorted(found)
+
+
+def require_root(storage: Storage) -> None:
+    """Refuse a local root that is no folder. Object stores have none: there, empty is all we know.
+
+    Raises:
+        InvalidInputError: there is no such folder.
+    """
+    backend = getattr(storage, "backend", storage)
+    if isinstance(backend, LocalStorage):
+        root = backend.description.removeprefix("file:")
+        if not os.path.isdir(root):  # noqa: PTH112 (False, not an error, where it cannot be asked)
+            raise InvalidInputError(f"no such folder: {root}; check the URL")
 
 
 def find_job(storage: Storage, job: str) -> JobCopy:
@@ -48,6 +65,11 @@ def folder(path: StagePath) -> str:
     return f"{path.name}-{path.fingerprint}-{path.incarnation}"
 
 
+def short_name(name: str, fingerprint: str) -> str:
+    """Return the start of a folder's name that people are shown; it names the stage, too."""
+    return f"{name}-{fingerprint[:_SHORT]}"
+
+
 def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
     """Return the one stage that `text` names.
 
@@ -60,24 +82,49 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
         InvalidInputError: none or several; names them.
     """
     live = [path for path in job.paths if path not in job.released]
-    groups = [live, [path for path in job.paths if path in job.released]] if released else [live]
-    for paths in groups:
-        for match in (_is_folder, _is_name, _is_prefix):
-            found = [path for path in paths if match(path, text)]
-            if len(found) > 1:
-                shown = ", ".join(map(folder, found[:_SHOWN]))
-                raise InvalidInputError(
-                    f"stage {text!r} of job {job.job!r} is ambiguous, {len(found)} match: {shown}; "
-                    "write more of the folder's name"
-                )
-            if found:
-                return found[0]
-    if any(_is_folder(path, text) or _is_name(path, text) for path in job.released):
+    gone = released_stages(job, text)
+    for found in (_matches(live, text), gone if released else []):
+        if len(found) > 1:
+            raise _ambiguous(job, text, found)
+        if found:
+            return found[0]
+    if gone:
         raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
     names = sorted({path.name for path in live})
     raise InvalidInputError(
         f"job {job.job!r} has no stage {text!r}; {_choices('stages', text, names)}"
     )
+
+
+def released_stages(job: JobCopy, text: str) -> list[StagePath]:
+    """Return the released stages that `text` names, see `find_stage`; none if it names one that is
+    not released."""
+    live = [path for path in job.paths if path not in job.released]
+    gone = [path for path in job.paths if path in job.released]
+    return [] if _matches(live, text) else _matches(gone, text)
+
+
+def _matches(paths: Sequence[StagePath], text: str) -> list[StagePath]:
+    """Return the stages of the best kind of match that there is."""
+    for match in (_is_folder, _is_name, _is_prefix):
+        found = [path for path in paths if match(path, text)]
+        if found:
+            return found
+    return []
+
+
+def _ambiguous(job: JobCopy, text: str, found: Sequence[StagePath]) -> InvalidInputError:
+    error = InvalidInputError(
+        f"write more of the name: stage {text!r} of job {job.job!r} is ambiguous, "
+        f"{len(found)} match:"
+    )
+    short = [short_name(path.name, path.fingerprint) for path in found]
+    for path, name in list(zip(found, short, strict=True))[:_SHOWN]:
+        longer = f"{path.name}-{path.fingerprint}-{path.incarnation[:_SHORT]}"
+        error.add_note(name if short.count(name) == 1 else longer)
+    if len(found) > _SHOWN:
+        error.add_note(f"and {len(found) - _SHOWN} more")
+    return error
 
 
 def _is_folder(path: StagePath, text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job, find_stage, folder
+from durable_shuffle.jobs.cli.names import find_job, find_stage, folder, released_stages
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -55,7 +55,8 @@ def release(
 
     Claims the job first: a driver that runs it now is fenced and stops at its next write. Logs
     stay, so that a late writer learns that its stage is gone. Age is the wall-clock time since the
-    stage was first described, whoever used it since.
+    stage was first described, whoever used it since. Of a stage that was released before, only a
+    deletion that died midway is finished.
 
     \b
     Examples:
@@ -67,7 +68,11 @@ def release(
         age = None if older_than is None else parse_age(older_than)
         copy = find_job(storage, job)
         live = [path for path in copy.paths if path not in copy.released]
-        paths = live if stage is None else [find_stage(copy, stage, released=False)]
+        before = [] if stage is None else released_stages(copy, stage)
+        if stage is None:
+            paths = live
+        else:
+            paths = [] if before else [find_stage(copy, stage, released=False)]
         if age is not None:
             now = SystemClock().wall()
             paths = [path for path in paths if _age(storage, path, now) > age.total_seconds()]
@@ -78,9 +83,16 @@ def release(
             "dry_run": dry_run,
             "stages": [asdict(one) for one in shown],
         }
-        unfinished = any(not read_state(open_stage(storage, path)).closed for path in copy.released)
+        unfinished = any(
+            not read_state(open_stage(storage, path)).closed for path in before or copy.released
+        )
+        if before:
+            document["released_before"] = [folder(path) for path in before]
         if dry_run or not (paths or unfinished):
-            call.emit(document, f"would release:\n{stage_table(shown)}" if paths else "no stages")
+            nothing = (
+                f"stage {stage!r} was released already: nothing to do" if before else "no stages"
+            )
+            call.emit(document, f"would release:\n{stage_table(shown)}" if paths else nothing)
             return
         _confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{_FENCES}")
         ids = RandomIds()

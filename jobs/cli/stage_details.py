@@ -1,6 +1,7 @@
 """All that logs and a listing tell about one stage, as plain values and as text."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,8 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
     released = released or state.release is not None
     m = seal.producers if seal else describe.producers
     stored: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for info in stage.storage.list(stage.path.segments_prefix):
-        producer, attempt, _ = parse_segment_key(info.key)
-        stored[producer, attempt].append(info.size_bytes)
+    for producer, attempt, _, length in listed_segments(stage):
+        stored[producer, attempt].append(length)
     producers, rows = _producers(stage, seal, m, stored)
     counted = {(p["producer"], p["attempt"]) for p in producers}
     orphans = [
@@ -41,26 +41,7 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
         "folder": folder(stage.path),
         "status": "released" if released else "sealed" if seal else "unsealed",
         "released_because": state.release.cause if state.release else None,
-        "description": {
-            "name": describe.name,
-            "fingerprint": describe.fingerprint,
-            "incarnation": describe.incarnation,
-            "generation": describe.generation,
-            "created_wall_seconds": describe.created_wall_seconds,
-            "schema": [
-                f"{name}: {field.type}"
-                for name, field in zip(describe.columns, logical_schema(stage.schema), strict=True)
-            ],
-            "codec": describe.codec,
-            "compression": describe.compression,
-            "producers": describe.producers,
-            "partitions": describe.partitions,
-            "partitioner": describe.partitioner,
-            "keys": [describe.columns[at] for at in describe.keys],
-            "components": describe.components,
-            "splits": describe.splits,
-            "planning": describe.planning,
-        },
+        "description": description_of(stage),
         "seal": None
         if seal is None
         else {
@@ -73,13 +54,45 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
             "index_bytes": seal.index_bytes,
         },
         "producers": producers,
-        "partitions": _spread(rows),
+        "partitions": spread_of(rows),
         "reruns": reruns.attempts if reruns else None,
         "stored_segments": sum(len(sizes) for sizes in stored.values()),
         "stored_bytes": sum(sum(sizes) for sizes in stored.values()),
         "uncommitted_segments": len(orphans),
         "uncommitted_bytes": sum(orphans),
     }
+
+
+def description_of(stage: StageHandle) -> dict[str, Any]:
+    """Return what DESCRIBE says."""
+    describe = stage.describe
+    return {
+        "name": describe.name,
+        "fingerprint": describe.fingerprint,
+        "incarnation": describe.incarnation,
+        "generation": describe.generation,
+        "created_wall_seconds": describe.created_wall_seconds,
+        "schema": [
+            f"{name}: {field.type}"
+            for name, field in zip(describe.columns, logical_schema(stage.schema), strict=True)
+        ],
+        "codec": describe.codec,
+        "compression": describe.compression,
+        "writing": describe.writing,
+        "producers": describe.producers,
+        "partitions": describe.partitions,
+        "partitioner": describe.partitioner,
+        "keys": [describe.columns[at] for at in describe.keys],
+        "components": describe.components,
+        "splits": describe.splits,
+        "planning": describe.planning,
+    }
+
+
+def listed_segments(stage: StageHandle) -> Iterator[tuple[int, str, int, int]]:
+    """Yield (producer, attempt, number, bytes) of the segments that a listing shows."""
+    for info in stage.storage.list(stage.path.segments_prefix):
+        yield *parse_segment_key(info.key), info.size_bytes
 
 
 def _producers(
@@ -128,7 +141,7 @@ def _producers(
     return found, rows
 
 
-def _spread(rows: npt.NDArray[np.uint64]) -> dict[str, Any]:
+def spread_of(rows: npt.NDArray[np.uint64]) -> dict[str, Any]:
     """Return how the committed rows lie over the partitions."""
     largest = np.argsort(rows, kind="stable")[::-1][:5]
     return {
@@ -144,28 +157,44 @@ def _spread(rows: npt.NDArray[np.uint64]) -> dict[str, Any]:
 
 def stage_text(details: dict[str, Any]) -> str:
     """Return the details for people; single producers and partitions are left to `--json`."""
-    described, seal, spread = details["description"], details["seal"], details["partitions"]
-    producers = details["producers"]
-    committed = f"{len(producers)} of {described['producers'] or '?'} committed"
+    seal, producers = details["seal"], details["producers"]
+    committed = f"{len(producers)} of {details['description']['producers'] or '?'} committed"
     seen = sum(p["attempts_seen"] for p in producers)
     aborted = sum(p["attempts_aborted"] for p in producers)
-    largest = ", ".join(f"{one['partition']} ({one['rows']})" for one in spread["largest"])
-    partitioner = described["partitioner"]
-    by = f" by {', '.join(described['keys'])}" if described["keys"] else ""
     values = [
-        ("stage", details["folder"]),
-        ("status", details["status"]),
-        ("released because", details["released_because"]),
-        ("created", when(described["created_wall_seconds"])),
-        ("generation", described["generation"]),
-        ("schema", ", ".join(described["schema"])),
-        ("stored as", f"{described['codec']}, compression {described['compression']}"),
-        ("partitions", f"{spread['count']}, {partitioner}{by}"),
+        *description_fields(details, details["status"]),
         ("producers", f"{committed}, {seen} attempts seen, {aborted} aborted"),
         ("attempts run again", details["reruns"]),
         ("rows", seal["rows"] if seal else sum(p["rows"] for p in producers)),
         ("encoded", size(seal["data_bytes"]) if seal else None),
         ("in memory", size(seal["memory_bytes"]) if seal else None),
+        *stored_fields(details),
+        ("index", f"{seal['index']}, {size(seal['index_bytes'])}" if seal else None),
+    ]
+    return fields(values)
+
+
+def description_fields(details: dict[str, Any], status: str) -> list[tuple[str, object]]:
+    """Return what DESCRIBE says, for people."""
+    described = details["description"]
+    by = f" by {', '.join(described['keys'])}" if described["keys"] else ""
+    return [
+        ("stage", details["folder"]),
+        ("status", status),
+        ("released because", details["released_because"]),
+        ("created", when(described["created_wall_seconds"])),
+        ("generation", described["generation"]),
+        ("schema", ", ".join(described["schema"])),
+        ("stored as", f"{described['codec']}, compression {described['compression']}"),
+        ("partitions", f"{described['partitions']}, {described['partitioner']}{by}"),
+    ]
+
+
+def stored_fields(details: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what a listing shows and how rows lie over partitions, for people."""
+    spread = details["partitions"]
+    largest = ", ".join(f"{one['partition']} ({one['rows']})" for one in spread["largest"])
+    return [
         ("segments", f"{details['stored_segments']}, {size(details['stored_bytes'])}"),
         (
             "not committed",
@@ -177,6 +206,4 @@ def stage_text(details: dict[str, Any]) -> str:
             f"max {spread['rows_max']}, {spread['empty']} empty",
         ),
         ("largest partitions", largest),
-        ("index", f"{seal['index']}, {size(seal['index_bytes'])}" if seal else None),
     ]
-    return fields(values)

@@ -1,7 +1,9 @@
 """What logs say about a job and its stages, as plain values. Reads control records only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from durable_shuffle.jobs.cli.names import short_name
+from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.cli.text import size, table, when
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.layout import StagePath
@@ -18,8 +20,10 @@ class StageSummary:
     fingerprint: str
     incarnation: str
     status: str
-    """"sealed", "unsealed", "released", or the kind of the error that its log gave."""
+    """"sealed", "unsealed", "log", "released", or the kind of the error that its log gave."""
     producers: int | None
+    producers_ended: int | None
+    """Of log producers: how many will never append again."""
     partitions: int | None
     rows: int | None
     data_bytes: int | None
@@ -29,24 +33,38 @@ class StageSummary:
 
 
 def summarise(storage: Storage, path: StagePath, *, released: bool) -> StageSummary:
-    """Read DESCRIBE and the stage log; an error becomes part of the answer."""
+    """Read DESCRIBE and the stage log, of log producers also their logs, each once; an error
+    becomes part of the answer."""
     names = path.name, path.fingerprint, path.incarnation
+    logs: list[ProducerLog] | None = None
     try:
         stage = open_stage(storage, path)
         state = read_state(stage)
+        gone = released or state.release is not None
+        if stage.describe.writing == "log" and not gone:
+            logs = read_producer_logs(stage, state)
     except DurableShuffleError as e:
-        return StageSummary(*names, e.kind.value, None, None, None, None, None, str(e))
+        return StageSummary(*names, e.kind.value, None, None, None, None, None, None, str(e))
     seal, describe = state.seal, stage.describe
-    gone = released or state.release is not None
-    return StageSummary(
+    found = StageSummary(
         *names,
         status="released" if gone else "sealed" if seal else "unsealed",
         producers=seal.producers if seal else describe.producers,
+        producers_ended=None,
         partitions=describe.partitions,
         rows=seal.rows if seal else None,
         data_bytes=seal.data_bytes if seal else None,
         created_wall_seconds=describe.created_wall_seconds,
         message=None,
+    )
+    if logs is None:
+        return found
+    return replace(
+        found,
+        status="log",
+        producers_ended=sum(log.ended for log in logs),
+        rows=sum(int(log.stored.sum()) for log in logs),
+        data_bytes=sum(log.data_bytes for log in logs),
     )
 
 
@@ -60,8 +78,8 @@ def stage_table(stages: list[StageSummary]) -> str:
     head = ["STAGE", "STATUS", "PRODUCERS", "PARTITIONS", "ROWS", "SIZE", "CREATED", "INCARNATION"]
     rows = [
         [
-            f"{s.name}-{s.fingerprint[:12]}",
-            s.status,
+            short_name(s.name, s.fingerprint),
+            _status(s),
             s.producers,
             s.partitions,
             s.rows,
@@ -73,3 +91,9 @@ def stage_table(stages: list[StageSummary]) -> str:
     ]
     errors = [f"{s.name}: {s.message}" for s in stages if s.message is not None]
     return "\n".join([table(head, rows), *errors]) if rows else "no stages"
+
+
+def _status(stage: StageSummary) -> str:
+    if stage.producers_ended is None:
+        return stage.status
+    return log_status(stage.producers_ended, stage.producers or 0)

@@ -13,7 +13,7 @@ import pytest
 
 from durable_shuffle.jobs.cli.release import parse_age
 from durable_shuffle.jobs.cli.rows import csv_line, json_value
-from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.serialization.errors import FencedError, InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.local_storage import LocalStorage
@@ -213,10 +213,48 @@ def test_release_one_stage_fences_the_driver(job: Any, run: Callable[..., Any]) 
     with pytest.raises(FencedError):
         job.log.check_owner()
     assert run("cat", job.url, "nightly", "orders").exit_code == 1
-    again = run("release", job.url, "nightly", "orders", "--yes")
-    assert (again.exit_code, "was released" in again.stderr) == (2, True)
     assert "released" in run("inspect", job.url, "nightly", "orders").stdout
     assert run("verify", job.url).exit_code == 0
+
+
+def test_release_again_has_nothing_to_do(job: Any, run: Callable[..., Any]) -> None:
+    """A released stage, however it is named, was released already; the job is not claimed again."""
+    assert run("release", job.url, "nightly", "orders", "--yes").exit_code == 0
+    owner = JobLog.claim(LocalStorage(job.url), "nightly", RandomIds().new_id())
+    before = job.files()
+    names = (job.orders.path.folder, "orders-0000", "orders")
+    for name in names:
+        for more in (["--yes"], ["--dry-run"], []):
+            again = run("release", job.url, "nightly", name, *more)
+            assert (again.exit_code, again.stderr) == (0, "")
+            assert again.stdout == f"stage {name!r} was released already: nothing to do\n"
+    document = json.loads(run("release", job.url, "nightly", "orders", "--yes", "--json").stdout)
+    assert (document["stages"], document["released_before"]) == ([], [names[0]])
+    owner.check_owner()
+    assert job.files() == before
+    assert run("release", job.url, "nightly", "order", "--yes").exit_code == 2
+    assert run("compact", job.url, "nightly", "orders-0000").exit_code == 2
+
+
+def test_release_again_finishes_what_died_midway(
+    job: Any, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """If the deletion died, releasing the stage again is what ends it."""
+
+    class Died(LocalStorage):
+        def delete(self, keys: object) -> None:
+            raise UnavailableError("died here")
+
+    opened = "durable_shuffle.jobs.cli.call.open_storage"
+    words = ("release", job.url, "nightly", "orders-0", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(opened, lambda *_: Died(job.url))
+        assert run(*words).exit_code == 1
+    left = {key for key in job.files() if "/orders-" in key}
+    assert left
+    assert run(*words).exit_code == 0
+    assert not left & job.files()
+    assert "nothing to do" in run(*words).stdout
 
 
 def test_release_everything(job: Any, run: Callable[..., Any]) -> None:

@@ -25,6 +25,10 @@ COMMANDS = ["ls", "inspect", "verify", "cat", "release", "storage-check", "demo"
     [
         (["ls", "carrier-pigeon://coop"], "exclusive create"),
         (["ls", ""], "storage URL"),
+        (["ls", "URL/nowhere"], "no such folder: "),
+        (["ls", "file:URL/nowhere"], "no such folder: "),
+        (["ls", "URL/nightly/log/0000000000"], "no such folder: "),
+        (["ls", "URL/nowhere", "nightly"], "there are no jobs"),
         (["ls", "URL", "nightyl"], "did you mean 'nightly'"),
         (["ls", "URL", "../nightly"], "job must be"),
         (["verify", "URL", "nightly", "order"], "did you mean 'orders'? stages here: lines"),
@@ -68,6 +72,30 @@ def test_an_exact_name_goes_before_a_longer_one(job: Any, run: Callable[..., Any
     )
     document = json.loads(run("inspect", job.url, "nightly", "lines-a", "--json").stdout)
     assert document["stage"]["description"]["incarnation"] == other.path.incarnation
+
+
+def test_an_ambiguous_stage_lists_short_names(job: Any, run: Callable[..., Any]) -> None:
+    """One per line, as `ls` shows them; each is enough to name its stage, alike ones are longer."""
+    result = run("inspect", job.url, "nightly", "lines")
+    first, *names = result.stderr.splitlines()
+    assert (result.exit_code, first[-9:]) == (2, " 2 match:")
+    assert names == ["lines-" + 12 * "a", "lines-" + 12 * "b"]
+    listed = [line.split()[0] for line in run("ls", job.url, "nightly").stdout.splitlines()]
+    assert set(names) <= set(listed)
+    message = json.loads(run("cat", job.url, "nightly", "lines", "--json").stdout)["error"][
+        "message"
+    ]
+    assert message.endswith(" ".join(names))
+    again = stored_stage(
+        job.log, LocalStorage(job.url), job="nightly", name="lines", fingerprint="a" * 32
+    )
+    names = run("inspect", job.url, "nightly", "lines").stderr.splitlines()[1:]
+    assert len(names) == 3
+    found = [
+        json.loads(run("inspect", job.url, "nightly", name, "--json").stdout)["stage"]["folder"]
+        for name in names
+    ]
+    assert found == [stage.path.folder for stage in (job.lines, job.unsealed, again)]
 
 
 def test_json_errors_are_documents(job: Any, run: Callable[..., Any]) -> None:

@@ -140,6 +140,14 @@ def test_run_to_the_end(tmp_path: Path) -> None:
     done = call("finite:make", "--arguments", json.dumps(found), "--url", "data", "--json")
     assert done.exit_code == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["phase"] == "finished"
+    url = str(tmp_path / "data")
+    rows = CliRunner().invoke(app, ["cat", url, "finite", "n", "--format", "csv"])
+    assert rows.stdout.split() == ["n", *map(str, range(20))]
+    assert rows.stderr == ""
+    shown = CliRunner().invoke(app, ["inspect", url, "finite", "n", "--json"])
+    stage = json.loads(shown.stdout)["stage"]
+    assert (stage["rows"], stage["producers"][0]["end"]) == (20, "FINITE")
+    assert [one["lag"] for one in stage["consumers"]] == [0]
     failed = call("finite:make", "--arguments", json.dumps(found | {"broken": True}))
     assert failed.exit_code == 1
     assert "broken" in failed.stdout

@@ -1,0 +1,138 @@
+"""What the logs of log producers hold, as plain values: one walk per log, no data."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.extent_feed import EndMode
+from durable_shuffle.shuffle.log_producer_log import decode
+from durable_shuffle.shuffle.log_producer_records import (
+    Append,
+    End,
+    LogProducerRecord,
+    ProducerOpen,
+)
+from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.release_upto import unpack_upto
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, StageState
+
+Rows = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogAttempt:
+    """What one OPEN began."""
+
+    attempt: str
+    """Id of the OPEN."""
+    slot: int
+    epoch: int
+    generation: int
+    appends: int = 0
+    rows: int = 0
+    """Appended, released ones included."""
+    data_bytes: int = 0
+    """Of the segments that its APPENDs name, released ones included."""
+    end: EndMode | None = None
+    """None: it wrote no END."""
+
+
+@dataclass(slots=True)
+class ProducerLog:
+    """What one log says from its first slot to its end."""
+
+    producer: int
+    attempts: list[LogAttempt]
+    stored: Rows
+    """Rows that were appended and not released, per partition of the stage."""
+    appended: Rows
+    """Rows that were ever appended, per partition of the stage."""
+    data_bytes: int = 0
+    """Of the segments with the rows that were not released."""
+    segments: set[tuple[str, int]] = field(default_factory=set)
+    """Those that APPENDs name, as (attempt, number)."""
+    closed: bool = False
+    """The stage was released."""
+
+    @property
+    def end(self) -> EndMode | None:
+        """How the newest attempt ended; None: it is open, or there never was one."""
+        return self.attempts[-1].end if self.attempts else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no record will ever follow; after SUSPEND a successor may append."""
+        return self.end in ("FINITE", "DRAIN")
+
+
+def read_producer_logs(stage: StageHandle, state: StageState) -> list[ProducerLog]:
+    """Read every slot of every producer's log once.
+
+    Args:
+        stage: of log producers.
+        state: tells which slots were released.
+
+    Raises:
+        CorruptDataError, IncompatibleError: a record is damaged or not of this version.
+    """
+    upto = unpack_upto(state.upto, stage.describe.producers)
+
+    def read(producer: int) -> ProducerLog:
+        log = stage.producer_log(producer)
+        records = ((slot, decode(log, slot, data)) for slot, data in log.read_from())
+        return _fold(stage, producer, records, upto[producer])
+
+    with ThreadPoolExecutor(Settings().control_threads) as pool:
+        return list(pool.map(read, range(stage.describe.producers)))
+
+
+def log_status(ended: int, producers: int) -> str:
+    """Return the status of a stage of log producers for people."""
+    return f"log, {ended} of {producers} producers ended"
+
+
+def _fold(
+    stage: StageHandle,
+    producer: int,
+    records: Iterable[tuple[int, LogProducerRecord]],
+    upto: int,
+) -> ProducerLog:
+    writes = stage.subpartitions_of(producer)
+    rows = np.zeros((2, stage.describe.partitions), dtype=np.uint64)
+    found = ProducerLog(producer, [], *rows)
+    for slot, record in records:
+        name = stage.producer_log(producer).key(slot)
+        if isinstance(record, Closed):
+            found.closed = True
+            continue
+        if isinstance(record, ProducerOpen):
+            opened = LogAttempt(record.record_id, slot, record.epoch, record.generation)
+            found.attempts.append(opened)
+        elif not found.attempts or found.attempts[-1].attempt != record.record_id:
+            raise CorruptDataError(f"{name}: a record of an attempt that is not open")
+        found.appended[writes] = record.progress.ordinals(len(writes), name)
+        if isinstance(record, Append):
+            _append(found, record, name, stored=slot >= upto)
+        elif isinstance(record, End):
+            found.attempts[-1] = replace(found.attempts[-1], end=record.mode)
+    return found
+
+
+def _append(found: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
+    last, length = found.attempts[-1], sum(segment.length for segment in record.segments)
+    found.attempts[-1] = replace(
+        last,
+        appends=last.appends + 1,
+        rows=last.rows + record.rows,
+        data_bytes=last.data_bytes + length,
+    )
+    found.segments.update((record.record_id, one.number) for one in record.segments)
+    if stored:
+        extents = record.extent_array(name)
+        np.add.at(found.stored, extents["subpartition"], extents["rows"])
+        found.data_bytes += length

@@ -2,11 +2,11 @@
 
 Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
 nothing found ends the walk. What counts is what SEAL names; without a SEAL, the first COMMIT of
-each producer, and every APPEND of log producers. Damage to data is believed only if the stage was
-not released meanwhile.
+each producer, and every APPEND of log producers that was not released. Damage to data is believed
+only if nothing was released meanwhile.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ from durable_shuffle.shuffle.records import (
     Compact,
     Describe,
     Release,
+    ReleaseUpto,
     Seal,
     unpack_extents,
 )
@@ -86,7 +87,7 @@ def check_stage(
     walk = _Walk(storage, path, settings)
     if not released and walk.release is None:
         walk.check_data(progress or _no_progress)
-        if not walk.data.findings or not _released_since(storage, path):
+        if not walk.data.findings or not _released_since(storage, path, walk.upto):
             return walk.verdict()
     return walk.verdict(released=True)
 
@@ -108,6 +109,7 @@ class _Walk:
         self._seal: Seal | None = None
         self._seal_slot = 0
         self.release: Release | None = None
+        self.upto = _upto(log.records.values())
         for slot, record in log.records.items():
             if isinstance(record, Seal):
                 self._seal, self._seal_slot = record, slot
@@ -313,8 +315,9 @@ class _Walk:
         for p, (key, commit) in self._commits.items():
             yield p, key, commit
         for p, copy in self._copies.items():
+            kept = self.upto[p] if p < len(self.upto) else 0
             for slot, record in copy.records.items():
-                if isinstance(record, Append):
+                if isinstance(record, Append) and slot >= kept:
                     yield p, copy.log.key(slot), record
 
     def _schema(self) -> pa.Schema | None:
@@ -342,9 +345,15 @@ def _whole(data: bytes, size: int) -> bytes:
     return data[: len(data) - len(data) % size]
 
 
-def _released_since(storage: Storage, path: StagePath) -> bool:
-    log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
-    return any(isinstance(record, Release) for record in log.records.values())
+def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:
+    records = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS).records.values()
+    return any(isinstance(record, Release) for record in records) or _upto(records) != upto
+
+
+def _upto(records: Iterable[Any]) -> list[int]:
+    """Return per producer the slot below which segments may be gone, by the newest record."""
+    found = [record for record in records if isinstance(record, ReleaseUpto)]
+    return np.frombuffer(_whole(found[-1].upto, 4), "<u4").tolist() if found else []
 
 
 def _no_progress(_done: int, _total: int) -> None:

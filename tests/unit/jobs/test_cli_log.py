@@ -219,6 +219,12 @@ def test_cat_after_release(log: Log, run: Callable[..., Any]) -> None:
     stage = inspected(log, run)
     assert (stage["rows"], stage["released_rows"]) == (len(left), 10)
     assert stage["data_bytes"] == sum(p.stat().st_size for p in Path(log.url).rglob("*.seg"))
+    assert run("verify", log.url, "flow").exit_code == 0, "what was released is not missed"
+    kept = min(Path(log.url).rglob("*.seg"))
+    data = kept.read_bytes()
+    kept.unlink()
+    assert run("verify", log.url, "flow").exit_code == 1, "anything else is"
+    kept.write_bytes(data)
     release_stage_of(log.job, storage, log.stage.path, log.ids)
     result = run("cat", log.url, "flow", "stage")
     assert (result.exit_code, result.stdout) == (1, "")

@@ -39,11 +39,13 @@ def load() -> list[Mutation]:
     """Return all variants."""
     sys.path.insert(0, str(ROOT / "scripts"))
     import mutations_of_commands
+    import mutations_of_compaction
     import mutations_of_recovery
     import mutations_of_shuffle
 
     return [
         *mutations_of_shuffle.MUTATIONS,
+        *mutations_of_compaction.MUTATIONS,
         *mutations_of_recovery.MUTATIONS,
         *mutations_of_commands.MUTATIONS,
     ]

@@ -63,6 +63,10 @@ def run(
     """Run a pipeline in this terminal until it ends; Ctrl-C or SIGTERM suspends it.
 
     It stays when it is suspended from another terminal, so that it can be resumed from there.
+
+    \b
+    Examples:
+      durable-shuffle pipeline run shop.pipelines:orders --url ./data
     """
     with Call(as_json=as_json, debug=debug) as call:
         sys.path.insert(0, str(Path.cwd()))
@@ -85,86 +89,6 @@ def run(
 
 
 @pipeline_app.command()
-def drain(
-    url: Url,
-    name: Name,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Take nothing new in, process and publish everything, end for good."""
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.drain(),
-    )
-
-
-@pipeline_app.command()
-def suspend(
-    url: Url,
-    name: Name,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Stop everybody where he is; the coordinator stays."""
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.suspend(),
-    )
-
-
-@pipeline_app.command()
-def resume(
-    url: Url,
-    name: Name,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Go on after a suspend."""
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.resume(),
-    )
-
-
-@pipeline_app.command()
-def cancel(
-    url: Url,
-    name: Name,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Stop at once; what is committed stays."""
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.cancel(),
-    )
-
-
-@pipeline_app.command()
 def restart(
     url: Url,
     name: Name,
@@ -176,7 +100,12 @@ def restart(
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
 ) -> None:
-    """Start all tasks of a source or consumer anew, where they are."""
+    """Start all tasks of a source or consumer anew, where they are.
+
+    \b
+    Examples:
+      durable-shuffle pipeline restart ./data orders totals
+    """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
         name,
@@ -197,7 +126,12 @@ def drop(
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
 ) -> None:
-    """End a source or consumer for good."""
+    """End a source or consumer for good.
+
+    \b
+    Examples:
+      durable-shuffle pipeline drop ./data orders totals
+    """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
         name,
@@ -225,6 +159,10 @@ def update(
     The function is imported where the pipeline runs. Sources and consumers that are the same are
     not touched; others end where they are and go on from there; one that does not fit what is
     stored is refused, and nothing changes.
+
+    \b
+    Examples:
+      durable-shuffle pipeline update ./data orders shop.pipelines:orders --as v2
     """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
@@ -255,6 +193,10 @@ def allow_release(
     """Let data go that all consumers of a stage have committed, and never more than that.
 
     A consumer that comes later begins at what is left, and then nothing more is released.
+
+    \b
+    Examples:
+      durable-shuffle pipeline allow-release ./data orders orders
     """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
@@ -276,13 +218,38 @@ def configure(
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
 ) -> None:
-    """Have all tasks use other settings: commit_seconds, append_rows and the like."""
+    """Have all tasks use other settings: commit_seconds, append_rows and the like.
+
+    \b
+    Examples:
+      durable-shuffle pipeline configure ./data orders commit_seconds=5
+    """
     _ask(
         Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
         name,
         wait,
         lambda client: client.configure(**dict(map(_setting, settings))),
     )
+
+
+def _plain(verb: str, text: str, ask: Callable[[PipelineClient], Answer]) -> None:
+    """Add a command that names nothing but the pipeline."""
+
+    def command(
+        url: Url,
+        name: Name,
+        *,
+        wait: Wait = 60.0,
+        as_json: AsJson = False,
+        storage_option: StorageOption = None,
+        storage_options_env: StorageOptionsEnv = None,
+        debug: Debug = False,
+    ) -> None:
+        call = Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug)
+        _ask(call, name, wait, ask)
+
+    example = f"\b\nExamples:\n  durable-shuffle pipeline {verb} ./data orders"
+    pipeline_app.command(verb, help=f"{text}\n\n{example}")(command)
 
 
 def _ask(call: Call, name: str, wait: float, ask: Callable[[PipelineClient], Answer]) -> None:
@@ -314,3 +281,13 @@ def _suspend(number: int, _: object) -> None:
     """Have SIGTERM do what Ctrl-C does, once: who sends it may send it to a whole group."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+_plain(
+    "drain",
+    "Take nothing new in, process and publish everything, end for good.",
+    PipelineClient.drain,
+)
+_plain("suspend", "Stop everybody where he is; the coordinator stays.", PipelineClient.suspend)
+_plain("resume", "Go on after a suspend.", PipelineClient.resume)
+_plain("cancel", "Stop at once; what is committed stays.", PipelineClient.cancel)

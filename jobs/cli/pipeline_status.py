@@ -37,6 +37,10 @@ def status(
     """Show phases, epochs, how far everybody is, how far behind, and restarts with their causes.
 
     With --watch and --json, one document per line.
+
+    \b
+    Examples:
+      durable-shuffle pipeline status ./data orders --watch
     """
     with Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug) as call:
         client = PipelineClient(name, storage=call.storage)

@@ -390,11 +390,13 @@ def test_nobody_answers(operated: Operated) -> None:
     operated.start({"copy": 1})
     assert operated.end("SUSPEND").phase is JobPhase.SUSPENDED
     waits = PipelineClient(NAME, str(operated.folder / "data"), wait_seconds=0)
-    with pytest.raises(NotReadyError, match="no coordinator of pipeline 'operated' answered"):
+    with pytest.raises(NotReadyError, match="one that comes later will refuse it"):
         waits.suspend()
+    with pytest.raises(NotReadyError, match="the next one takes it up"):
+        waits.configure(commit_rows=7)
     operated.start({"copy": 1})
     operated.more_rows("copy")
-    assert operated.client.restart("copy").request == 1, "the suspend was refused before"
+    assert operated.client.restart("copy").request == 2, "the suspend was refused before"
 
 
 def test_garbage_among_the_requests_is_refused(operated: Operated) -> None:

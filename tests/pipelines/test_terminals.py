@@ -15,7 +15,7 @@ from operated import NAME
 from pipelines import until
 
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError, NotReadyError
+from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 
 WAIT = 600.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -178,20 +178,6 @@ def test_sigterm_suspends(terminals: Terminals) -> None:
     assert terminals.client.status().restarts == ()
     assert set(Counter(n for n, _ in terminals.rows("copy")).values()) == {1}
     until(lambda: not any(_lives(pid) for pid in tasks), "the end of the tasks")
-
-
-def test_nobody_answers(terminals: Terminals) -> None:
-    """It is said what becomes of the command: a stop is only for the run that it was meant for."""
-    terminals.run({"copy": 1})
-    until(lambda: terminals.rows("copy"), "rows")
-    assert terminals.coordinator is not None
-    terminals.coordinator.kill()
-    terminals.coordinator.wait()
-    hasty = PipelineClient(NAME, terminals.url, wait_seconds=0)
-    with pytest.raises(NotReadyError, match="one that comes later will refuse it"):
-        hasty.drain()
-    with pytest.raises(NotReadyError, match="the next one takes it up"):
-        hasty.configure(commit_rows=5)
 
 
 def test_an_unknown_pipeline(terminals: Terminals) -> None:

@@ -1,16 +1,21 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
 .PHONY: setup demo test lint unit soak bench requirements clean
 PY := .venv/bin/python
+CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
 MIN_SPARK_TESTS := 290
 
 setup:
 	@scripts/setup.sh
 
+# halves the time that the JVMs of the tests take to start
+$(CLASSES): scripts/class_archive.py pyproject.toml | setup
+	@$(PY) scripts/class_archive.py $@
+
 demo: setup
 	$(PY) -m durable_shuffle.jobs.cli demo $(ARGS)
 
-test: lint
+test: lint $(CLASSES)
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
 
 lint: setup

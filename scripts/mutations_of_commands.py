@@ -6,7 +6,7 @@ UNIT = "tests/unit/recovery/"
 ORDER, WANTED = f"{UNIT}test_command_log.py", f"{UNIT}test_wanted.py"
 FRONTIERS, COMPANION = f"{UNIT}test_frontiers.py", f"{UNIT}test_companion.py"
 SUCCESSION = "tests/pipelines/test_succession.py"
-OPERATING = "tests/pipelines/test_operating.py"
+RECONNECTS = "tests/pipelines/test_operating_reconnects.py"
 
 MUTATIONS = (
     Mutation(
@@ -139,7 +139,7 @@ MUTATIONS = (
         "recovery/pipeline/lookups.py",
         "        elif released[producer]:\n",
         "        elif False:\n",
-        f"{OPERATING} -k release_moves",
+        f"{RECONNECTS} -k release_moves",
     ),
     Mutation(
         "R-MZ-18",
@@ -171,7 +171,7 @@ MUTATIONS = (
         "recovery/pipeline/lookups.py",
         "finished = frozenset(task for task, (done, _) in states.items() if done)",
         "finished: frozenset[str] = frozenset()",
-        f"{OPERATING} -k has_finished",
+        f"{RECONNECTS} -k has_finished",
     ),
     Mutation(
         "R-MZ-22",

@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 from hypothesis import HealthCheck, settings
+from quick_jvms import quick_jvms
 
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 
@@ -72,11 +73,12 @@ class _SparkTests:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed and the Hypothesis profile once per run."""
+    """Choose the seed, the Hypothesis profile and what JVMs are told once per run."""
     given = os.environ.get("DURABLE_SHUFFLE_SEED")
     config.stash[_SEED] = secrets.randbits(32) if given is None else int(given)
     # the processes that share the run's tests share its seed
     os.environ["DURABLE_SHUFFLE_SEED"] = str(config.stash[_SEED])
+    os.environ["JAVA_TOOL_OPTIONS"] = quick_jvms()
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     wanted = config.getoption("--min-spark-tests")
     if wanted and not hasattr(config, "workerinput"):  # workers of a shared run do not judge it

@@ -16,7 +16,6 @@ from local_spark import local_spark
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.demo.faults import end_session
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
 from durable_shuffle.shuffle import open_storage
 from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.testing.flaky_storage import install
@@ -224,7 +223,6 @@ class Programs:
                     **os.environ,
                     "PYSPARK_PYTHON": sys.executable,
                     "SPARK_LOCAL_IP": "127.0.0.1",
-                    "JAVA_TOOL_OPTIONS": QUICK_JVMS,
                     "PYTHONPATH": str(PROGRAMS.parents[2] / "src"),
                     **(env or {}),
                 },

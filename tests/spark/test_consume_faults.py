@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from processes import ancestor
 
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -59,7 +59,7 @@ def test_executor_killed_after_four_acknowledgements(
     driver = programs.start(
         "consume_driver",
         *("local-cluster[2,1,1024]", root, folder),
-        env=cluster_environment(tmp_path, os.environ, QUICK_JVMS),
+        env=cluster_environment(tmp_path, os.environ),
     )
     worker = await_worker(folder, driver)
     before = calls_of(folder, "gated", 1)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.tasks import map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
@@ -182,7 +182,7 @@ def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) ->
     folder = tmp_path / "gate"
     (folder / "runs").mkdir(parents=True)
     driver = programs.start(
-        "cluster_driver", root, folder, env=cluster_environment(tmp_path, os.environ, QUICK_JVMS)
+        "cluster_driver", root, folder, env=cluster_environment(tmp_path, os.environ)
     )
     worker = folder / "worker"
     wait_until(lambda: worker.exists() or driver.poll() is not None)

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from durable_shuffle.jobs.demo.enrich_spark import Stream, operate, stream_arguments
 from durable_shuffle.jobs.demo.faults import kill_driver, session_processes
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 from durable_shuffle.jobs.enrich_stream import country_of
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.shuffle.clock import SystemClock
@@ -41,7 +41,7 @@ class Driver:
     def __init__(self, programs: Any, work: Path) -> None:
         self._programs = programs
         path = f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests/support'}"
-        environment = cluster_environment(work, {**os.environ, "PYTHONPATH": path}, QUICK_JVMS)
+        environment = cluster_environment(work, {**os.environ, "PYTHONPATH": path})
         environment["PYTHONPATH"] = path
         self.process = programs.start("pipeline_driver", work, env=environment)
         assert programs.answer(self.process) == {"ready": True}

@@ -14,7 +14,6 @@ from identity_plans import ASPECTS, differing, identify, resolved, setting, writ
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 
 pytestmark = pytest.mark.spark
@@ -101,7 +100,6 @@ def run_program(folder: str, cores: int, seed: str, settings: dict[str, str]) ->
     """The program in a Python process and a JVM of its own."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": seed}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    env["JAVA_TOOL_OPTIONS"] = QUICK_JVMS
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, folder, str(cores), json.dumps(settings)],
         env=env,

@@ -5,8 +5,6 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
-
 
 def local_spark() -> SparkSession:
     """Return it, started if need be: two cores, quiet, in UTC."""
@@ -19,7 +17,6 @@ def local_spark() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", QUICK_JVMS)
         .config("spark.sql.shuffle.partitions", "8")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

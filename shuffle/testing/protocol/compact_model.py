@@ -69,8 +69,8 @@ class Reading(NamedTuple):
     """By all REPLACEs that count."""
     named: Repaired
     """By the index that counts."""
-    index: int | None
-    """Its author; None while it is SEAL's."""
+    author: int | None
+    """Of that index; None while it is SEAL's."""
     compacted: bool
     counted: frozenset[int]
     """Authors of every record that counts or did."""
@@ -109,7 +109,8 @@ class CompactModel:
 
     def read(self, log: tuple[Record, ...]) -> Reading:
         """Return what counts; a record counts or not by what stands before it alone."""
-        base, compacted, index = SEALED, False, None
+        base, compacted = SEALED, False
+        author: int | None = None
         none: frozenset[int] = frozenset()
         repaired = named = counted = aborted = none
         for slot, record in enumerate(log):
@@ -125,16 +126,16 @@ class CompactModel:
                 continue
             else:
                 compacted = True
-            index, named = record.of, record.repaired
+            author, named = record.of, record.repaired
             counted |= {record.of}
-        return Reading(base, repaired, named, index, compacted, counted)
+        return Reading(base, repaired, named, author, compacted, counted)
 
     def damage(self, state: CompactState) -> tuple[str, ...]:
         found, reading = [], self.read(state.log)
         if not any(record.kind == "RELEASE" for record in state.log):
             for who in reading.counted:
                 if state.objects[who] != OBJECTS:
-                    found.append(READS_MISSING if who == reading.index else READER_STARVED)
+                    found.append(READS_MISSING if who == reading.author else READER_STARVED)
         if reading.repaired - reading.named:
             found.append(UNDOES_REPAIR)
         for who, me in enumerate(state.authors):
@@ -204,9 +205,9 @@ class CompactModel:
             return
         state = state._replace(log=log, net=state.net - {request})
         found = log[me.slot]
-        counts = found.of in self.read(log[: me.slot + 1]).counted - self.read(
-            log[: me.slot]
-        ).counted
+        counts = (
+            found.of in self.read(log[: me.slot + 1]).counted - self.read(log[: me.slot]).counted
+        )
         if found == me.record:
             yield f"{who} wins", self._become(state, who, me._replace(phase="won")), NO_DAMAGE
             return
@@ -228,7 +229,7 @@ class CompactModel:
         steps of the cleaner's change nothing that anybody sees."""
         state = state._replace(cleanings=state.cleanings - 1)
         reading = self.read(state.log)
-        if who in reading.counted and (self.superseded_stays or who == reading.index):
+        if who in reading.counted and (self.superseded_stays or who == reading.author):
             return
         decided = any(r.kind == "RELEASE" or r.of == who for r in state.log)
         if not self.other_compact_is_no_fate:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import (
@@ -409,10 +409,9 @@ def test_what_cannot_be_repaired_is_said(ids: SeededIds) -> None:
     assert (done.outcome, "not sealed" in done.why) == ("not repaired", True)
 
 
-@given(seed=st.integers(0, 2**32), steps=st.integers(1, 6))
-def test_any_damage_is_repaired_or_named(seed: int, steps: int) -> None:
-    """Whatever is damaged, compacted and repaired: rows are right, or the error is, and a producer
-    that is named is one whose object was damaged."""
+def any_damage_is_repaired_or_named(seed: int, steps: int) -> None:
+    """Whatever is damaged, compacted and repaired: rows are right, and a producer that must run
+    again is one whose object was damaged."""
     draw, ids = random.Random(seed), SeededIds(random.Random(seed))
     made = make(ids, compact=draw.random() < 0.5)
     stage, storage = made.stage, made.stage.storage
@@ -432,3 +431,19 @@ def test_any_damage_is_repaired_or_named(seed: int, steps: int) -> None:
         if draw.random() < 0.4:
             compact_now(stage, ids)
             assert_reads_right(made)
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 5))
+def test_any_damage_is_repaired_or_named(seed: int, steps: int) -> None:
+    """Some of every run."""
+    any_damage_is_repaired_or_named(seed, steps)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@settings(max_examples=1000)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 8))
+def test_any_damage_is_repaired_or_named_soak(seed: int, steps: int) -> None:
+    """Many, and longer."""
+    any_damage_is_repaired_or_named(seed, steps)

@@ -14,6 +14,7 @@ from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
     DurableShuffleError,
+    InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.index import build_index, content_tag
@@ -67,11 +68,17 @@ def replace_commits(
         record_id: random id, also the index object's name.
 
     Raises:
+        InvalidInputError: a COMMIT that counts already shall replace itself.
         ConflictError: another repair came first; look at the stage again.
         NotFoundError: the stage was released.
         AbortedError: a cleaner gave this repair up; nothing of it counts.
         OutcomeUnknownError: the storage did not say whether REPLACE took effect.
     """
+    same = [p for p, one in instead.items() if one == commits[p]]
+    if same:
+        raise InvalidInputError(
+            f"a COMMIT cannot replace itself: producers={same} stage={stage.path.prefix!r}"
+        )
     after = [instead.get(p, before) for p, before in enumerate(commits)]
     index = build_index([one.commit for one in after], stage.describe.partitions)
     key = stage.path.index_key(record_id)

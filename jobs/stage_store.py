@@ -8,7 +8,7 @@ ensured by several threads at once: the job log is written by one at a time.
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from durable_shuffle.jobs.compact_tasks import tile_writer
 from durable_shuffle.jobs.engine import Engine, Planned
@@ -21,6 +21,7 @@ from durable_shuffle.recovery.resume import (
     Decision,
     Found,
     Fresh,
+    Repair,
     Resume,
     ReusePolicy,
     Wanted,
@@ -36,7 +37,8 @@ from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
-from durable_shuffle.shuffle.records import Describe, Seal, StageUse
+from durable_shuffle.shuffle.records import Commit, Describe, Seal, StageUse
+from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import (
     StageHandle,
@@ -113,15 +115,19 @@ class StageStore:
         self._use(stage)
         results: list[MapResult] = []
         earlier = 0
-        seal = read_state(stage).seal
+        state = read_state(stage)
+        seal = state.seal
         native = planned.native_exchanges if planned else 0
-        if seal is None:
-            assert planned is not None  # only a sealed stage is used without a plan
+        if isinstance(decision, Repair):
+            stage = replace(stage, damaged=state.damaged)
+        if seal is None or stage.damaged:
+            assert planned is not None  # only a sealed stage that is whole is used without a plan
             seal, results, earlier = self._run(work, stage, planned)
+            stage = replace(stage, damaged={})
             seal = self._compacted(stage, seal)
         reruns = count_reruns(stage, seal)
         retries = sum(r.tries_before for r in results)
-        if isinstance(decision, Resume) or retries:
+        if isinstance(decision, Resume | Repair) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
         ran = earlier + sum(r.wrote for r in results)
         after = self._storage.retry_counts
@@ -168,7 +174,7 @@ class StageStore:
         return require_seal(stage)
 
     def _for_tasks(self, stage: StageHandle) -> StageHandle:
-        return StageHandle(self._task_storage, stage.path, stage.describe)
+        return replace(stage, storage=self._task_storage)
 
     def _run(
         self, work: Writing, stage: StageHandle, planned: Planned
@@ -188,6 +194,8 @@ class StageStore:
             commits[result.committed.commit.producer] = result.committed
         with self._lock:
             self._log.check_owner()
+        if stage.damaged:
+            return self._replace(stage, commits), results, earlier
         seal = seal_stage(
             stage,
             commits,
@@ -196,6 +204,26 @@ class StageStore:
             record_id=self._ids.new_id(),
         )
         return seal, results, earlier
+
+    def _replace(self, stage: StageHandle, commits: Mapping[int, Committed]) -> Seal:
+        """Have new COMMITs of damaged producers count; return the seal that counts then."""
+        state = read_state(stage)
+        if state.seal is None or state.release is not None:
+            return require_seal(stage)  # says why not
+        instead = {
+            p: commits[p] for p, slot in stage.damaged.items() if state.damaged.get(p) == slot
+        }
+        if instead:  # else another repair came first
+            replace_commits(
+                stage,
+                state,
+                sealed_commits(stage, state.seal, self._settings),
+                instead,
+                generation=self._log.generation,
+                record_id=self._ids.new_id(),
+                cause="damaged producers ran again",
+            )
+        return require_seal(stage)
 
     def _write(
         self,
@@ -240,19 +268,23 @@ class StageStore:
         if stage is None:
             why = self.why_miss(work.name, identity)
             return decide(Wanted(None, "", unstable), None, policy, why), None
-        sealed = read_state(stage).seal is not None
-        if sealed or policy == "never":
+        state = read_state(stage)
+        sealed = state.seal is not None
+        if (sealed and not state.damaged) or policy == "never":
             found = Found(sealed, None, "", frozenset())
             return decide(Wanted(None, "", unstable), found, policy), None
         planned = work.plan(stage.describe.planning)
-        commits = self._committed(stage, stage.describe.producers)
+        commits = {} if sealed else self._committed(stage, stage.describe.producers)
+        logs = (read_log(stage.producer_log(p)) for p in state.damaged)
         decision = decide(
             Wanted(planned.producers, planned.splits, unstable),
             Found(
-                sealed=False,
+                sealed=sealed,
                 producers=stage.describe.producers,
                 splits=stage.describe.splits,
                 committed=frozenset(commits),
+                damaged=frozenset(state.damaged),
+                commits=max((sum(isinstance(r, Commit) for r in log) for log in logs), default=0),
             ),
             policy,
         )
@@ -312,8 +344,11 @@ class StageStore:
         return describe_stage(storage, path, describe)
 
     def _committed(self, stage: StageHandle, producers: int) -> dict[int, Committed]:
+        """Return the COMMITs of producers that need not run; of a damaged one only a newer one."""
+
         def read(producer: int) -> Committed | None:
-            return counting_commit(read_log(stage.producer_log(producer)))
+            after = stage.damaged.get(producer, -1)
+            return counting_commit(read_log(stage.producer_log(producer)), after=after)
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             found = list(pool.map(read, range(producers)))

@@ -6,7 +6,7 @@ are raised here, so that Spark tries again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +123,7 @@ def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) ->
     clock = SystemClock()
     start = clock.monotonic()
     counting = CountingStorage(stage.storage)
-    counted = StageHandle(counting, stage.path, stage.describe)
+    counted = replace(stage, storage=counting)
     try:
         check_code(code)
         result = produce(counted, producer, RandomIds().new_id())

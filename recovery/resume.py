@@ -12,6 +12,9 @@ from durable_shuffle.serialization.errors import IncompatibleError
 
 ReusePolicy = Literal["auto", "never", "require"]
 
+MAX_COMMITS = 8
+"""Of one producer: a storage that lost its data that often is not asked to keep it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -34,6 +37,10 @@ class Found:
     splits: str
     committed: frozenset[int]
     """Producers whose COMMIT counts."""
+    damaged: frozenset[int] = frozenset()
+    """Of a sealed stage: producers whose data `verify --repair` found lost."""
+    commits: int = 0
+    """Most COMMITs that a damaged producer has, repairs included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +59,21 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """The stage is sealed, and data of `damaged` is lost: run these again, and nothing else."""
+
+    damaged: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fresh:
     """Make a new incarnation and run every producer."""
 
     why: str
 
 
-Decision = Reuse | Resume | Fresh
+Decision = Reuse | Resume | Repair | Fresh
 
 
 def decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str = "") -> Decision:
@@ -72,7 +87,7 @@ def decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str =
         IncompatibleError: policy "require" and the stage cannot be reused.
     """
     decision = _decide(wanted, found, policy, miss)
-    if policy == "require" and not isinstance(decision, Reuse | Resume):
+    if policy == "require" and isinstance(decision, Fresh):
         raise IncompatibleError(f"reuse='require' but the stage must run afresh: {decision.why}")
     return decision
 
@@ -82,18 +97,23 @@ def _decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str)
         return Fresh("reuse='never' was asked for")
     if found is None:
         return Fresh(miss or "no stage with this name and fingerprint is stored")
-    if found.sealed:
+    if found.sealed and not found.damaged:
         return Reuse("same fingerprint and sealed")
+    if found.commits >= MAX_COMMITS:
+        return Fresh(f"data of one producer was lost after {found.commits} commits")
     if found.producers != wanted.producers:
         return Fresh(f"other number of producers: stored={found.producers} now={wanted.producers}")
     if found.splits != wanted.splits:
         return Fresh("other input splits for the same number of producers")
-    if found.committed and wanted.unstable_below_exchange:
+    if (found.committed or found.damaged) and wanted.unstable_below_exchange:
         names = ", ".join(wanted.unstable_below_exchange)
         return Fresh(
             f"{names} below a native exchange may give other rows in another run, so commits of "
             "two runs must not mix"
         )
+    if found.damaged:
+        lost = tuple(sorted(found.damaged))
+        return Repair(lost, f"same fingerprint and sealed, data of {len(lost)} producers is lost")
     missing = tuple(p for p in range(wanted.producers or 0) if p not in found.committed)
     return Resume(missing, f"same fingerprint, {len(found.committed)} producers committed")
 

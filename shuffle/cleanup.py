@@ -11,7 +11,7 @@ from typing import Any
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle import log_producer_log
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.compaction import abort_compaction
+from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log_producer_log import settled_segments
 from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
@@ -53,7 +53,7 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     for info in stage.storage.list(stage.path.compacted_prefix):
         compactions[parse_compacted_key(info.key)[0]].append((info.key, info.size_bytes))
     for attempt, segments in sorted(compactions.items()):
-        if abort_compaction(stage, attempt, ids.new_id(), cause):
+        if abort_rewrite(stage, attempt, ids.new_id(), cause):
             stage.storage.delete([key for key, _ in segments] + [stage.path.index_key(attempt)])
             objects += len(segments)
             data_bytes += sum(size for _, size in segments)

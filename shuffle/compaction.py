@@ -6,9 +6,8 @@ COMPACT in the stage log makes it the one to read by, or nothing does. Frames ke
 and checksums; ordinals, content tags and positions do not change. The originals stay until the
 stage is released, since whoever began to read by the old index still reads them.
 
-A compaction is an attempt like any other: its id is random, the first record of the stage log that
-names it is its fate, and failure is never a reason to delete what a COMPACT on its way may name.
-Protocol: `shuffle/testing/protocol/compact_model.py`. It must not decode rows, nor change an order.
+A compaction is an attempt like any other (`index_rewrite`). It must not decode rows, nor change an
+order.
 """
 
 import hashlib
@@ -21,7 +20,6 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import (
-    AbortedError,
     CorruptDataError,
     InvalidInputError,
     NotReadyError,
@@ -30,20 +28,13 @@ from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.group_reader import read_slices
 from durable_shuffle.shuffle.index import pack_index
+from durable_shuffle.shuffle.index_rewrite import commit_rewrite
 from durable_shuffle.shuffle.layout import COMPACTED
-from durable_shuffle.shuffle.records import (
-    STAGE_RECORDS,
-    Abort,
-    Closed,
-    Compact,
-    Release,
-    SegmentInfo,
-)
+from durable_shuffle.shuffle.records import Compact, Replace, SegmentInfo
 from durable_shuffle.shuffle.sealed_reader import fetch, place_of
 from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import Won
-from durable_shuffle.shuffle.stage import StageHandle, decode, read_state, stage_released
+from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
 
 SMALL_BYTES = 1 << 20
 """An extent up to this length is worth moving: fetching it takes about as long as asking for it."""
@@ -54,7 +45,7 @@ class Compaction:
     """What `compact_stage` came to."""
 
     compact: Compact | None
-    """The record that counts; None if there was nothing to gain."""
+    """The record that counts; None if there was nothing to gain, or a repair came in between."""
     won: bool
     """True if it is this call's."""
 
@@ -140,8 +131,13 @@ def compact_stage(
     except BaseException:
         give_back(stage.storage, written)  # no COMPACT was sent and none will be
         raise
-    record = Compact(attempt, generation, attempt, len(index), tuple(segments), len(moved))
-    return _commit(stage, record, state.seal_slot, written)
+    record = Compact(
+        attempt, generation, state.seal_slot, attempt, len(index), tuple(segments), len(moved)
+    )
+    found = commit_rewrite(stage, state, record, written)
+    if isinstance(found, Replace):
+        return Compaction(None, won=False)
+    return Compaction(found, won=found is record)
 
 
 def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:
@@ -233,7 +229,7 @@ def _copied(
     for n, (where, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
         found[n] = bytes(data)
         try:
-            _check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
+            check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
         except CorruptDataError as error:
             raise CorruptDataError(
                 f"{error}: segment={where.key!r} bytes=[{where.start}, "
@@ -242,9 +238,17 @@ def _copied(
     return found
 
 
-def _check_frames(
+def check_frames(
     stage: StageHandle, subpartition: int, entry: np.void, data: bytes, settings: Settings
 ) -> None:
+    """Refuse the bytes of an extent unless every frame is intact and at its place.
+
+    Args:
+        entry: its INDEX_ENTRY.
+
+    Raises:
+        CorruptDataError: also if it has other rows than committed.
+    """
     producer, first = int(entry["producer"]), int(entry["first_ordinal"])
 
     def seed(ordinal: int) -> int:
@@ -267,46 +271,3 @@ def _info(number: int, parts: list[bytes]) -> SegmentInfo:
     for part in parts:
         digest.update(part)
     return SegmentInfo(number, sum(map(len, parts)), digest.digest())
-
-
-def _commit(stage: StageHandle, record: Compact, seal_slot: int, written: list[str]) -> Compaction:
-    """Win COMPACT behind SEAL, or find out why not; a loser deletes what it wrote."""
-    data = STAGE_RECORDS.encode(record)
-    log, slot = stage.log(), seal_slot + 1
-    aborted: set[str] = set()
-    while True:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, data)
-        if isinstance(answer, Won):
-            return Compaction(record, won=True)
-        found = decode(log, slot, answer.existing)
-        if isinstance(found, (Release, Closed)):
-            give_back(stage.storage, written)
-            raise stage_released(stage, found)
-        if isinstance(found, Compact) and found.record_id not in aborted:
-            give_back(stage.storage, written)
-            return Compaction(found, won=False)
-        if isinstance(found, Abort):
-            aborted.add(found.attempt)
-            if found.attempt == record.record_id:
-                give_back(stage.storage, written)
-                raise AbortedError(
-                    f"this compaction was aborted before it counted: compaction="
-                    f"{record.record_id} stage={stage.path.prefix!r} cause={found.cause}"
-                )
-        slot += 1
-
-
-def abort_compaction(stage: StageHandle, attempt: str, record_id: str, cause: str) -> bool:
-    """Make sure that a compaction never counts, unless it does; return True if it never will.
-
-    Only after True may anybody but the compaction itself delete what it wrote.
-    """
-    data = STAGE_RECORDS.encode(Abort(record_id, attempt, cause))
-    while True:  # ends: every turn finds at least one more record of a finite log
-        state = read_state(stage)
-        if state.compact is not None:
-            return state.compact.record_id != attempt
-        if state.release is not None or state.closed or attempt in state.aborted:
-            return True
-        if isinstance(stage.log().append(state.next_slot, data), Won):
-            return True

@@ -19,6 +19,7 @@ from durable_shuffle.shuffle.layout import (
     parse_compacted_key,
     parse_consumer_key,
     parse_segment_key,
+    slot_name,
 )
 from durable_shuffle.shuffle.log_producer_log import settled_segments
 from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen
@@ -26,19 +27,20 @@ from durable_shuffle.shuffle.records import (
     Abort,
     Closed,
     Commit,
+    Compact,
     Describe,
     Release,
     ReleaseUpto,
     Seal,
 )
 from durable_shuffle.shuffle.resume_set import ResumeSet
-from durable_shuffle.shuffle.stage import compaction_of
+from durable_shuffle.shuffle.stage_fold import StageState, with_record
 from durable_shuffle.shuffle.storage import ObjectInfo
 
 Verdict = Literal["live", "orphan", "odd"]
 
-COMPACTION = -1
-"""Stands where a producer's number does, for what a compaction of the stage wrote."""
+REWRITE = -1
+"""Stands where a producer's number does, for what a compaction or a repair of the stage wrote."""
 
 _SLOT = re.compile(r"log/\d{10,}")
 _JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
@@ -57,7 +59,7 @@ class Judged:
     verdict: Verdict
     reason: str
     attempt: tuple[int, str] | None = None
-    """Producer, or COMPACTION, and attempt that must be aborted before the object may go."""
+    """Producer, or REWRITE, and attempt that must be aborted before the object may go."""
     temporary: bool = False
     """A hidden file of a writer that was killed, no object."""
 
@@ -124,7 +126,14 @@ class _StageJudge:
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
-        self._compact, self._aborted = compaction_of(records)
+        self._state = StageState()
+        self._misfit: list[Judged] = []
+        for slot, record in sorted(logs.stage.items()):
+            try:
+                self._state = with_record(self._state, slot, record)
+            except CorruptDataError as error:
+                key = path.log_prefix + slot_name(slot)
+                self._misfit.append(Judged(key, 0, "odd", str(error)))
         self._released = any(isinstance(r, Release) for r in records)
         described = self._describe.producers if self._describe else 0
         self._producers = max([described, *(seal.producers for seal in self._seals)])
@@ -134,7 +143,7 @@ class _StageJudge:
     def oddities(self) -> list[Judged]:
         """Return what is wrong with the logs as a whole."""
         logs, path = self._logs, self._path
-        found = [Judged(key, 0, "odd", what) for key, what in logs.findings]
+        found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
         d = self._describe
         if logs.in_job_log == "unknown":
             return found
@@ -175,11 +184,12 @@ class _StageJudge:
             return "live", "named by SEAL", None
         if not self._seals:  # nothing but a SEAL keeps another SEAL from naming it
             return "live", "a SEAL on its way may still name it", None
-        if self._compact is not None and self._compact.index == nonce:
-            return "live", "named by COMPACT", None
-        if self._compact is not None or nonce in self._aborted:
-            return "orphan", "an index that no SEAL and no COMPACT names", None
-        return "orphan", "an index that no SEAL and no COMPACT names yet", (COMPACTION, nonce)
+        counted = self._state.counted.get(nonce)
+        if counted is not None:
+            return "live", f"named by {counted.KIND}", None
+        if nonce in self._state.void:
+            return "orphan", "an index that no SEAL, REPLACE or COMPACT names", None
+        return "orphan", "an index that no SEAL, REPLACE or COMPACT names yet", (REWRITE, nonce)
 
     def _compacted(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
         try:
@@ -190,13 +200,16 @@ class _StageJudge:
             return "odd", "a compacted segment in a folder that is not its own", None
         if not self._seals:
             return "odd", "a compacted segment of a stage that is not sealed", None
-        if self._compact is not None and self._compact.record_id == attempt:
-            if number not in {segment.number for segment in self._compact.segments}:
+        counted = self._state.counted.get(attempt)
+        if isinstance(counted, Compact):
+            if number not in {segment.number for segment in counted.segments}:
                 return "odd", "COMPACT was won without it", None
             return "live", "named by COMPACT", None
-        if self._compact is not None or attempt in self._aborted:
+        if counted is not None:
+            return "odd", "a compacted segment of a repair", None
+        if attempt in self._state.void:
             return "orphan", "its compaction does not count", None
-        return "orphan", "its compaction has no COMPACT", (COMPACTION, attempt)
+        return "orphan", "its compaction has no COMPACT", (REWRITE, attempt)
 
     def _segment(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
         try:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.compaction import abort_compaction
 from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
-from durable_shuffle.shuffle.gc import COMPACTION, Judged, Scope, named_by
+from durable_shuffle.shuffle.gc import REWRITE, Judged, Scope, named_by
 from durable_shuffle.shuffle.gc_survey import survey, temporaries_of
+from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import ConsumerPath, check_name
 from durable_shuffle.shuffle.producer_log import abort_attempt
@@ -146,9 +146,9 @@ class _Acting:
     def _abort(self, scope: Scope, producer: int, attempt: str) -> bool:
         assert scope.stage is not None  # only stages have attempts
         cause = AttemptFailed(f"collected by generation {self._log.generation}")
-        if producer == COMPACTION:
+        if producer == REWRITE:
             stage = open_stage(self._storage, scope.stage)
-            return abort_compaction(stage, attempt, self._ids.new_id(), str(cause))
+            return abort_rewrite(stage, attempt, self._ids.new_id(), str(cause))
         log = SlotLog(self._storage, scope.stage.producer_log_prefix(producer))
         return abort_attempt(log, attempt, self._ids.new_id(), str(cause))
 

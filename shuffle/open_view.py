@@ -32,11 +32,11 @@ from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import (
     StageHandle,
-    StageState,
     content_tags,
     read_state,
     require_not_released,
 )
+from durable_shuffle.shuffle.stage_fold import StageState
 from durable_shuffle.shuffle.view import View
 from durable_shuffle.shuffle.waiting import FeedWait
 

@@ -112,8 +112,8 @@ def run_writer(
             f"a producer must be below M={producers} and its attempt a random id of 32 "
             f"hexadecimal digits: producer={producer} attempt={attempt!r}"
         )
-    log = stage.producer_log(producer)
-    before = counting_commit(read_log(log))
+    log, after = stage.producer_log(producer), stage.damaged.get(producer, -1)
+    before = counting_commit(read_log(log), after=after)
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)
@@ -135,7 +135,7 @@ def run_writer(
         give_back(stage.storage, writer.written_keys)
         raise
     try:
-        committed = commit_attempt(log, commit)
+        committed = commit_attempt(log, commit, after=after)
     except (AbortedError, FencedError):
         give_back(stage.storage, writer.written_keys)
         raise

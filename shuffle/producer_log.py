@@ -39,22 +39,29 @@ def read_log(log: SlotLog) -> list[Commit | Abort | Closed]:
     return [decode(log, slot, data) for slot, data in log.read_from()]
 
 
-def counting_commit(records: list[Commit | Abort | Closed]) -> Committed | None:
-    """Return the first COMMIT whose attempt was not aborted before it. Pure."""
+def counting_commit(records: list[Commit | Abort | Closed], *, after: int = -1) -> Committed | None:
+    """Return the first COMMIT whose attempt was not aborted before it. Pure.
+
+    Args:
+        after: slot of a COMMIT whose data cannot be read: only those behind it count.
+    """
     aborted: set[str] = set()
     for slot, record in enumerate(records):
         if isinstance(record, Abort):
             aborted.add(record.attempt)
-        elif isinstance(record, Commit) and record.record_id not in aborted:
+        elif isinstance(record, Commit) and slot > after and record.record_id not in aborted:
             return Committed(slot, record)
     return None
 
 
-def commit_attempt(log: SlotLog, commit: Commit) -> Committed:
+def commit_attempt(log: SlotLog, commit: Commit, *, after: int = -1) -> Committed:
     """Commit an attempt, or return the COMMIT that came first.
 
     The caller owns `commit.record_id` and sends nothing else under it. If the returned commit is
     another attempt's, ours never counts and never will: the caller may delete its segments.
+
+    Args:
+        after: as in `counting_commit`: a repair goes on past COMMITs up to this slot.
 
     Raises:
         AbortedError: a cleaner aborted this attempt; nothing it wrote counts.
@@ -71,7 +78,7 @@ def commit_attempt(log: SlotLog, commit: Commit) -> Committed:
             return Committed(slot, commit)
         record = decode(log, slot, answer.existing)
         if isinstance(record, Commit):
-            if record.record_id not in aborted:
+            if slot > after and record.record_id not in aborted:
                 return Committed(slot, record)
             slot += 1
             continue

@@ -157,17 +157,61 @@ class Seal:
 @dataclass(frozen=True, slots=True)
 class Compact:
     """Names another index of the same records, some of which stand in compacted segments. The first
-    behind SEAL counts whose author was not aborted before. `record_id` is the compaction's id."""
+    of its base counts whose author was not aborted before. `record_id` is the compaction's id."""
 
     KIND: ClassVar[str] = "COMPACT"
     record_id: str
     generation: int
+    base: int
+    """Slot of the SEAL or REPLACE whose index it rewrote. Void if that is not the newest."""
     index: str
     index_bytes: int
     segments: tuple[SegmentInfo, ...]
     """The compacted segments, by number from 0."""
     extents: int
     """How many extents they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Data of the COMMITs named cannot be read, nor rebuilt from what is stored: whoever is asked
+    for the stage next runs these producers again."""
+
+    KIND: ClassVar[str] = "DAMAGED"
+    record_id: str
+    generation: int
+    producers: bytes
+    """Packed little-endian u4, ascending."""
+    commit_slots: bytes
+    """Packed little-endian u4: slot of the COMMIT that counts, one per producer named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Names another COMMIT for some producers of a sealed stage, and an index of all. Void if its
+    author was aborted before, or if its base is not the newest SEAL or REPLACE."""
+
+    KIND: ClassVar[str] = "REPLACE"
+    record_id: str
+    """Also the index object's name."""
+    generation: int
+    base: int
+    """Slot of the SEAL or REPLACE that it changes."""
+    index: str
+    index_bytes: int
+    producers: bytes
+    """Packed little-endian u4, ascending; none if only the index, or a compaction, was damaged."""
+    commit_slots: bytes
+    """As in SEAL, one per producer named."""
+    attempts: bytes
+    """As in SEAL, one per producer named."""
+    content_tags: bytes
+    """As in SEAL, one per producer named."""
+    rows: int
+    """Of the whole stage from here on, as the next two."""
+    data_bytes: int
+    memory_bytes: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +278,7 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class Abort:
     """The fate of an attempt that never counted: after this its segments may be deleted. In a
-    stage's log it is about a compaction."""
+    stage's log it is about a compaction or a repair."""
 
     KIND: ClassVar[str] = "ABORT"
     record_id: str
@@ -253,6 +297,6 @@ class Closed:
 
 JOB_RECORDS = RecordCodec((Claim, StageUse, StageReleased, Closed))
 STAGE_RECORDS = RecordCodec(
-    (Describe, Seal, Compact, Abort, Register, ReleaseUpto, Release, Closed)
+    (Describe, Seal, Compact, Damaged, Replace, Abort, Register, ReleaseUpto, Release, Closed)
 )
 PRODUCER_RECORDS = RecordCodec((Commit, Abort, Closed))

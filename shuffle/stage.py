@@ -1,14 +1,14 @@
 """A stage as its log tells it: description, seal, release.
 
 Slot 0 is DESCRIBE. SEAL, in a later slot, names one commit slot per producer and the index object;
-only then may readers read. RELEASE is won before anything is deleted.
+only then may readers read. What later records change is in `stage_fold`. RELEASE is won before
+anything is deleted.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +30,32 @@ from durable_shuffle.shuffle.records import (
     Abort,
     Closed,
     Compact,
+    Damaged,
     Describe,
     Register,
     Release,
     ReleaseUpto,
+    Replace,
     Seal,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.stage_fold import TAG_BYTES, StageState, with_record
 from durable_shuffle.shuffle.storage import Storage
 
 PASSTHROUGH = "passthrough"
-_TAG_BYTES = 32
 
-StageRecord = Describe | Seal | Compact | Abort | Register | ReleaseUpto | Release | Closed
+StageRecord = (
+    Describe
+    | Seal
+    | Compact
+    | Damaged
+    | Replace
+    | Abort
+    | Register
+    | ReleaseUpto
+    | Release
+    | Closed
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,8 @@ class StageHandle:
     storage: Storage
     path: StagePath
     describe: Describe
+    damaged: Mapping[int, int] = field(default_factory=dict)
+    """Producers that must run again, with the slot of the COMMIT whose data cannot be read."""
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -109,78 +124,21 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     return StageHandle(storage, path, record)
 
 
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """What a stage log says, up to its first empty slot."""
+def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
+    """Read the stage log.
 
-    seal: Seal | None
-    """The seal that counts, with the index of the compaction that counts, if there is one."""
-    release: Release | None
-    closed: bool
-    """True once a released stage's data is gone."""
-    next_slot: int
-    seal_slot: int = 0
-    """Slot of the seal that counts."""
-    register: Register | None = None
-    """Who is registered; None if nobody ever was."""
-    upto: ReleaseUpto | None = None
-    """What was released of a stage of log producers; None if nothing was."""
-    compact: Compact | None = None
-    """The compaction that counts."""
-    aborted: frozenset[str] = frozenset()
-    """Compactions that will never count."""
+    Args:
+        through: last slot that is read; default the last there is.
 
-
-def read_state(stage: StageHandle) -> StageState:
-    """Read the stage log; the newest SEAL counts."""
-    seal: Seal | None = None
-    release: Release | None = None
-    register: Register | None = None
-    upto: ReleaseUpto | None = None
-    compactions: list[Compact | Abort] = []
-    closed = False
-    log = stage.log()
-    slot = seal_slot = 0
+    Raises:
+        CorruptDataError: a record does not fit those before it.
+    """
+    state, log = StageState(), stage.log()
     for slot, data in log.read_from(1):
-        record = decode(log, slot, data)
-        if isinstance(record, Seal):
-            seal, seal_slot = record, slot
-        elif isinstance(record, (Compact, Abort)):
-            compactions.append(record)
-        elif isinstance(record, Release):
-            release = record
-        elif isinstance(record, Register):
-            register = record
-        elif isinstance(record, ReleaseUpto):
-            upto = record
-        elif isinstance(record, Closed):
-            closed = True
-    next_slot = slot + 1 if slot else 1
-    compact, aborted = compaction_of(compactions)
-    if seal is not None and compact is not None:
-        seal = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
-    return StageState(
-        seal,
-        release,
-        closed,
-        next_slot,
-        seal_slot,
-        register,
-        upto,
-        compact,
-        aborted,
-    )
-
-
-def compaction_of(records: Iterable[Any]) -> tuple[Compact | None, frozenset[str]]:
-    """Return the COMPACT of a stage log that counts, and the compactions aborted before it."""
-    aborted: set[str] = set()
-    for record in records:
-        if isinstance(record, Compact) and record.record_id not in aborted:
-            return record, frozenset(aborted)
-        if isinstance(record, Abort):
-            aborted.add(record.attempt)
-    return None, frozenset(aborted)
+        if through is not None and slot > through:
+            break
+        state = with_record(state, slot, decode(log, slot, data))
+    return state
 
 
 def require_seal(stage: StageHandle) -> Seal:
@@ -202,15 +160,14 @@ def content_tags(stage: StageHandle, slot: int) -> list[bytes]:
     """Return the content tag of each producer's records as the stage log names them in `slot`.
 
     Raises:
-        CorruptDataError: the slot holds no SEAL.
+        CorruptDataError: the slot holds no SEAL and no REPLACE.
     """
-    log = stage.log()
-    data = log.read(slot)
-    record = None if data is None else decode(log, slot, data)
-    if not isinstance(record, Seal):
-        raise CorruptDataError(f"a position was read by a slot that is no SEAL: {log.key(slot)!r}")
-    tags = record.content_tags
-    return [tags[at : at + _TAG_BYTES] for at in range(0, len(tags), _TAG_BYTES)]
+    state = read_state(stage, through=slot)
+    if state.seal is None or state.seal_slot != slot:
+        key = stage.log().key(slot)
+        raise CorruptDataError(f"a position was read by a slot that is no SEAL or REPLACE: {key!r}")
+    tags = state.seal.content_tags
+    return [tags[at : at + TAG_BYTES] for at in range(0, len(tags), TAG_BYTES)]
 
 
 def require_not_released(stage: StageHandle) -> None:

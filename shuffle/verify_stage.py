@@ -1,9 +1,9 @@
 """One stage, checked from its logs down to the last byte of its segments.
 
 Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
-nothing found ends the walk. What counts is what SEAL names; without a SEAL, the first COMMIT of
-each producer, and every APPEND of log producers that was not released. Damage to data is believed
-only if nothing was released meanwhile.
+nothing found ends the walk. What counts is what SEAL and the REPLACEs behind it name; without a
+SEAL, the first COMMIT of each producer, and every APPEND of log producers that was not released.
+Damage to data is believed only if nothing was released meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,8 @@ from durable_shuffle.shuffle.records import (
 )
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, compaction_of
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage_fold import StageState, with_record
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
@@ -84,19 +85,26 @@ def check_stage(
         released: the job log says so: then only logs are checked.
         progress: called with (bytes of segments checked, bytes of segments in all).
     """
-    walk = _Walk(storage, path, settings)
-    if not released and walk.release is None:
+    walk = StageWalk(storage, path, settings)
+    if not released and walk.state.release is None:
         walk.check_data(progress or _no_progress)
         if not walk.data.findings or not _released_since(storage, path, walk.upto):
             return walk.verdict()
     return walk.verdict(released=True)
 
 
-class _Walk:
+class StageWalk:
     """The control records of one stage, then its data. Reads the records when it is made."""
 
+    state: StageState
+    """What the stage log says, as far as it can be read."""
+    copies: dict[int, LogCopy[Any]]
+    """The producers' logs."""
+    commits: dict[int, tuple[str, Commit]]
+    """Key and value of each COMMIT that counts and can be read."""
+
     def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
-        self._storage, self._path, self._settings = storage, path, settings
+        self.storage, self.path, self._settings = storage, path, settings
         self.logs, self.data = _Tally(), _Tally()
         last, problems = last_slots(storage, path.log_prefix)
         self.logs.add(0, 0, problems)
@@ -105,36 +113,35 @@ class _Walk:
         log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
         self.logs.add(log.objects, log.checked_bytes, log.findings)
         self._key = log.log.key
-        self._describe: Describe | None = None
-        self._seal: Seal | None = None
-        self._seal_slot = 0
-        self.release: Release | None = None
+        self.describe: Describe | None = None
         self.upto = _upto(log.records.values())
+        self.state = StageState()
         for slot, record in log.records.items():
-            if isinstance(record, Seal):
-                self._seal, self._seal_slot = record, slot
-            elif isinstance(record, Release):
-                self.release = record
-            elif isinstance(record, Describe) and slot == 0:
-                self._describe = record
+            try:
+                self.state = with_record(self.state, slot, record)
+            except DurableShuffleError as error:
+                expected = "a record that fits those before it"
+                self.logs.findings.append(finding_of(error, self._key(slot), expected))
+            if isinstance(record, Describe) and slot == 0:
+                self.describe = record
             elif isinstance(record, Describe):
                 self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
-        self._compact, _ = compaction_of(log.records.values())
+        self._seal, self._seal_slot = self.state.replaced, self.state.seal_slot
         self._check_description(slot_0=0 in log.records)
-        self._producers = self._describe.producers if self._describe else None
+        self._producers = self.describe.producers if self.describe else None
         if self._seal is not None:
             self._producers = self._seal.producers
-        self._copies = self._copy_producer_logs()
-        self._commits = {p: c for p, copy in self._copies.items() if (c := _first(copy))}
+        self.copies = self._copy_producer_logs()
+        self.commits = {p: c for p, copy in self.copies.items() if (c := _first(copy))}
 
     def verdict(self, *, released: bool = False) -> StageVerdict:
         """Return what was found so far; of a released stage what its logs alone show."""
         tallies = (self.logs,) if released else (self.logs, self.data)
         return StageVerdict(
-            path=self._path,
+            path=self.path,
             status="released" if released else "sealed" if self._seal else "unsealed",
             producers=self._producers,
-            committed=len(self._commits),
+            committed=len(self.commits),
             rows=sum(t.rows for t in tallies),
             objects=sum(t.objects for t in tallies),
             checked_bytes=sum(t.checked_bytes for t in tallies),
@@ -144,8 +151,8 @@ class _Walk:
     def check_data(self, progress: Progress) -> None:
         """Check what COMMITs and SEAL name."""
         if self._seal is not None:
-            self._commits = self._sealed_commits(self._seal)
-        for p, (key, commit) in self._commits.items():
+            self.commits = self._sealed_commits(self._seal)
+        for p, (key, commit) in self.commits.items():
             self.data.findings.extend(
                 check_commit(
                     key,
@@ -153,21 +160,21 @@ class _Walk:
                     producer=p,
                     producers=self._producers,
                     subpartitions=None
-                    if self._describe is None
-                    else StageHandle(self._storage, self._path, self._describe).subpartitions_of(p),
+                    if self.describe is None
+                    else StageHandle(self.storage, self.path, self.describe).subpartitions_of(p),
                 )
             )
         if self._seal is not None:
             self._check_index(self._seal)
-        if self._seal is not None and self._compact is not None:
-            self._check_compaction(self._seal, self._compact)
+        if self._seal is not None and self.state.compact is not None:
+            self._check_compaction(self._seal, self.state.compact)
         self._check_segments(progress)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
             key, rows = self._key(self._seal_slot), self._seal.rows
             self.data.differs(key, "rows in frames", rows, self.data.rows)
 
     def _check_description(self, *, slot_0: bool) -> None:
-        key, describe, path = self._key(0), self._describe, self._path
+        key, describe, path = self._key(0), self.describe, self.path
         if describe is None:
             if slot_0:
                 self.logs.differs(key, "record", Describe.KIND, "another kind")
@@ -184,7 +191,7 @@ class _Walk:
             self.logs.findings.append(finding_of(error, key, "a readable schema"))
 
     def _copy_producer_logs(self) -> dict[int, LogCopy[Any]]:
-        last, problems = last_slots(self._storage, self._path.producers_prefix)
+        last, problems = last_slots(self.storage, self.path.producers_prefix)
         self.logs.add(0, 0, problems)
         listed = {
             int(prefix.rstrip("/").rsplit("/p", 1)[1]): slot
@@ -198,11 +205,11 @@ class _Walk:
         for p, slot in listed.items():
             known[p] = max(known.get(p, -1), slot)
 
-        in_log = self._describe is not None and self._describe.writing == "log"
+        in_log = self.describe is not None and self.describe.writing == "log"
         codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
 
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
-            log = SlotLog(self._storage, self._path.producer_log_prefix(item[0]))
+            log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
             return copy_log(log, codec, known=item[1])
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
@@ -217,20 +224,20 @@ class _Walk:
         for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
             expected, found = seal.producers * size, len(getattr(seal, name))
             tally.differs(key, f"bytes of {name}", expected, found)
-        if self._describe is not None:
-            tally.differs(key, "M", self._describe.producers, seal.producers)
+        if self.describe is not None:
+            tally.differs(key, "M", self.describe.producers, seal.producers)
         slots = np.frombuffer(_whole(seal.commit_slots, 4), dtype="<u4").tolist()
         commits = {}
         for p, slot in enumerate(slots):
-            record = self._copies[p].records.get(slot)
+            record = self.copies[p].records.get(slot)
             if record is None:
                 continue  # a finding of the producer's log
-            where = self._copies[p].log.key(slot)
+            where = self.copies[p].log.key(slot)
             if not isinstance(record, Commit):
                 tally.differs(where, "record", Commit.KIND, record.KIND)
                 continue
             commits[p] = where, record
-            if _fate(self._copies[p], slot, record):
+            if _fate(self.copies[p], slot, record):
                 tally.differs(where, "COMMIT", "not aborted before", "aborted before")
             attempt = seal.attempts[16 * p : 16 * p + 16].hex()
             tally.differs(where, "attempt", attempt, record.record_id)
@@ -245,29 +252,29 @@ class _Walk:
         return commits
 
     def _check_index(self, seal: Seal) -> None:
-        key = self._path.index_key(seal.index)
+        key = self.path.index_key(seal.index)
         try:
-            data = self._storage.read(key)
+            data = self.storage.read(key)
         except DurableShuffleError as error:
             expected = f"an index of {seal.index_bytes} bytes"
             self.data.findings.append(finding_of(error, key, expected))
             return
         self.data.add(1, len(data), ())
         partitions, rebuilt = None, None
-        if self._describe is not None:
-            partitions = self._describe.partitions
-            if len(self._commits) == seal.producers and not self.data.findings:
-                rebuilt = build_index([c for _, c in self._commits.values()], partitions)
+        if self.describe is not None:
+            partitions = self.describe.partitions
+            if len(self.commits) == seal.producers and not self.data.findings:
+                rebuilt = build_index([c for _, c in self.commits.values()], partitions)
         found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
         self.data.findings.extend(found)
 
     def _check_compaction(self, seal: Seal, compact: Compact) -> None:
-        commits = [commit for _, commit in self._commits.values()]
-        if self._describe is None or len(commits) != seal.producers or self.data.findings:
+        commits = [commit for _, commit in self.commits.values()]
+        if self.describe is None or len(commits) != seal.producers or self.data.findings:
             return  # what it is compared with is damaged itself
-        original = build_index(commits, self._describe.partitions)
+        original = build_index(commits, self.describe.partitions)
         found = check_compaction(
-            self._storage, self._path, seal, compact, original, self._describe.partitions
+            self.storage, self.path, seal, compact, original, self.describe.partitions
         )
         self.data.add(found.objects, found.checked_bytes, found.findings)
 
@@ -276,7 +283,7 @@ class _Walk:
         done, total = 0, sum(task.info.length for task in tasks)
         progress(0, total)
         with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
-            results = pool.map(lambda task: check_segment(self._storage, task), tasks)
+            results = pool.map(lambda task: check_segment(self.storage, task), tasks)
             try:
                 for task, found in zip(tasks, results, strict=True):
                     self.data.add(found.objects, found.checked_bytes, found.findings)
@@ -289,7 +296,7 @@ class _Walk:
 
     def _segment_tasks(self) -> Iterator[SegmentTask]:
         schema = self._schema()
-        pairs = self._describe is not None and self._describe.codec == PAIR_CODEC
+        pairs = self.describe is not None and self.describe.codec == PAIR_CODEC
         for p, key, record in self._counting():
             try:
                 extents = unpack_extents(record.extents, key)
@@ -300,8 +307,8 @@ class _Walk:
             for info in record.segments:
                 mine = (extents["segment"] == info.number) & (extents["length"] > 0)
                 yield SegmentTask(
-                    key=self._path.segment_key(p, record.record_id, info.number),
-                    incarnation=self._path.incarnation,
+                    key=self.path.segment_key(p, record.record_id, info.number),
+                    incarnation=self.path.incarnation,
                     producer=p,
                     info=info,
                     extents=extents[mine],
@@ -312,9 +319,9 @@ class _Walk:
 
     def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:
         """Yield (producer, key, record) of all records that make segments count."""
-        for p, (key, commit) in self._commits.items():
+        for p, (key, commit) in self.commits.items():
             yield p, key, commit
-        for p, copy in self._copies.items():
+        for p, copy in self.copies.items():
             kept = self.upto[p] if p < len(self.upto) else 0
             for slot, record in copy.records.items():
                 if isinstance(record, Append) and slot >= kept:
@@ -322,7 +329,7 @@ class _Walk:
 
     def _schema(self) -> pa.Schema | None:
         try:
-            return schema_from_bytes(self._describe.schema) if self._describe else None
+            return schema_from_bytes(self.describe.schema) if self.describe else None
         except DurableShuffleError:
             return None  # a finding of the description
 

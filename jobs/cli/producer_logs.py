@@ -19,7 +19,8 @@ from durable_shuffle.shuffle.log_producer_records import (
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.release_upto import unpack_upto
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, StageState
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage_fold import StageState
 
 Rows = npt.NDArray[np.uint64]
 

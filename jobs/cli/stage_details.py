@@ -54,6 +54,7 @@ def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
             "index_bytes": seal.index_bytes,
         },
         "producers": producers,
+        "damaged_producers": sorted(state.damaged),
         "partitions": spread_of(rows),
         "reruns": reruns.attempts if reruns else None,
         "stored_segments": sum(len(sizes) for sizes in stored.values()),
@@ -161,10 +162,15 @@ def stage_text(details: dict[str, Any]) -> str:
     committed = f"{len(producers)} of {details['description']['producers'] or '?'} committed"
     seen = sum(p["attempts_seen"] for p in producers)
     aborted = sum(p["attempts_aborted"] for p in producers)
+    damaged = details["damaged_producers"]
     values = [
         *description_fields(details, details["status"]),
         ("producers", f"{committed}, {seen} attempts seen, {aborted} aborted"),
         ("attempts run again", details["reruns"]),
+        (
+            "damaged producers",
+            f"{', '.join(map(str, damaged[:10]))}: must run again" if damaged else None,
+        ),
         ("rows", seal["rows"] if seal else sum(p["rows"] for p in producers)),
         ("encoded", size(seal["data_bytes"]) if seal else None),
         ("in memory", size(seal["memory_bytes"]) if seal else None),

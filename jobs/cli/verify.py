@@ -1,7 +1,10 @@
-"""`durable-shuffle verify`: is every stored byte what was written?"""
+"""`durable-shuffle verify`: is every stored byte what was written, and what can be mended?"""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
 
 from durable_shuffle.jobs.cli.call import Call, progress_bar
 from durable_shuffle.jobs.cli.names import find_job, find_stage, list_jobs, short_name
@@ -17,8 +20,11 @@ from durable_shuffle.jobs.cli.params import (
 from durable_shuffle.jobs.cli.text import size
 from durable_shuffle.jobs.cli.verify_log import LastRecords, LogVerdict, log_verdict
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.repair import StageRepair, repair_stage
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.verify import verify_job, verify_stage
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify import JobCopy, verify_job, verify_stage
 from durable_shuffle.shuffle.verify_report import VerifyReport
 
 
@@ -27,6 +33,9 @@ def verify(
     job: OptionalJob = None,
     stage: OptionalStage = None,
     *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend damaged data from what else is stored.")
+    ] = False,
     as_json: AsJson = False,
     storage_option: StorageOption = None,
     storage_options_env: StorageOptionsEnv = None,
@@ -39,49 +48,107 @@ def verify(
     finding names the object and, where known, the bytes [first, last). A single stage is checked
     without its consumers.
 
+    --repair puts damaged or lost segments of sealed stages together again, byte for byte, from a
+    compaction or another attempt's copy, and makes damaged indexes anew. Producers of which no
+    copy is left are marked: the next run of the job runs them again, and nothing else. Deletes
+    nothing, claims nothing; ends with 0 only if everything is intact afterwards.
+
     \b
     Examples:
       durable-shuffle verify /data/shuffle
       durable-shuffle verify s3://bucket/shuffle nightly orders --json
+      durable-shuffle verify s3://bucket/shuffle nightly --repair
     """
     with Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug) as call:
         storage, settings = LastRecords(call.storage), Settings()
-        reports: list[VerifyReport] = []
+        checked: list[_Checked] = []
         jobs = [job] if job else list_jobs(storage)
         if not jobs:
             raise InvalidInputError(f"no jobs below {storage.description}: nothing to verify")
         for name in jobs:
             copy = find_job(storage, name)
             with progress_bar(name) as progress:
-                if stage is None:
-                    reports.append(verify_job(storage, name, settings, progress))
-                else:
-                    path = find_stage(copy, stage)
-                    reports.append(verify_stage(storage, path, settings, progress))
-        ok = all(report.ok for report in reports)
-        logs = [[log_verdict(storage, stage) for stage in report.stages] for report in reports]
-        both = list(zip(reports, logs, strict=True))
+
+                def check(copy: JobCopy = copy, progress: Any = progress) -> VerifyReport:
+                    if stage is None:
+                        return verify_job(storage, copy.job, settings, progress)
+                    return verify_stage(storage, find_stage(copy, stage), settings, progress)
+
+                report = check()
+                repairs = _repair(storage, copy, report) if repair else ()
+                if any(one.outcome in ("repaired", "run again") for one in repairs):
+                    report = check()
+            logs = [log_verdict(storage, one) for one in report.stages]
+            checked.append(_Checked(report, logs, repairs))
+        ok = all(one.report.ok for one in checked)
         document = {
             "url": storage.description,
             "ok": ok,
-            "jobs": [_document(report, of) for report, of in both],
+            "jobs": [_document(one, repair=repair) for one in checked],
         }
-        call.emit(document, "\n".join(_text(report, of) for report, of in both))
+        call.emit(document, "\n".join(map(_text, checked)))
         if not ok:
             call.fail()
 
 
-def _document(report: VerifyReport, logs: Sequence[LogVerdict | None]) -> dict[str, Any]:
-    document: dict[str, Any] = report.to_dict()
-    for stage, log in zip(document["stages"], logs, strict=True):
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A job, after its repair if there was one."""
+
+    report: VerifyReport
+    logs: Sequence[LogVerdict | None]
+    repairs: Sequence[StageRepair]
+
+
+def _repair(storage: Storage, copy: JobCopy, report: VerifyReport) -> tuple[StageRepair, ...]:
+    """Repair the stages in which something was found."""
+    ids = RandomIds()
+    return tuple(
+        repair_stage(storage, one.path, Settings(), ids=ids, generation=copy.generation)
+        for one in report.stages
+        if one.findings and one.status != "released"
+    )
+
+
+def _document(checked: _Checked, *, repair: bool) -> dict[str, Any]:
+    document: dict[str, Any] = checked.report.to_dict()
+    for stage, log in zip(document["stages"], checked.logs, strict=True):
         if log is not None:
             stage |= {"status": "log", "summary": log.summary, "producers_ended": log.ended}
+    if repair:
+        document["repairs"] = [
+            {
+                "stage": one.path.folder,
+                "outcome": one.outcome,
+                "producers_rebuilt": list(one.rebuilt),
+                "producers_to_run_again": list(one.run_again),
+                "new_index": one.index,
+                "why": one.why,
+            }
+            for one in checked.repairs
+        ]
     return document
 
 
-def _text(report: VerifyReport, logs: Sequence[LogVerdict | None]) -> str:
-    lines = [f"job {report.job}"]
-    for stage, log in zip(report.stages, logs, strict=True):
+def _repair_line(one: StageRepair) -> str:
+    """Say what a repair did, for people."""
+    done = [f"rebuilt producers {_numbers(one.rebuilt)}"] if one.rebuilt else []
+    done += ["a new index"] if one.index else []
+    done += [f"producers {_numbers(one.run_again)} must run again"] if one.run_again else []
+    done += [one.why] if one.why else []
+    name = short_name(one.path.name, one.path.fingerprint)
+    return f"  {name}: {one.outcome}: {'; '.join(done)}"
+
+
+def _numbers(producers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, producers[:10]))
+    return shown + (f" and {len(producers) - 10} more" if len(producers) > 10 else "")
+
+
+def _text(checked: _Checked) -> str:
+    report = checked.report
+    lines = [f"job {report.job}", *map(_repair_line, checked.repairs)]
+    for stage, log in zip(report.stages, checked.logs, strict=True):
         what = f"{len(stage.findings)} findings" if stage.findings else "ok"
         path = stage.path
         name = f"{short_name(path.name, path.fingerprint)} (incarnation {path.incarnation[:12]})"
@@ -90,7 +157,7 @@ def _text(report: VerifyReport, logs: Sequence[LogVerdict | None]) -> str:
         what = f"{len(one.findings)} findings" if one.findings else "ok"
         lines.append(f"  consumer {one.path.consumer} {one.path.task}: {what}; {one.summary}")
     lines.extend(f"  {finding}" for finding in report.findings)
-    checked = f"{report.objects} objects, {size(report.checked_bytes)}"
+    read = f"{report.objects} objects, {size(report.checked_bytes)}"
     count = len(report.findings)
-    lines.append(f"  {count} findings in {checked}" if count else f"  all intact: {checked}")
+    lines.append(f"  {count} findings in {read}" if count else f"  all intact: {read}")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import read_state
+from durable_shuffle.shuffle.stage import StageHandle, read_state
 
 _AT_ONCE = 8
 """Map sides that may run at the same time; each waits in a thread of its own."""
@@ -120,10 +120,10 @@ class QueryRunner:
         )
 
     def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
-        """The split settings of a stage that a first run left unfinished, if there is one."""
+        """The split settings of a stage that must run, if a first run left one."""
         for cut in query.cuts:
             stage = self._store.stored(query.name, query.identity(cut))
-            if stage is not None and read_state(stage).seal is None:
+            if stage is not None and not _is_whole(stage):
                 planning = stage.describe.planning
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
         return None
@@ -193,7 +193,13 @@ class QueryRunner:
         if self._policy == "never":
             return False
         stage = self._store.stored(query.name, query.identity(cut))
-        return stage is not None and read_state(stage).seal is not None
+        return stage is not None and _is_whole(stage)
+
+
+def _is_whole(stage: StageHandle) -> bool:
+    """Return whether a stage is sealed and nothing of it must run again."""
+    state = read_state(stage)
+    return state.seal is not None and not state.damaged
 
 
 def _title(cut: Cut) -> str:

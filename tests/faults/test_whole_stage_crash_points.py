@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pytest
 from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
@@ -22,7 +23,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle import live_views
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.gc_run import collect_garbage
+from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.settings import Settings
@@ -38,6 +39,8 @@ from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds
 
 When = Literal["before", "after"]
 Calls = list[tuple[str, tuple[str, ...]]]
+PARTS = 10
+"""Of the points on S3: a run that was stopped goes on at the next part."""
 
 
 class Point(NamedTuple):
@@ -100,31 +103,42 @@ def meet(point: Point, calls: Calls, storage: Storage) -> None:
     assert faulty.calls[: point.nth] == calls[: point.nth], point
 
 
-def recover_and_compare(storage: Storage, point: Point) -> None:
-    """Run again where nothing fails; then everything is published once, and nothing is left."""
+def recover_and_compare(
+    storage: Storage, point: Point, look: Callable[[Storage], Storage] = lambda storage: storage
+) -> None:
+    """Run again where nothing fails; then everything is published once, and nothing is left.
+
+    Args:
+        look: gives the storage to look at afterwards: the same, or one that holds the same.
+    """
     gc.collect(0)
-    before = published(storage)
-    for k, numbers in before.items():
+    for k, numbers in published(look(storage)).items():
         assert numbers == expected(k)[: len(numbers)], point
     run_whole_stage(storage, 2)
-    assert published(storage) == {k: expected(k) for k in range(PARTITIONS)}, point
-    for _ in range(2):
-        report = collect_garbage(
-            storage,
-            JOB,
-            ids=SeededIds(random.Random(3)),
-            clock=ManualClock(1e12, []),
-            settings=Settings(control_threads=1),
-            older_than_seconds=0,
-            delete=True,
-        )
+    after = look(storage)
+    assert published(after) == {k: expected(k) for k in range(PARTITIONS)}, point
+    collect(storage)
+    after = look(storage)
+    report = collect(after)
     assert report.orphans == (), point
     unknown = [one for one in report.odd if "knows no such stage" not in one.reason]
     assert unknown == [], point
     assert len(report.odd) <= 1, point  # DESCRIBE of a driver that died before it said so
-    kept = {info.key.split("/")[2] for info in storage.list("") if "/stage-" in info.key}
+    kept = {info.key.split("/")[2] for info in after.list("") if "/stage-" in info.key}
     assert kept <= {"log", "producers"}, point
-    assert published(storage) == {k: expected(k) for k in range(PARTITIONS)}, point
+    assert published(after) == {k: expected(k) for k in range(PARTITIONS)}, point
+
+
+def collect(storage: Storage) -> GcReport:
+    return collect_garbage(
+        storage,
+        JOB,
+        ids=SeededIds(random.Random(3)),
+        clock=ManualClock(1e12, []),
+        settings=Settings(control_threads=1),
+        older_than_seconds=0,
+        delete=True,
+    )
 
 
 def try_points(points: list[Point], calls: Calls, storages: Callable[[], Storage]) -> None:
@@ -155,19 +169,79 @@ def test_all_points(points: list[Point], calls: Calls) -> None:
     try_points(points, calls, MemoryStorage)
 
 
+def on_s3(server: S3Server) -> FsspecStorage:
+    """A root of its own on the server."""
+    return FsspecStorage(f"s3://{server.bucket}/{RandomIds().new_id()}", server.options)
+
+
 @pytest.mark.s3
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.soak)])
-def test_points_on_s3(
-    points: list[Point], calls: Calls, seed: int, s3_server: S3Server, count: int
+def test_a_point_on_s3(points: list[Point], calls: Calls, seed: int, s3_server: S3Server) -> None:
+    """One of them, all of it on a real S3 server."""
+    try_points(random.Random(seed).sample(points, 1), calls, lambda: on_s3(s3_server))
+
+
+class FromCall:
+    """A storage in memory up to a call, from then on another, which is given what it holds."""
+
+    def __init__(self, nth: int, memory: MemoryStorage, then: Storage) -> None:
+        self._nth, self._memory, self._then = nth, memory, then
+        self._calls = 0
+
+    @property
+    def description(self) -> str:
+        return self._then.description
+
+    def __getattr__(self, verb: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self._calls += 1
+            if self._calls == self._nth:
+                copy_objects(self._memory, self._then)
+            storage = self._memory if self._calls < self._nth else self._then
+            return getattr(storage, verb)(*arguments)
+
+        return call
+
+
+def in_memory(storage: Storage) -> MemoryStorage:
+    """Return what a storage holds: looked at, a remote one costs a request per object."""
+    memory = MemoryStorage()
+    copy_objects(storage, memory)
+    return memory
+
+
+def copy_objects(source: Storage, target: Storage) -> None:
+    """Put everything that one storage holds into the other."""
+    with ThreadPoolExecutor(8) as pool:
+        keys = [info.key for info in source.list("")]
+        list(pool.map(lambda key: target.put(key, [source.read(key)]), keys))
+
+
+@pytest.mark.s3
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_points_on_s3(
+    points: list[Point], calls: Calls, s3_server: S3Server, part: int
 ) -> None:
-    """The same on a real S3 server."""
+    """Every point on a real S3 server, in parts: the call that fails and all that follows it.
 
-    def storage() -> Storage:
-        url = f"s3://{s3_server.bucket}/{RandomIds().new_id()}"
-        return FsspecStorage(url, s3_server.options)
-
-    try_points(random.Random(seed).sample(points, count), calls, storage)
+    The calls before it, of which all points have the same, are made in memory and their outcome is
+    put on the server. What two points leave behind, name by name and size by size, is often the
+    same: then it is recovered from once. Names hold random ids, so that a name tells the bytes.
+    """
+    mine = points[part * len(points) // PARTS : (part + 1) * len(points) // PARTS]
+    left: set[frozenset[tuple[str, int]]] = set()
+    for point in mine:
+        memory, storage = MemoryStorage(), on_s3(s3_server)
+        meet(point, calls, cast("Storage", FromCall(point.nth, memory, storage)))
+        if not list(storage.list("")):  # it died before the call
+            copy_objects(memory, storage)
+        state = frozenset((info.key, info.size_bytes) for info in storage.list(""))
+        if state not in left:
+            left.add(state)
+            recover_and_compare(storage, point, in_memory)
+    print(f"{len(mine)} of {len(points)} crash points on S3, {len(left)} states to recover from")
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.soak)])

@@ -79,6 +79,8 @@ class BatchSetup:
     """Off: an attempt that meets another's ABORT stops."""
     repair_passes_commits: bool = True
     """Off: a repair that meets a COMMIT stops like any other attempt."""
+    repair_passes_repairs: bool = True
+    """Off: a repair goes on only past COMMITs that somebody could not read; it loses to others."""
     loser_commits: bool = False
     """A plain attempt commits above another's COMMIT, too."""
     seals_newest: bool = False

@@ -75,7 +75,9 @@ def _judge(
         elif record.kind == "ABORT":
             if not setup.passes_foreign_abort:
                 return "lost", slot
-        elif not passes_commits:
+        elif not passes_commits or not (
+            setup.repair_passes_repairs or role == "plain" or slot in state.requested
+        ):
             return "deleting", slot
     return None, len(state.producer_log)
 

@@ -5,6 +5,7 @@ import pytest
 from durable_shuffle.recovery.resume import (
     Found,
     Fresh,
+    Repair,
     Resume,
     Reuse,
     Wanted,
@@ -25,6 +26,11 @@ def found(
     return Found(sealed, m, s, frozenset(committed))
 
 
+def lost(*producers: int, m: int = 3, s: str = "splits", commits: int = 1) -> Found:
+    """A sealed stage with damage."""
+    return Found(True, m, s, frozenset(), frozenset(producers), commits)
+
+
 TABLE = [
     # wanted, found, decision under "auto", what the reason says
     (PLAN, None, Fresh, "no stage with this name and fingerprint"),
@@ -41,6 +47,12 @@ TABLE = [
     (PLAN, found((0, 2)), Resume, "2 producers committed"),
     (PLAN, found((0, 1, 2)), Resume, "3 producers committed"),
     (Wanted(0, "", ()), found(m=0, s=""), Resume, "0 producers committed"),
+    (PLAN, lost(2), Repair, "data of 1 producers is lost"),
+    (PLAN, lost(2, m=4), Fresh, "stored=4 now=3"),
+    (PLAN, lost(2, s="other"), Fresh, "other input splits"),
+    (UNSTABLE, lost(2), Fresh, "rand(), uuid() below a native exchange"),
+    (PLAN, lost(2, commits=7), Repair, "data of 1 producers is lost"),
+    (PLAN, lost(2, commits=8), Fresh, "lost after 8 commits"),
 ]
 
 

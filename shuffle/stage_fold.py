@@ -1,0 +1,163 @@
+"""What the records of a stage log add up to. Pure.
+
+A record counts or not by what stands before it alone, so that everyone who reads as far sees the
+same. SEAL says what counts; a REPLACE changes it for some producers, a COMPACT changes the index.
+Either is void if its author was aborted before, or if its base, the SEAL or REPLACE that its index
+was made from, is no longer the newest: its index would name what was replaced. Of COMPACTs the
+first of a base counts. Why so: `shuffle/testing/protocol/compact_model.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.records import (
+    Abort,
+    Closed,
+    Compact,
+    Damaged,
+    Register,
+    Release,
+    ReleaseUpto,
+    Replace,
+    Seal,
+)
+
+TAG_BYTES = 32
+ATTEMPT_BYTES = 16
+SLOT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """What a stage log says, up to its first empty slot."""
+
+    seal: Seal | None = None
+    """The seal as REPLACEs have changed it, with the index of the compaction that counts."""
+    seal_slot: int = 0
+    """Slot of the SEAL or REPLACE that counts: the base of whoever changes the index next."""
+    compact: Compact | None = None
+    """The compaction that counts."""
+    replaced: Seal | None = None
+    """As `seal`, with the index of the commits, whether or not there is a compaction."""
+    counted: Mapping[str, Compact | Replace] = field(default_factory=dict)
+    """All COMPACTs and REPLACEs that count or did, by id: what they name stays until release."""
+    void: frozenset[str] = frozenset()
+    """Ids of compactions and repairs that were aborted or came too late: they never count."""
+    damaged: Mapping[int, int] = field(default_factory=dict)
+    """Producers whose data cannot be read, with the slot of the COMMIT that counts."""
+    release: Release | None = None
+    closed: bool = False
+    """True once a released stage's data is gone."""
+    next_slot: int = 1
+    register: Register | None = None
+    """Who is registered; None if nobody ever was."""
+    upto: ReleaseUpto | None = None
+    """What was released of a stage of log producers; None if nothing was."""
+
+
+def with_record(state: StageState, slot: int, record: Any) -> StageState:
+    """Return the state after one more record, of any kind.
+
+    Raises:
+        CorruptDataError: a REPLACE or DAMAGED that does not fit the seal.
+    """
+    state = replace(state, next_slot=slot + 1)
+    match record:
+        case Seal():
+            return replace(
+                state, seal=record, replaced=record, seal_slot=slot, compact=None, damaged={}
+            )
+        case Abort(attempt=attempt) if attempt not in state.counted:
+            return replace(state, void=state.void | {attempt})
+        case Replace() | Compact():
+            return _changed(state, slot, record)
+        case Damaged() if state.replaced is not None:
+            return replace(state, damaged={**state.damaged, **_still(state.replaced, record)})
+        case Release():
+            return replace(state, release=record)
+        case Register():
+            return replace(state, register=record)
+        case ReleaseUpto():
+            return replace(state, upto=record)
+        case Closed():
+            return replace(state, closed=True)
+    return state
+
+
+def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageState:
+    if record.record_id in state.counted:
+        return state
+    before, late = state.replaced, record.base != state.seal_slot
+    again = isinstance(record, Compact) and state.compact is not None
+    if before is None or late or again or record.record_id in state.void:
+        return replace(state, void=state.void | {record.record_id})
+    counted = {**state.counted, record.record_id: record}
+    if isinstance(record, Compact):
+        seal = replace(before, index=record.index, index_bytes=record.index_bytes)
+        return replace(state, seal=seal, compact=record, counted=counted)
+    seal = replaced_seal(before, record)
+    named = set(np.frombuffer(record.producers, dtype="<u4").tolist())
+    damaged = {p: at for p, at in state.damaged.items() if p not in named}
+    return replace(
+        state,
+        seal=seal,
+        replaced=seal,
+        seal_slot=slot,
+        compact=None,
+        counted=counted,
+        damaged=damaged,
+    )
+
+
+def replaced_seal(seal: Seal, record: Replace) -> Seal:
+    """Return the seal with what a REPLACE changes.
+
+    Raises:
+        CorruptDataError: it does not name one value per producer, or producers that there are not.
+    """
+    producers = numbers(record.producers)
+    changed: dict[str, Any] = {}
+    for name, size in (
+        ("commit_slots", SLOT_BYTES),
+        ("attempts", ATTEMPT_BYTES),
+        ("content_tags", TAG_BYTES),
+    ):
+        values, table = getattr(record, name), bytearray(getattr(seal, name))
+        if len(values) != size * len(producers) or max(producers, default=-1) >= seal.producers:
+            raise CorruptDataError(
+                f"a REPLACE does not fit its seal: replace={record.record_id} {name} has "
+                f"{len(values)} bytes for {len(producers)} producers of {seal.producers}"
+            )
+        for n, p in enumerate(producers):
+            table[size * p : size * (p + 1)] = values[size * n : size * (n + 1)]
+        changed[name] = bytes(table)
+    return replace(
+        seal,
+        index=record.index,
+        index_bytes=record.index_bytes,
+        rows=record.rows,
+        data_bytes=record.data_bytes,
+        memory_bytes=record.memory_bytes,
+        **changed,
+    )
+
+
+def _still(seal: Seal, record: Damaged) -> dict[int, int]:
+    """Return what a DAMAGED says of COMMITs that still count."""
+    producers, slots = numbers(record.producers), numbers(record.commit_slots)
+    if len(producers) != len(slots) or max(producers, default=-1) >= seal.producers:
+        raise CorruptDataError(
+            f"a DAMAGED does not fit its seal: record={record.record_id} producers={producers} "
+            f"commit_slots={slots} M={seal.producers}"
+        )
+    now = numbers(seal.commit_slots)
+    return {p: at for p, at in zip(producers, slots, strict=True) if now[p] == at}
+
+
+def numbers(data: bytes) -> list[int]:
+    """Return packed little-endian u4 values; an incomplete one at the end is left out."""
+    return [int(n) for n in np.frombuffer(data[: len(data) // 4 * 4], dtype="<u4")]

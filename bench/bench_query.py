@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from document import cells_of, record
-from interleaved import Timings, interleave
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.bench.interleaved import Timings, interleave
 from durable_shuffle.jobs.demo.tpch_answers import Answers
 from durable_shuffle.jobs.demo.tpch_data import TpchFiles, generate_all
 from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interleaved import interleave
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.bench.interleaved import interleave
 from durable_shuffle.jobs.demo.tpch_data import generate
 
 PARTITIONS = 32

@@ -20,11 +20,11 @@ import msgpack
 import pyarrow as pa
 import pytest
 from document import record
-from interleaved import Timings, interleave
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, Grouped
+from durable_shuffle.jobs.bench.interleaved import Timings, interleave
 from durable_shuffle.jobs.demo.tpch_data import generate
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder

@@ -76,6 +76,7 @@ def _figures(
         reduces_again=again(attempts, "reduce"),
         bytes_rewritten=extra["map"],
         bytes_reread=extra["reduce"],
+        map_bytes=moved(attempts, "map"),
         rows_expected=rows.expected,
         rows_found=rows.found,
         rows_differing=rows.differing,

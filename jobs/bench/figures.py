@@ -35,6 +35,8 @@ class Figures:
     """Uncompressed Arrow bytes that map tasks put out beyond those of the run without a fault;
     `bytes_reread` the same for what reduce tasks took in. Of killed attempts known to 0.2 s."""
     bytes_reread: int
+    map_bytes: int
+    """Uncompressed Arrow bytes that map tasks put out, all attempts."""
     rows_expected: int
     rows_found: int
     rows_differing: int

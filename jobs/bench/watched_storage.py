@@ -85,7 +85,8 @@ def rules_for(fault: str, job: str, token: Path) -> tuple[Sequence[Rule], Sequen
             *chance_rules(_CHANCE),
             Rule("*", fault="latency", probability=_CHANCE, seconds=0.02),
         ]
-        return rules, [*rules, Rule("read_range", f"{job}/", "after", 2, "short_read")]
+        short = Rule("read_range", f"{job}/", "after", fault="short_read", once=once)
+        return rules, [*rules, short]
     if fault == "F9":
         return (), [Rule("put", f"{job}/", fault="disk_full", once=once)]
     return (), ()

@@ -11,6 +11,7 @@ from durable_shuffle.jobs.cli.ls import ls
 from durable_shuffle.jobs.cli.pipeline import pipeline_app
 from durable_shuffle.jobs.cli.pipeline_status import status
 from durable_shuffle.jobs.cli.release import release
+from durable_shuffle.jobs.cli.report import report
 from durable_shuffle.jobs.cli.runs import demo_app
 from durable_shuffle.jobs.cli.storage_check import storage_check
 from durable_shuffle.jobs.cli.verify import verify
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check):
+for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, report):
     app.command()(_command)
 pipeline_app.command()(status)
 app.add_typer(pipeline_app, name="pipeline")

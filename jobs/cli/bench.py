@@ -7,6 +7,7 @@ Like the other ready-made runs these import Spark and the like only when they ar
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from durable_shuffle.jobs.cli.call import FAILURE, MISUSE, Call
-from durable_shuffle.jobs.cli.params import Debug
+from durable_shuffle.jobs.cli.params import Debug, StorageOption, StorageOptionsEnv
 from durable_shuffle.jobs.cli.runs import STDOUT, Data, JsonFile, Work, end, figures_file
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -91,6 +92,93 @@ def bench_recovery(
             return recovery_page(document)
 
         _measure(call, run, page, json_file, html)
+
+
+@bench_app.command("throughput")
+def bench_throughput(
+    *,
+    workload: Workloads = "W1,W2",
+    against: Against = "native,checkpoint,parquet",
+    scale: Annotated[float, typer.Option(min=0.001, help="1 is about a gigabyte.")] = 0.2,
+    seed: Seed = 0,
+    rounds: Rounds = 3,
+    json_file: JsonFile = None,
+    html: HtmlFile = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Measure what a hand-over between map and reduce costs when nothing fails.
+
+    Whole jobs, peers in turn; the answers are checked. Ends with 1 if a row is wrong.
+
+    \b
+    Examples:
+      durable-shuffle bench throughput
+      durable-shuffle bench throughput --workload W1 --scale 1 --against native --rounds 5
+      durable-shuffle bench throughput --against native,dask --html throughput.html
+    """
+    with Call(as_json=json_file == STDOUT, debug=debug) as call:
+
+        def run(console: Any) -> dict[str, Any]:
+            from durable_shuffle.jobs.bench.matrix import RecoveryOptions
+            from durable_shuffle.jobs.bench.throughput import run_throughput_bench
+
+            options = RecoveryOptions(
+                _names(workload), ("F0",), _names(against), scale, seed, rounds, work
+            )
+            return run_throughput_bench(options, console, _command())
+
+        def page(document: dict[str, Any]) -> str:
+            from durable_shuffle.jobs.reports.speed_pages import throughput_page
+
+            return throughput_page(document)
+
+        _measure(call, run, page, json_file, html)
+
+
+@bench_app.command("storage")
+def bench_storage(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="Default: a temporary local folder.")
+    ] = None,
+    *,
+    scale: Annotated[float, typer.Option(min=0.001, help="1 is objects of 64 MiB.")] = 1.0,
+    seed: Seed = 0,
+    rounds: Rounds = 5,
+    json_file: JsonFile = None,
+    html: HtmlFile = None,
+    storage_option: StorageOption = None,
+    storage_options_env: StorageOptionsEnv = None,
+    debug: Debug = False,
+) -> None:
+    """Measure the operations of the storage protocol beside bare calls of the same driver.
+
+    Creates, refused creates, puts, gets, lists and deletes in a folder of its own below URL, which
+    is deleted at the end. Needs no Spark.
+
+    \b
+    Examples:
+      durable-shuffle bench storage
+      durable-shuffle bench storage s3://bucket/scratch --rounds 10 --json FILE
+    """
+    as_json = json_file == STDOUT
+    with (
+        tempfile.TemporaryDirectory(prefix="durable-shuffle-bench-") as folder,
+        Call(url or folder, storage_option, storage_options_env, as_json=as_json, debug=debug) as c,
+    ):
+
+        def run(console: Any) -> dict[str, Any]:
+            from durable_shuffle.jobs.bench.storage_bench import StorageOptions, run_storage_bench
+
+            options = StorageOptions(url or folder, c.storage_options, scale, seed, rounds)
+            return run_storage_bench(options, console, _command())
+
+        def page(document: dict[str, Any]) -> str:
+            from durable_shuffle.jobs.reports.speed_pages import storage_page
+
+            return storage_page(document)
+
+        _measure(c, run, page, json_file, html)
 
 
 @bench_app.command("chaos")

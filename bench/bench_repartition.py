@@ -37,7 +37,7 @@ def lineitem(bench_spark: SparkSession, measuring: bool, cache: Path) -> DataFra
 
 @pytest.mark.spark
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("columns", [16, 5])
+@pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
 def test_repartition_against_spark(
     benchmark: Any,
     bench_spark: SparkSession,

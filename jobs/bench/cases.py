@@ -3,7 +3,7 @@
 A combination that makes no sense is refused with a sentence, never run and never left out silently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,9 +99,15 @@ class Cell:
 
 
 def plan_cells(
-    workloads: Sequence[str], faults: Sequence[str], peers: Sequence[str]
+    workloads: Sequence[str],
+    faults: Sequence[str],
+    peers: Sequence[str],
+    absent: Mapping[str, str] | None = None,
 ) -> tuple[list[Cell], list[tuple[Cell, str]]]:
-    """Return the cells to run, peers next to each other, and those that make no sense, with why.
+    """Return the cells to run, peers next to each other, and those that are not run, with why.
+
+    Args:
+        absent: peers that this machine does not have, and what is missing.
 
     F0 is added where it is missing: without it nobody knows what was lost. So is "durable".
 
@@ -121,7 +127,7 @@ def plan_cells(
     every = [Cell(w, f, p) for w in dict.fromkeys(workloads) for f in faults for p in peers]
     wanted, refused = [], []
     for cell in every:
-        why = objection(cell.workload, cell.fault, cell.peer)
+        why = (absent or {}).get(cell.peer) or objection(cell.workload, cell.fault, cell.peer)
         if why is None:
             wanted.append(cell)
         else:

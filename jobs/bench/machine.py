@@ -33,3 +33,10 @@ def _field(path: Path, name: str) -> str:
         return ""
     found = next((line for line in lines if line.startswith(name)), "")
     return found.partition(":")[2].strip()
+
+
+def short_machine_text() -> str:
+    """Return cores and memory in a few words."""
+    memory = _field(Path("/proc/meminfo"), "MemTotal")
+    size = f", {int(memory.split()[0]) / (1 << 20):.0f} GiB" if memory else ""
+    return f"{os.cpu_count()} cores{size}"

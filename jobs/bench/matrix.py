@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from durable_shuffle.jobs.bench.absent import absent_peers
 from durable_shuffle.jobs.bench.cases import FAULTS, Cell, plan_cells
 from durable_shuffle.jobs.bench.collect import collect
 from durable_shuffle.jobs.bench.figures import Figures, failures, summaries
@@ -50,7 +51,7 @@ def measured(
         UnavailableError: a cluster could not be started or ended by itself.
     """
     clock = clock or SystemClock()
-    cells, refused = plan_cells(options.workloads, options.faults, options.peers)
+    cells, refused = plan_cells(options.workloads, options.faults, options.peers, absent_peers())
     for cell, why in refused:
         console.print(f"not run: {cell.name}: {why}", highlight=False, markup=False)
     steps, moments = plan_steps(options, cells)

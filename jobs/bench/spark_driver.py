@@ -8,20 +8,22 @@ own. A cluster that is new, or has a new executor, is warmed up before it is mea
 """
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from durable_shuffle.jobs.bench import orders
+from durable_shuffle.jobs.bench.celeborn import celeborn_settings
 from durable_shuffle.jobs.bench.damage import flip_bit
+from durable_shuffle.jobs.bench.event_file import EventFile
 from durable_shuffle.jobs.bench.spark_peers import Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
@@ -35,7 +37,7 @@ _POLL_SECONDS = 0.03
 _WARM_SCALE = 0.0
 """One row per producer."""
 
-SESSIONS = {
+SESSIONS: dict[str, dict[str, str]] = {
     "plain": {},
     "twins": {
         "spark.speculation": "true",
@@ -50,14 +52,14 @@ class Driver:
     """One cluster and the event file."""
 
     def __init__(self, work: Path, events: Path, session: str, clock: Clock) -> None:
-        self._work, self._events, self._clock = work, events, clock
+        self._work, self._events, self._clock = work, EventFile(events), clock
         self._warm: set[tuple[str, str]] = set()
         (work / "event-logs").mkdir(exist_ok=True)
-        self._lock = threading.Lock()
         start = clock.monotonic()
-        self._spark = start_cluster(work, 16, work / "event-logs", SESSIONS[session])
+        settings = celeborn_settings(os.environ) if session == "celeborn" else SESSIONS[session]
+        self._spark = start_cluster(work, 16, work / "event-logs", settings)
         ship(self._spark)
-        self._emit("ready", seconds=clock.monotonic() - start)
+        self._events.emit("ready", seconds=clock.monotonic() - start)
 
     def close(self) -> None:
         self._spark.stop()
@@ -75,7 +77,7 @@ class Driver:
             (folder / orders.DIE).touch()
         context.setJobGroup(f"step-{step.number}", step.title)
         detected = None
-        self._emit("run", step=step.number, at=self._clock.wall())
+        self._events.emit("run", step=step.number, at=self._clock.wall())
         start = self._clock.monotonic()
         with self._watched(step):
             try:
@@ -90,7 +92,7 @@ class Driver:
         pq.write_table(answer.rows, result_file(self._work, step))
         if step.fault in ("F1", "F2"):
             self._warm.clear()
-        self._emit(
+        self._events.emit(
             "done",
             step=step.number,
             at=self._clock.wall(),
@@ -101,7 +103,7 @@ class Driver:
 
     def fenced(self, error: FencedError) -> None:
         """Say that a newer driver took over."""
-        self._emit("fenced", error=str(error)[:300])
+        self._events.emit("fenced", error=str(error)[:300])
 
     def _answer(self, step: Step, between: Callable[[], None], *, again: bool = False) -> Answer:
         return run_workload(self._spark, step, self._work, between=between, again=again)
@@ -136,13 +138,8 @@ class Driver:
         while not stop.wait(_POLL_SECONDS):
             now = finished_tasks(self._spark, f"step-{step.number}")
             if now != last:
-                self._emit("progress", step=step.number, tasks=now)
+                self._events.emit("progress", step=step.number, tasks=now)
                 last = now
-
-    def _emit(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, **values}) + "\n"
-        with self._lock, self._events.open("ab", buffering=0) as file:
-            file.write(line.encode())
 
 
 def main(arguments: list[str]) -> None:

@@ -20,7 +20,12 @@ from durable_shuffle.jobs.bench.damage import truncate_uncommitted
 from durable_shuffle.jobs.bench.driver_process import DriverProcess
 from durable_shuffle.jobs.bench.step import Step, store_folder
 from durable_shuffle.jobs.bench.task_log import ended, open_gate, read_lines
-from durable_shuffle.jobs.demo.faults import kill_driver, kill_one_executor
+from durable_shuffle.jobs.demo.faults import (
+    DASK_WORKER,
+    EXECUTOR,
+    kill_driver,
+    kill_one_executor,
+)
 from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import Clock
@@ -84,7 +89,8 @@ class SparkRunner:
         self._sessions += 1
         events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
         listed = json.dumps([s.to_dict() for s in steps])
-        module = "durable_shuffle.jobs.bench.spark_driver"
+        kind = "dask" if steps[0].session == "dask" else "spark"
+        module = f"durable_shuffle.jobs.bench.{kind}_driver"
         command = [sys.executable, "-m", module, str(self._work), str(events), listed]
         environment = cluster_environment(self._work, os.environ, QUICK_JVMS)
         return DriverProcess(command, environment, events, log, self._clock)
@@ -146,7 +152,8 @@ class SparkRunner:
             run.victims = list(kill_driver(driver.process, self._clock))
         else:
             draw = random.Random(step.draw)
-            run.victims = [kill_one_executor(driver.process.pid, self._clock, draw)]
+            mark = DASK_WORKER if step.session == "dask" else EXECUTOR
+            run.victims = [kill_one_executor(driver.process.pid, self._clock, draw, mark)]
         run.fault_at, run.evidence = self._clock.wall(), in_at
         open_gate(folder)
         if not FAULTS[step.fault].second_run:

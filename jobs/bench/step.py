@@ -42,6 +42,8 @@ class Step:
     @property
     def session(self) -> str:
         """Steps of different sessions need clusters with different settings."""
+        if self.peer in ("dask", "celeborn"):
+            return self.peer
         return "twins" if self.fault == "F10" else "plain"
 
     @property

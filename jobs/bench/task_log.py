@@ -77,14 +77,18 @@ class TaskLog:
 
     @classmethod
     def begin(
-        cls, folder: str | Path, phase: str, partition: int, clock: Clock | None = None
+        cls, folder: str | Path, phase: str, partition: int, *, host: int | None = None
     ) -> "TaskLog":
-        """Start an attempt."""
-        log = cls(Path(folder), phase, partition, clock or SystemClock())
+        """Start an attempt.
+
+        Args:
+            host: process of the executor or worker; default that of Spark's executor.
+        """
+        log = cls(Path(folder), phase, partition, SystemClock())
         log.run = json.loads((log.folder / STATE).read_text(encoding="utf-8"))["run"]
         log._name = os.urandom(6).hex()
         log._told = log.clock.monotonic()
-        log._write("start", host=executor_pid())
+        log._write("start", host=executor_pid() if host is None else host)
         return log
 
     def took(self, batch: pa.RecordBatch) -> None:

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench requirements clean
+.PHONY: setup demo test lint unit soak bench bench-baseline requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -32,9 +32,17 @@ unit: setup
 soak: setup
 	$(PY) scripts/soak.py $(ARGS)
 
-# ARGS may name files of bench/; without one all of them run
+# within 20 minutes; writes docs/benchmarks.md and docs/pictures. BENCH_FULL=1 takes the long ones too, for
+# hours. ARGS may name files of bench/; without one all of them run. `make bench-baseline` saves what
+# later runs are compared with.
+BASELINE := bench/baseline
+BENCH := $(PY) -m pytest --benchmark-enable --benchmark-only --benchmark-storage=$(BASELINE) --benchmark-group-by=group -m "" -o faulthandler_timeout=0
 bench: setup
-	$(PY) -m pytest $(if $(findstring bench/,$(ARGS)),,bench) --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
+	$(BENCH) $(if $(findstring bench/,$(ARGS)),,bench) $(if $(wildcard $(BASELINE)/*/*.json),--benchmark-compare,) $(ARGS)
+
+bench-baseline: setup
+	rm -rf $(BASELINE)
+	$(BENCH) bench --benchmark-save=baseline $(ARGS)
 
 # writes docs/requirements.md from the marks on the tests
 requirements: setup

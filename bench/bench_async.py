@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from document import record
-from interleaved import interleave
 
+from durable_shuffle.jobs.bench.interleaved import interleave
 from durable_shuffle.recovery.async_machine import AsyncMachine
 from durable_shuffle.recovery.async_operator import AsyncOperator
 from durable_shuffle.recovery.async_settings import AsyncSettings

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from interleaved import interleave
 
+from durable_shuffle.jobs.bench.interleaved import interleave
 from durable_shuffle.serialization.arrow_codec import decode_batch, iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder

@@ -31,6 +31,7 @@ HEAD = ("query", "whole s", "killed with", "again s", "again / whole", "rounds")
 
 
 @pytest.mark.spark
+@pytest.mark.long_bench
 @pytest.mark.timeout(0)
 def test_second_run_after_a_kill(
     benchmark: Any, cache: Path, measuring: bool, tmp_path: Path

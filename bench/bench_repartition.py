@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interleaved import interleave
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.bench.interleaved import interleave
 from durable_shuffle.jobs.demo.tpch_data import generate
 
 PARTITIONS = 32
@@ -37,7 +37,7 @@ def lineitem(bench_spark: SparkSession, measuring: bool, cache: Path) -> DataFra
 
 @pytest.mark.spark
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("columns", [16, 5])
+@pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
 def test_repartition_against_spark(
     benchmark: Any,
     bench_spark: SparkSession,

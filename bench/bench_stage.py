@@ -20,11 +20,11 @@ import msgpack
 import pyarrow as pa
 import pytest
 from document import record
-from interleaved import Timings, interleave
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, Grouped
+from durable_shuffle.jobs.bench.interleaved import Timings, interleave
 from durable_shuffle.jobs.demo.tpch_data import generate
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
@@ -77,7 +77,7 @@ def shuffle(bench_spark: SparkSession, tmp_path: Path) -> DurableShuffle:
 
 @pytest.mark.spark
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("columns", [16, 5])
+@pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
 def test_map_and_reduce(
     benchmark: Any, lineitem: DataFrame, shuffle: DurableShuffle, columns: int, rounds: int
 ) -> None:
@@ -128,7 +128,7 @@ def test_map_and_reduce(
 
 @pytest.mark.spark
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("columns", [16, 5])
+@pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
 def test_grouped(
     benchmark: Any, lineitem: DataFrame, shuffle: DurableShuffle, columns: int, rounds: int
 ) -> None:
@@ -169,6 +169,7 @@ def test_grouped(
 
 
 @pytest.mark.spark
+@pytest.mark.long_bench
 @pytest.mark.timeout(0)
 def test_objects(
     benchmark: Any, bench_spark: SparkSession, shuffle: DurableShuffle, rounds: int
@@ -233,6 +234,7 @@ def test_reading_pairs_against_bare_msgpack(benchmark: Any, rounds: int) -> None
     )
 
 
+@pytest.mark.long_bench
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", ["generator", "sorted", "grouped"])
 def test_memory(benchmark: Any, rounds: int, tmp_path: Path, kind: str) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from document import record
-from interleaved import Timings, interleave
 
+from durable_shuffle.jobs.bench.interleaved import Timings, interleave
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage

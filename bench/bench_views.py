@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from interleaved import interleave
 
+from durable_shuffle.jobs.bench.interleaved import interleave
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with everything that tests and demo need, and checks for Java 17 or newer.
+# Makes .venv with everything that tests and demo need, checks for Java 17 or newer and a Chromium.
 # Safe to repeat: does nothing while pyproject.toml is unchanged.
 set -eu
 cd "$(dirname "$0")/.."
@@ -60,5 +60,23 @@ make_venv() {
     fi
 }
 
+# the reports are opened in a real browser by their tests, which say so if there is none
+offer_chromium() {
+    for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
+        command -v "$name" >/dev/null 2>&1 && return
+    done
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "setup: installing chromium with apt-get" >&2
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+            --no-install-recommends chromium fonts-dejavu-core >/dev/null || true
+    elif [ "$(id -u)" = 0 ] && command -v dnf >/dev/null 2>&1; then
+        echo "setup: installing chromium with dnf" >&2
+        dnf install -y -q chromium || true
+    else
+        echo "setup: no Chromium found; the tests of HTML reports need one: sudo apt-get install chromium" >&2
+    fi
+}
+
 check_java
+offer_chromium
 make_venv

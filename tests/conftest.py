@@ -18,6 +18,7 @@ _SEED = pytest.StashKey[int]()
 
 _FIRST = (
     "test_demo.py",
+    "test_bench_recovery.py",
     "test_drivers.py",
     "test_sessionize.py",
     "test_consume_faults.py",

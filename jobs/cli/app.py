@@ -2,6 +2,7 @@
 
 import typer
 
+from durable_shuffle.jobs.cli.bench import bench_app
 from durable_shuffle.jobs.cli.cat import cat
 from durable_shuffle.jobs.cli.compact import compact
 from durable_shuffle.jobs.cli.gc import gc
@@ -10,7 +11,8 @@ from durable_shuffle.jobs.cli.ls import ls
 from durable_shuffle.jobs.cli.pipeline import pipeline_app
 from durable_shuffle.jobs.cli.pipeline_status import status
 from durable_shuffle.jobs.cli.release import release
-from durable_shuffle.jobs.cli.runs import bench, demo_app
+from durable_shuffle.jobs.cli.report import report
+from durable_shuffle.jobs.cli.runs import demo_app
 from durable_shuffle.jobs.cli.storage_check import storage_check
 from durable_shuffle.jobs.cli.verify import verify
 
@@ -23,8 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, bench):
+for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, report):
     app.command()(_command)
 pipeline_app.command()(status)
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(demo_app, name="demo")
+app.add_typer(bench_app, name="bench")

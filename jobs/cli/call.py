@@ -52,6 +52,11 @@ class Call:
         """The storage that the arguments name."""
         return open_storage(self._url, self._options)
 
+    @property
+    def storage_options(self) -> dict[str, object]:
+        """The options for the fsspec driver. They may hold secrets."""
+        return self._options
+
     @cached_property
     def _options(self) -> dict[str, object]:
         options = {} if self._env is None else _options_of_environment(self._env)

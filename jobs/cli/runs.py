@@ -1,4 +1,4 @@
-"""`durable-shuffle demo` and `bench`: the ready-made runs.
+"""`durable-shuffle demo`: the ready-made runs.
 
 All but `demo consume` and `demo enrich` need Spark, which no other command does; they are imported
 when they are called. With `--json -` what they print goes to standard error, and the figures they
@@ -7,9 +7,8 @@ write become the document on standard output.
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +24,7 @@ JsonFile = Annotated[
         "--json", metavar="FILE", help="Write the figures to this file; '-' is standard output."
     ),
 ]
-_STDOUT = Path("-")
+STDOUT = Path("-")
 Data = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep generated tables here; default: the user's cache."),
@@ -34,13 +33,6 @@ Work = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep logs and stages here; default: deleted at the end."),
 ]
-
-
-class Benchmark(StrEnum):
-    """What can be measured."""
-
-    RECOVERY = "recovery"
-    CHAOS = "chaos"
 
 
 demo_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -69,7 +61,7 @@ def demo(
       durable-shuffle demo --scale 1 --json demo.json
     """
     if context.invoked_subcommand is None:
-        _run("demo", scale, json_file, data, work, debug=debug)
+        _run(scale, json_file, data, work, debug=debug)
 
 
 @demo_app.command("consume")
@@ -95,7 +87,7 @@ def demo_consume(
       durable-shuffle demo consume
       durable-shuffle demo consume --kills 50 --rows 1000000 --seed 7 --json consume.json
     """
-    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
+    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
         from rich.console import Console
 
         from durable_shuffle.jobs.consume_demo import ConsumeDemoOptions, run_consume_demo
@@ -103,7 +95,7 @@ def demo_consume(
         drawn = secrets.randbits(32) if seed is None else seed
         options = ConsumeDemoOptions(rows, kills, drawn, file, work)
         code = run_consume_demo(options, Console(stderr=call.as_json))
-        _end(code, file if call.as_json else None)
+        end(code, file if call.as_json else None)
 
 
 @demo_app.command("enrich")
@@ -136,7 +128,7 @@ def demo_enrich(
       durable-shuffle demo enrich --spark
       durable-shuffle demo enrich --kills 20 --seed 7 --json enrich.json
     """
-    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
+    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
         from rich.console import Console
 
         from durable_shuffle.jobs.enrich_demo import EnrichDemoOptions, run_enrich_demo
@@ -150,90 +142,39 @@ def demo_enrich(
             code = run_enrich_on_spark(options, console)
         else:
             code = run_enrich_demo(options, console)
-        _end(code, file if call.as_json else None)
-
-
-def bench(
-    benchmark: Annotated[
-        Benchmark, typer.Argument(metavar="[recovery|chaos]")
-    ] = Benchmark.RECOVERY,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the usual scale.")] = False,
-    scale: Annotated[float | None, typer.Option(help="TPC-H scale factor.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the kills of 'chaos'.")] = 0,
-    json_file: JsonFile = None,
-    data: Data = None,
-    work: Work = None,
-    debug: Debug = False,
-) -> None:
-    """Measure what a kill costs, with durable shuffles and with Spark's own.
-
-    'recovery' kills at chosen moments of one query; 'chaos' runs the 22 queries of TPC-H while an
-    executor dies every few seconds and the driver three times, and ends with 1 if a row differs,
-    committed work ran again or a kill did not happen.
-
-    \b
-    Examples:
-      durable-shuffle bench recovery --quick
-      durable-shuffle bench recovery --scale 2 --json bench.json
-      durable-shuffle bench chaos --seed 7
-    """
-    usual = 1.0 if benchmark is Benchmark.RECOVERY else 0.05
-    scale = (usual / 5 if quick else usual) if scale is None else scale
-    what = "bench" if benchmark is Benchmark.RECOVERY else "chaos"
-    _run(what, scale, json_file, data, work, debug=debug, seed=seed)
+        end(code, file if call.as_json else None)
 
 
 def _run(
-    what: str,
     scale: float,
     json_file: Path | None,
     data: Path | None,
     work: Path | None,
     *,
     debug: bool,
-    seed: int = 0,
 ) -> None:
-    with Call(as_json=json_file == _STDOUT, debug=debug) as call, _figures(json_file) as file:
+    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
         try:
-            run = _load(what, seed)
+            from rich.console import Console
+
+            from durable_shuffle.jobs.tpch_recovery import DemoOptions, run_demo
         except ModuleNotFoundError as error:
             call.note(f"error: {error.name} is missing: pip install 'durable-shuffle[demo]'")
             raise typer.Exit(MISUSE) from None
-        code = run(scale, file, data, work, to_stderr=call.as_json)
-        _end(code, file if call.as_json else None)
+        code = run_demo(DemoOptions(scale, file, data, work), Console(stderr=call.as_json))
+        end(code, file if call.as_json else None)
 
 
 @contextmanager
-def _figures(json_file: Path | None) -> Iterator[Path | None]:
+def figures_file(json_file: Path | None) -> Iterator[Path | None]:
     """Yield the file for the figures: a temporary one if they go to standard output."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / "figures.json" if json_file == _STDOUT else json_file
+        yield Path(folder) / "figures.json" if json_file == STDOUT else json_file
 
 
-def _end(code: int, shown: Path | None) -> None:
+def end(code: int, shown: Path | None) -> None:
     """Show the figures, if asked for, and hand the exit status on."""
     if shown is not None:
         typer.echo(shown.read_text(encoding="utf-8").rstrip())
     if code:
         raise typer.Exit(code)
-
-
-def _load(what: str, seed: int) -> Callable[..., int]:
-    """Import the run; raises ModuleNotFoundError if a part of the extra "demo" is missing."""
-    from rich.console import Console
-
-    from durable_shuffle.jobs.demo.bench_recovery import run_bench
-    from durable_shuffle.jobs.demo.chaos import ChaosOptions, run_chaos
-    from durable_shuffle.jobs.tpch_recovery import DemoOptions, run_demo
-
-    def run(
-        scale: float, file: Path | None, data: Path | None, work: Path | None, *, to_stderr: bool
-    ) -> int:
-        if what == "chaos":
-            chaos = ChaosOptions(scale=scale, seed=seed, json_file=file, data=data, work=work)
-            return run_chaos(chaos, Console(stderr=to_stderr))
-        options = DemoOptions(scale, file, data, work)
-        return (run_demo if what == "demo" else run_bench)(options, Console(stderr=to_stderr))
-
-    return run

@@ -15,7 +15,8 @@ from pathlib import Path
 from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 
-_EXECUTOR = "CoarseGrainedExecutorBackend"
+EXECUTOR, DASK_WORKER = "CoarseGrainedExecutorBackend", "multiprocessing.spawn"
+"""Part of the command line of a process that does tasks."""
 _DRIVER_JVM = "org.apache.spark.deploy.SparkSubmit"
 _POLL_SECONDS = 0.02
 _GONE_BOUND_SECONDS = 60.0
@@ -33,17 +34,20 @@ def session_processes(session: int) -> dict[int, str]:
     return found
 
 
-def kill_one_executor(session: int, clock: Clock, draw: random.Random | None = None) -> int:
+def kill_one_executor(
+    session: int, clock: Clock, draw: random.Random | None = None, mark: str = EXECUTOR
+) -> int:
     """SIGKILL an executor of the session and return its pid once it is dead.
 
     Args:
         draw: chooses which; without it, it is the oldest.
+        mark: part of an executor's command line.
 
     Raises:
         NotFoundError: the session has no executor.
         UnavailableError: it would not die.
     """
-    executors = [p for p, command in session_processes(session).items() if _EXECUTOR in command]
+    executors = [p for p, command in session_processes(session).items() if mark in command]
     if not executors:
         raise NotFoundError(f"no executor process to kill: session={session}")
     # pids rise with age, if they have not wrapped

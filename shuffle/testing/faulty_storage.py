@@ -68,6 +68,9 @@ class Rule:
     """Share of the matching calls that fail, 0 to 1, instead of `nth`."""
     seconds: float = 0.0
     """Of a latency or a throttle."""
+    once: str | None = None
+    """A file that does not exist yet: the fault happens to the one process that makes it, which
+    leaves the call's keys in it."""
 
     def __post_init__(self) -> None:
         verbs = self.verbs
@@ -203,7 +206,7 @@ class FaultyStorage:
                         fires = self._random.random() < rule.probability
                     else:
                         fires = rule.nth in ("every", self._matched[i])
-                    if fires:
+                    if fires and (rule.once is None or _made(rule.once, keys)):
                         found.append(i)
         return found
 
@@ -236,6 +239,17 @@ def _raise(rule: Rule, where: str) -> NoReturn:
         slow.retry_after_seconds = rule.seconds
         raise slow
     raise UnavailableError(f"{where} outage")
+
+
+def _made(path: str, keys: Sequence[str]) -> bool:
+    """Make the file with the keys in it; False if somebody else did."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write("\n".join(keys))
+    return True
 
 
 def _shortened(answer: T) -> T:

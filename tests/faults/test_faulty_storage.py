@@ -224,3 +224,18 @@ def test_kill_is_a_real_one(tmp_path: Path) -> None:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert (tmp_path / "k").read_bytes() == b"1"
+
+
+def test_a_fault_of_which_there_is_one(tmp_path: Path) -> None:
+    """Of all copies one meets it, and its file says with which keys."""
+    token = tmp_path / "token"
+    rule = Rule("put_if_absent", "a/", fault="disk_full", once=str(token))
+    first = FaultyStorage(MemoryStorage(), [rule])
+    second = FaultyStorage(MemoryStorage(), [rule])
+    first.put_if_absent("b/x", b"1")
+    assert not token.exists()
+    with pytest.raises(UnavailableError, match="no space left"):
+        first.put_if_absent("a/x", b"1")
+    assert token.read_text() == "a/x"
+    assert second.put_if_absent("a/y", b"1") == Created()
+    assert (first.fired, second.fired) == (1, 0)

@@ -191,10 +191,7 @@ def test_help_has_examples(command: str, run: Callable[..., Any]) -> None:
     assert "--json " in result.stdout
 
 
-@pytest.mark.parametrize(("command", "function"), [("demo", "run_demo"), ("bench", "run_bench")])
 def test_ready_made_runs(
-    command: str,
-    function: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     run: Callable[..., Any],
@@ -218,25 +215,26 @@ def test_ready_made_runs(
 
     fakes = {
         "jobs.tpch_recovery": {"DemoOptions": Options, "run_demo": fake},
-        "jobs.demo.bench_recovery": {"run_bench": fake},
     }
     for name, members in fakes.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, f"durable_shuffle.{name}", module)
-    result = run(command, "--scale", "0.5", "--data", tmp_path)
+    result = run("demo", "--scale", "0.5", "--data", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "some text\n")
-    result = run(command, "--json", "-", "--scale", "0.2")
+    result = run("demo", "--json", "-", "--scale", "0.2")
     assert json.loads(result.stdout) == {"passed": False}
     assert seen == [(0.5, tmp_path), (0.2, None)]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     """Without Spark the runs say what to install."""
-    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.demo.bench_recovery", None)
-    result = run("demo")
-    assert result.exit_code == 2
-    assert "pip install 'durable-shuffle[demo]'" in result.stderr
+    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.tpch_recovery", None)
+    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.bench.recovery", None)
+    for command, extra in ((["demo"], "demo"), (["bench", "recovery"], "bench")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert f"pip install 'durable-shuffle[{extra}]'" in result.stderr
 
 
 def test_without_typer_one_line(

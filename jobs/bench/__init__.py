@@ -1,0 +1,1 @@
+"""Benchmarks as commands: `durable-shuffle bench recovery|throughput|storage`."""

@@ -1,0 +1,144 @@
+"""From the lines of tasks to attempts, to counts of work done twice, and to a timeline. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of one task."""
+
+    phase: str
+    partition: int
+    run: int
+    host: int
+    """Process of its executor or worker."""
+    start: float
+    """Wall seconds; `last` is of its last line."""
+    last: float
+    ended: bool = False
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    @property
+    def task(self) -> tuple[str, int]:
+        return self.phase, self.partition
+
+
+def attempts_of(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """Return all attempts, by the time at which they started."""
+    found: dict[str, Attempt] = {}
+    for line in lines:
+        attempt = found.get(line["attempt"])
+        if attempt is None:
+            attempt = found[line["attempt"]] = Attempt(
+                line["phase"], line["partition"], line["run"], line.get("host", 0),
+                line["at"], line["at"],
+            )  # fmt: skip
+        attempt.last = line["at"]
+        attempt.ended = attempt.ended or line["event"] == "end"
+        attempt.bytes_in = max(attempt.bytes_in, line["bytes_in"])
+        attempt.bytes_out = max(attempt.bytes_out, line["bytes_out"])
+    return sorted(found.values(), key=lambda a: a.start)
+
+
+def again(attempts: Sequence[Attempt], phase: str) -> int:
+    """Return how often a task of a phase was done although an attempt of it had ended."""
+    ends: dict[int, int] = defaultdict(int)
+    for attempt in attempts:
+        if attempt.phase == phase and attempt.ended:
+            ends[attempt.partition] += 1
+    return sum(n - 1 for n in ends.values())
+
+
+def moved(attempts: Sequence[Attempt], phase: str) -> int:
+    """Return the bytes that a phase moved, failed attempts included: out of maps, into reduces."""
+    chosen = [a for a in attempts if a.phase == phase]
+    return sum(a.bytes_out if phase == "map" else a.bytes_in for a in chosen)
+
+
+def outcomes(attempts: Sequence[Attempt], fault_at: float | None) -> list[Outcome]:
+    """Say of each attempt what became of it."""
+    ended: set[tuple[str, int]] = set()
+    started: set[tuple[str, int]] = set()
+    found: list[Outcome] = []
+    later = {id(a): any(b.task == a.task and b.start > a.start for b in attempts) for a in attempts}
+    for a in attempts:
+        if not a.ended:
+            found.append("lost")
+        elif a.task in ended:
+            found.append("again")
+        elif a.task in started:
+            found.append("retry")
+        elif fault_at is not None and a.last <= fault_at and not later[id(a)]:
+            found.append("reused")
+        else:
+            found.append("done")
+        started.add(a.task)
+        if a.ended:
+            ended.add(a.task)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One run of a job: the first, or the one after the driver's death."""
+
+    began: float
+    """Wall seconds."""
+    seconds: float
+
+
+def timeline(
+    title: str,
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    *,
+    fault_at: float | None,
+    fault: str,
+    victims: Sequence[int],
+) -> Timeline:
+    """Return the drawing of a run; the pause between two drivers is drawn as a short gap.
+
+    Args:
+        fault_at: wall seconds.
+        victims: processes that were killed.
+    """
+    gap = 0.06 * sum(span.seconds for span in spans)
+    starts = [0.0]
+    for span in spans[:-1]:
+        starts.append(starts[-1] + span.seconds + gap)
+
+    def at(wall: float, run: int) -> float:
+        span = spans[min(run, len(spans)) - 1]
+        return starts[min(run, len(spans)) - 1] + min(max(0.0, wall - span.began), span.seconds)
+
+    lanes: dict[tuple[int, int], str] = {}
+    for attempt in attempts:
+        if (attempt.run, attempt.host) not in lanes:
+            number = sum(run == attempt.run for run, _ in lanes) + 1
+            again = "again, " if attempt.run == 2 else ""
+            lanes[attempt.run, attempt.host] = f"{again}executor {number}"
+    bars = []
+    for attempt, outcome in zip(attempts, outcomes(attempts, fault_at), strict=True):
+        last = attempt.last
+        if outcome == "lost" and fault_at is not None and attempt.start < fault_at:
+            everyone = len(spans) > 1 and attempt.run == 1
+            last = fault_at if everyone or attempt.host in victims else attempt.last
+        lane = lanes[attempt.run, attempt.host]
+        label = f"{attempt.phase} {attempt.partition}"
+        start = at(attempt.start, attempt.run)
+        end = max(at(last, attempt.run), start)
+        bars.append(Bar(lane, attempt.phase, label, start, end, outcome))
+    marks = []
+    if fault_at is not None:
+        hit = next((lane for (_, host), lane in lanes.items() if host in victims), None)
+        marks.append(Mark(at(fault_at, 1), fault, hit))
+    if len(spans) > 1:
+        marks.append(Mark(starts[1], "a new driver", kind="note"))
+    seconds = starts[-1] + spans[-1].seconds
+    return Timeline(title, seconds, tuple(lanes.values()), tuple(bars), tuple(marks))

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench requirements clean
+.PHONY: setup demo test lint unit soak bench docs requirements clean
 PY := .venv/bin/python
 # `make test` fails if fewer Spark tests than this passed
 MIN_SPARK_TESTS := 290
@@ -31,9 +31,13 @@ soak: setup
 bench: setup
 	$(PY) -m pytest $(if $(findstring bench/,$(ARGS)),,bench) --benchmark-enable --benchmark-only -m "" -o faulthandler_timeout=0 $(ARGS)
 
+# the documentation as a site, in site/; fails on a warning
+docs: setup
+	.venv/bin/zensical build --strict --clean
+
 # writes docs/requirements.md from the marks on the tests
 requirements: setup
 	$(PY) scripts/requirements.py
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache

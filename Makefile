@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench bench-baseline requirements clean
+.PHONY: setup demo test lint unit soak bench bench-baseline docs requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -44,9 +44,13 @@ bench-baseline: setup
 	rm -rf $(BASELINE)
 	$(BENCH) bench --benchmark-save=baseline $(ARGS)
 
+# the documentation as a site, in site/; fails on a warning
+docs: setup
+	.venv/bin/zensical build --strict --clean
+
 # writes docs/requirements.md from the marks on the tests
 requirements: setup
 	$(PY) scripts/requirements.py
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache

@@ -117,7 +117,7 @@ def test_its_urls_work_everywhere(run: Run, tmp_path: Path) -> None:
 
 def test_the_page_shows_this_very_file() -> None:
     """What docs/storage.md prints is what was run here."""
-    shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    shown = re.findall(r"```python title=\S+\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert (EXAMPLE / "test_sqlite_storage.py").read_text() in shown
 
 

@@ -1,14 +1,15 @@
-"""Naive variants of compaction and of the planning of requests."""
+"""Naive variants of compaction, of repair and of the planning of requests."""
 
 from mutations import Mutation
 
 COMPACTION = "tests/unit/shuffle/test_compaction.py"
+REPAIR = "tests/unit/shuffle/test_repair.py"
 
 MUTATIONS = (
     Mutation(
         "compaction",
         "a cleaner deletes what no COMPACT names, without an ABORT",
-        "shuffle/compaction.py",
+        "shuffle/index_rewrite.py",
         "        if isinstance(stage.log().append(state.next_slot, data), Won):\n"
         "            return True",
         "        del data\n        return True",
@@ -17,17 +18,17 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a compaction goes on behind its own ABORT",
-        "shuffle/compaction.py",
-        "            if found.attempt == record.record_id:",
-        "            if not found.attempt:",
+        "shuffle/index_rewrite.py",
+        "        if isinstance(found, Abort) and found.attempt == record.record_id:",
+        "        if isinstance(found, Abort) and not found.attempt:",
         f"{COMPACTION} -k cleaner",
     ),
     Mutation(
         "compaction",
         "a compaction without an answer deletes what it wrote",
         "shuffle/compaction.py",
-        "    return _commit(stage, record, state.seal_slot, written)",
-        "    try:\n        return _commit(stage, record, state.seal_slot, written)\n"
+        "    found = commit_rewrite(stage, state, record, written)",
+        "    try:\n        found = commit_rewrite(stage, state, record, written)\n"
         "    except Exception:\n        give_back(stage.storage, written)\n        raise",
         "tests/faults/test_compaction_crash_points.py -k unknown",
     ),
@@ -35,7 +36,7 @@ MUTATIONS = (
         "compaction",
         "frames are moved without a look at their checksums",
         "shuffle/compaction.py",
-        "            _check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
+        "            check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
         "            pass",
         f"{COMPACTION} -k damaged",
     ),
@@ -46,6 +47,60 @@ MUTATIONS = (
         '        rewritten["segment"][at] = number | COMPACTED',
         '        rewritten["segment"][at] = number',
         COMPACTION,
+    ),
+    Mutation(
+        "repair",
+        "a COMPACT that was made from replaced data counts",
+        "shuffle/stage_fold.py",
+        "record.base != state.seal_slot",
+        "False",
+        f"{REPAIR} -k landed_behind",
+    ),
+    Mutation(
+        "repair",
+        "a compaction goes on past a REPLACE, and tells that it won",
+        "shuffle/index_rewrite.py",
+        "and (isinstance(found, Replace) or isinstance(record, Compact))",
+        "and isinstance(record, type(found))",
+        f"{REPAIR} -k began_before",
+    ),
+    Mutation(
+        "repair",
+        "a COMPACT that counts is the end of all others that change the index",
+        "shuffle/index_rewrite.py",
+        "        if attempt in state.void or",
+        "        if state.compact is not None or attempt in state.void or",
+        f"{REPAIR} -k replace_on_its_way",
+    ),
+    Mutation(
+        "repair",
+        "what the storage did not serve is taken for lost",
+        "shuffle/repair.py",
+        "_DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)",
+        "_DAMAGE = tuple(ErrorKind)",
+        f"{REPAIR} -k does_not_answer",
+    ),
+    Mutation(
+        "repair",
+        "a repair stops at the COMMIT that it is to replace",
+        "shuffle/producer_log.py",
+        "            if slot > after and record.record_id not in aborted:",
+        "            if record.record_id not in aborted:",
+        f"{REPAIR} -k compaction",
+    ),
+    Mutation(
+        "repair",
+        "a repair deletes what it replaces",
+        "shuffle/repair.py",
+        "        lost = tuple(p for p in",
+        "        for p in instead:\n"
+        "            old = self._walk.commits[p][1]\n"
+        "            keys = [\n"
+        "                walk.path.segment_key(p, old.record_id, s.number) for s in old.segments\n"
+        "            ]\n"
+        "            self._stage.storage.delete(keys)\n"
+        "        lost = tuple(p for p in",
+        f"{REPAIR} -k put_together",
     ),
     Mutation(
         "requests",

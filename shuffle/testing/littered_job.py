@@ -5,9 +5,10 @@ key by key, from what was put there and not from what any log says. Litter is pu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.consumer_records import (
     CONSUMER_RECORDS,
     Ack,
@@ -20,15 +21,17 @@ from durable_shuffle.shuffle.consumer_records import (
     StateRef,
     Whole,
 )
+from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.producer_log import abort_attempt
+from durable_shuffle.shuffle.producer_log import abort_attempt, commit_attempt
 from durable_shuffle.shuffle.records import StageReleased
 from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage import StageHandle, read_state
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
@@ -143,8 +146,28 @@ class LitteredJob:
     goes: set[str] = field(default_factory=set)
 
 
+def _rewrite_index(stage: StageHandle, ids: IdSource) -> None:
+    """Compact a stage, repair its index, compact it again: what counted once stays as well. One
+    more COMMIT of producer 0, the start of a repair, counts for nobody yet."""
+    compact_stage(stage, ids=ids, generation=1, settings=_SMALL)
+    state = read_state(stage)
+    if state.seal is None or state.compact is None:
+        raise AssertionError("the stage was not compacted")
+    commits = sealed_commits(stage, state.seal, _SMALL)
+    replace_commits(stage, state, commits, {}, generation=1, record_id=ids.new_id(), cause="test")
+    if not compact_stage(stage, ids=ids, generation=1, settings=_SMALL).won:
+        raise AssertionError("the stage was not compacted again")
+    before, attempt = commits[0], ids.new_id()
+    for info in before.commit.segments:
+        key = stage.path.segment_key(0, before.commit.record_id, info.number)
+        copy = stage.path.segment_key(0, attempt, info.number)
+        stage.storage.put(copy, [stage.storage.read(key)])
+    again = replace(before.commit, record_id=attempt)
+    commit_attempt(stage.producer_log(0), again, after=before.slot)
+
+
 def littered_job(storage: Storage, ids: IdSource, job: str = "job") -> LitteredJob:
-    """Store a job with six kinds of litter in three stages and two consumers."""
+    """Store a job with eight kinds of litter in four stages and two consumers."""
     log = JobLog.claim(storage, job, ids.new_id())
 
     def stage(name: str, *, commit: Sequence[int] | None = None, seal: bool = True) -> StageHandle:
@@ -163,6 +186,7 @@ def littered_job(storage: Storage, ids: IdSource, job: str = "job") -> LitteredJ
         )
 
     sealed, unsealed = stage("sealed"), stage("unsealed", commit=(0,), seal=False)
+    _rewrite_index(sealed, ids)
     done, half = stage("done"), stage("half")
     data = {
         info.key
@@ -206,6 +230,11 @@ def littered_job(storage: Storage, ids: IdSource, job: str = "job") -> LitteredJ
     litter(unsealed.path.segment_key(2, aborted, 1))
     abort_attempt(unsealed.producer_log(2), aborted, ids.new_id(), "test")
     litter(sealed.path.index_key(ids.new_id()))
+    given_up = ids.new_id()
+    for compaction in (ids.new_id(), given_up):  # on their way, and aborted already
+        litter(sealed.path.compacted_key(compaction, 0))
+        litter(sealed.path.index_key(compaction))
+    abort_rewrite(sealed, given_up, ids.new_id(), "test")
     litter(done.path.segment_key(0, ids.new_id(), 0))
     litter(done.path.index_key(ids.new_id()))
     litter(f"{job}/preflight/{ids.new_id()}")

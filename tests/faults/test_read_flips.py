@@ -5,8 +5,10 @@ the damage on its own. The oracle is the numbers of the rows that the test wrote
 """
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +22,13 @@ from durable_shuffle.shuffle import live_views
 from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.group_reader import read_group
 from durable_shuffle.shuffle.job_log import JobLog, read_job
+from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state, require_seal
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
@@ -36,9 +40,9 @@ RIGHT_ERRORS = (CorruptDataError, IncompatibleError, NotFoundError)
 """A damaged length or kind is corruption or of another version; a damaged name leads nowhere."""
 
 
-@pytest.fixture(params=["sealed", "compacted"])
+@pytest.fixture(params=["sealed", "compacted", "repaired"])
 def made(request: pytest.FixtureRequest) -> SealedStage:
-    """A small stage of a job, once as sealed, once compacted."""
+    """A small stage of a job: as sealed, compacted, and with an index that a repair made."""
     storage, ids = MemoryStorage(), SeededIds(random.Random(8))
     log = JobLog.claim(storage, "job", ids.new_id())
     made = sealed_stage(
@@ -48,6 +52,13 @@ def made(request: pytest.FixtureRequest) -> SealedStage:
     log.append(StageUse(ids.new_id(), 1, path.name, path.fingerprint, path.incarnation))
     if request.param == "compacted":
         assert compact_stage(made.stage, ids=ids, generation=1, settings=Settings()).won
+    if request.param == "repaired":
+        state = read_state(made.stage)
+        assert state.seal is not None
+        commits = sealed_commits(made.stage, state.seal, Settings())
+        replace_commits(
+            made.stage, state, commits, {}, generation=1, record_id=ids.new_id(), cause="test"
+        )
     return made
 
 
@@ -99,7 +110,34 @@ def copy_of(content: dict[str, bytes]) -> MemoryStorage:
     return storage
 
 
-def try_flips(made: SealedStage, places: list[tuple[str, int]], draw: random.Random) -> None:
+class OnDisk:
+    """A folder that holds objects; a call changes one of them and takes the change before back."""
+
+    def __init__(self, root: Path, content: dict[str, bytes]) -> None:
+        self._root, self._content, self._changed = root, content, ""
+        for key, data in content.items():
+            path = root / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def __call__(self, content: dict[str, bytes]) -> Storage:
+        shutil.rmtree(self._root / "job" / "consumers", ignore_errors=True)
+        if self._changed:
+            (self._root / self._changed).write_bytes(self._content[self._changed])
+        self._changed = ""
+        for key, data in content.items():
+            if data is not self._content[key] and data != self._content[key]:
+                (self._root / key).write_bytes(data)
+                self._changed = key
+        return LocalStorage(self._root)
+
+
+def try_flips(
+    made: SealedStage,
+    places: list[tuple[str, int]],
+    draw: random.Random,
+    copy_of: Callable[[dict[str, bytes]], Storage] = copy_of,
+) -> None:
     """Flip a bit of each place; say how many there were and how they ended."""
     storage = made.stage.storage
     content = {info.key: storage.read(info.key) for info in storage.list("")}
@@ -137,7 +175,7 @@ def test_a_sample_of_bytes(made: SealedStage, seed: int) -> None:
     draw = random.Random(seed)
     places = places_of(made)
     of_each = {key: (key, at) for key, at in draw.sample(places, len(places))}
-    try_flips(made, [*of_each.values(), *draw.sample(places, 80)], draw)
+    try_flips(made, [*of_each.values(), *draw.sample(places, 50)], draw)
 
 
 def test_a_short_answer_is_noticed(made: SealedStage) -> None:
@@ -165,6 +203,8 @@ def test_a_short_answer_is_noticed(made: SealedStage) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_every_byte(made: SealedStage, seed: int) -> None:
-    """One bit of each byte."""
-    try_flips(made, places_of(made), random.Random(seed))
+def test_every_byte(made: SealedStage, seed: int, tmp_path: Path) -> None:
+    """One bit of each byte, in files."""
+    storage = made.stage.storage
+    on_disk = OnDisk(tmp_path, {info.key: storage.read(info.key) for info in storage.list("")})
+    try_flips(made, places_of(made), random.Random(seed), on_disk)

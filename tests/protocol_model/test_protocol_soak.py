@@ -101,6 +101,7 @@ def test_all_rules_together(model: Any, states: int, visit: Visit) -> None:
         ({"loser_commits": True, "seals_newest": True}, None),
         ({"driver_checks_cursors": True, "aborts": 0}, None),
         ({"tag_is_content": False, "contents": (0, 0), "aborts": 0}, None),
+        ({"repair_passes_repairs": False, "attempts": 3, "aborts": 0}, None),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )

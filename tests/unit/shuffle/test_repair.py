@@ -21,6 +21,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.cleanup import delete_orphans, release_stage
 from durable_shuffle.shuffle.compaction import Compaction, compact_stage
+from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.open_view import open_view
@@ -29,6 +30,7 @@ from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_comm
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal
 from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, read_rows, records_below
 from durable_shuffle.shuffle.testing.small_stage import write as write_attempt
@@ -130,8 +132,10 @@ def test_a_segment_is_put_together_from_a_compaction(ids: SeededIds, how: str) -
     else:
         damaged(storage, lost, 1000 if how == "a flipped bit" else None)
     assert not intact(stage)
+    there = set(segments(stage, 1))
     done = repair(stage, ids)
     assert (done.outcome, done.rebuilt, done.run_again) == ("repaired", (1,), ())
+    assert there < set(segments(stage, 1)), "who began to read before goes on"
     assert kinds(stage) == ["DESCRIBE", "SEAL", "COMPACT", "REPLACE"]
     assert of_producer(stage, 1) == ["COMMIT", "COMMIT"]
     assert intact(stage)
@@ -348,6 +352,42 @@ def test_a_cleaner_may_give_up_a_repair_that_runs(ids: SeededIds) -> None:
     assert kinds(stage) == ["DESCRIBE", "SEAL", "COMPACT"]
     assert repair(stage, ids).outcome == "repaired"
     assert_reads_right(made)
+
+
+def test_a_cleaner_may_give_up_a_replace_on_its_way(ids: SeededIds) -> None:
+    """By an ABORT, although a COMPACT counts: only then may the index go."""
+    made, storage = meeting(ids, b"REPLACE", compact=True)
+    stage = made.stage
+    damaged(storage, segments(stage, 0)[0])
+    known = {info.key for info in storage.list(stage.path.index_prefix)}
+
+    def meet() -> None:
+        (new,) = {info.key for info in storage.list(stage.path.index_prefix)} - known
+        assert abort_rewrite(stage, new.rsplit("/", 1)[1], ids.new_id(), "thought dead")
+        storage.delete([new])
+
+    storage.meet = meet
+    with pytest.raises(AbortedError, match="thought dead"):
+        repair(stage, ids)
+    assert kinds(stage) == ["DESCRIBE", "SEAL", "COMPACT", "ABORT"]
+    assert_reads_right(made)
+    assert repair(stage, ids).outcome == "repaired"
+    assert_reads_right(made)
+
+
+def test_what_does_not_answer_is_not_lost(ids: SeededIds) -> None:
+    """Whatever read fails: nothing is marked or written, and the failure is named."""
+    made = make(ids, compact=False)
+    stage, storage = made.stage, made.stage.storage
+    assert isinstance(storage, MemoryStorage)
+    key = segments(stage, 0)[0]
+    before = dict(storage._objects)
+    faulty = FaultyStorage(storage, [Rule("read", key, nth=1)])
+    done = repair(made.on(faulty), ids)
+    assert faulty.fired == 1
+    assert done.outcome == "not repaired"
+    assert "not everything could be read" in done.why
+    assert storage._objects == before
 
 
 def test_a_release_meanwhile_wins(ids: SeededIds) -> None:

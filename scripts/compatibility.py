@@ -102,11 +102,12 @@ def main() -> int:
     parser.add_argument("--spark", nargs="+", default=SPARK_VERSIONS, metavar="4.x")
     parser.add_argument("--python", nargs="+", default=PYTHON_VERSIONS, metavar="3.x")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="only these of tests/spark")
     options = parser.parse_args()
     if not all(re.fullmatch(r"\d\.\d+", v) for v in (*options.spark, *options.python)):
         parser.error("versions are given as 4.1 or 3.12: the newest patch is taken")
     every = sorted(p.name for p in (ROOT / "tests" / "spark").glob("test_*.py"))
-    files = QUICK if options.quick else tuple(every)
+    files = tuple(options.tests or (QUICK if options.quick else every))
     ran = failures = 0
     for minor in options.python:
         interpreter = find_python(minor)
@@ -119,7 +120,8 @@ def main() -> int:
             own = environment(spark, minor, interpreter)
             passed, failed, seconds = run(own, files)
             ran, failures = ran + 1, failures + failed + (passed == 0)
-            which = "quick" if options.quick else "all of tests/spark"
+            which = {QUICK: "quick", tuple(every): "all of tests/spark"}.get(files)
+            which = which or ", ".join(f"`{name}`" for name in files)
             day = datetime.now(UTC).date().isoformat()
             figures = (which, str(passed), str(failed), f"{seconds:.0f}", day)
             cells = (f"{spark}, {minor}", exact_versions(own), *figures)

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench bench-baseline docs requirements clean
+.PHONY: setup demo test lint unit soak bench bench-baseline docs compatibility requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -44,8 +44,13 @@ bench-baseline: setup
 	rm -rf $(BASELINE)
 	$(BENCH) bench --benchmark-save=baseline $(ARGS)
 
+# the Spark tests on other versions of PySpark and Python; writes docs/compatibility.md
+compatibility: setup
+	$(PY) scripts/compatibility.py $(ARGS)
+
 # the documentation as a site, in site/; fails on a warning
 docs: setup
+	$(PY) scripts/cli_page.py
 	.venv/bin/zensical build --strict --clean
 
 # writes docs/requirements.md from the marks on the tests
@@ -53,4 +58,4 @@ requirements: setup
 	$(PY) scripts/requirements.py
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache
+	rm -rf .venv .venv-compat-* .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache

@@ -66,6 +66,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             `with` block without an error, and in `release_consumed`); or an age after which a
             stage is released when the job is next claimed.
         storage_options: handed to fsspec; never written anywhere.
+        settings: memory, frames, compression; they change neither rows nor identity.
+        clock: for tests; default the machine's.
+        ids: for tests; default random.
 
     Not guaranteed: effects of your own code in map functions happen at least once, not once. A
     local folder protects against the death of processes, not of the disk.
@@ -188,6 +191,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
         Args:
             name: label of the stage, default "durable"; part of its identity.
+
+        Raises:
+            InvalidInputError: no DataFrame, a streaming one, or a column type that cannot travel.
+            FencedError: a newer driver claimed the job.
         """
         return self._run(StageRequest(df, _label(name, "durable"), None, ()))
 

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from durable_shuffle.jobs import arrow_offsets
+from durable_shuffle.jobs.arrow_offsets import with_offsets
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.transfer import LargeRowsError
 from durable_shuffle.jobs.worker_start import quicken_worker
@@ -138,7 +140,8 @@ def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) ->
 
 def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the batches; a larger one than `max_bytes` ends the task with LargeRowsError."""
-    for batch in batches:
+    for given in batches:
+        batch = with_offsets(given) if arrow_offsets.NEEDED else given
         if max_bytes is not None and batch.nbytes > max_bytes:
             raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
         yield batch

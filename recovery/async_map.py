@@ -25,12 +25,13 @@ from collections.abc import (
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
 from durable_shuffle.recovery.async_calls import CallbackFunction
 from durable_shuffle.recovery.async_operator import AsyncOperator
+from durable_shuffle.recovery.async_settings import AsyncOptions
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.limits import check_count
 
@@ -194,7 +195,7 @@ def async_map(
     *,
     capacity: int,
     batch_rows: int = 1024,
-    **options: Any,
+    **options: Unpack[AsyncOptions],
 ) -> MapFunction:
     """Return a map function over record batches that calls `fn` for every row.
 

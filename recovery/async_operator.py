@@ -17,12 +17,17 @@ from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from durable_shuffle.recovery.async_calls import CallbackFunction, Caller, call_plain
 from durable_shuffle.recovery.async_element import Element
 from durable_shuffle.recovery.async_machine import AsyncMachine, Command, Do
-from durable_shuffle.recovery.async_settings import AsyncCounts, AsyncSettings, Mode
+from durable_shuffle.recovery.async_settings import (
+    AsyncCounts,
+    AsyncSettings,
+    Mode,
+    OperatorOptions,
+)
 from durable_shuffle.recovery.async_snapshot import Snapshot
 from durable_shuffle.recovery.output_queues import Marker, Output, as_output
 from durable_shuffle.recovery.retry_budget import KeepRetryState, OnExpired
@@ -68,6 +73,17 @@ class AsyncOperator(Generic[T, R]):
         InvalidInputError: fn cannot be called, or a value is out of its range.
     """
 
+    @overload
+    def __init__(
+        self, fn: Callable[[T], Awaitable[R]], capacity: int, **options: Unpack[OperatorOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        fn: Callable[[T], R] | CallbackFunction[T],
+        capacity: int,
+        **options: Unpack[OperatorOptions],
+    ) -> None: ...
     def __init__(
         self,
         fn: Callable[[T], Awaitable[R]] | Callable[[T], R] | CallbackFunction[T],
@@ -100,8 +116,6 @@ class AsyncOperator(Generic[T, R]):
         self._timer: asyncio.TimerHandle | None = None
         self._consumer: asyncio.Future[None] | None = None
         self._submitters: deque[asyncio.Future[None]] = deque()
-
-    # -- input
 
     async def submit(self, value: T) -> None:
         """Take `value` in; waits while there is no room.
@@ -141,8 +155,6 @@ class AsyncOperator(Generic[T, R]):
         loop = self._bind()
         self._do(self._machine.drain(), loop)
         self._wake_all()
-
-    # -- output
 
     def __aiter__(self) -> Self:
         return self
@@ -207,8 +219,6 @@ class AsyncOperator(Generic[T, R]):
             await asyncio.wait({feeder})
             await self.aclose()
 
-    # -- state
-
     @property
     def cursor(self) -> int:
         """All inputs below this ordinal, exclusive, have left. Acknowledge it after the effects of
@@ -228,8 +238,6 @@ class AsyncOperator(Generic[T, R]):
         """Return what must be remembered to go on after a crash; changes nothing."""
         loop = self._bind()
         return self._machine.snapshot(loop.time(), self._clock.wall())
-
-    # -- ends
 
     def suspend(self) -> Snapshot:
         """Stop everything now and return what must be remembered; nothing leaves from here on."""
@@ -262,8 +270,6 @@ class AsyncOperator(Generic[T, R]):
     ) -> None:
         await self.aclose()
 
-    # -- what calls came to
-
     def on_result(self, element: Element, attempt: int, result: Any) -> None:
         """Called by `Caller`."""
         loop = self._loop
@@ -282,8 +288,6 @@ class AsyncOperator(Generic[T, R]):
         assert loop is not None
         self._do(self._machine.failed(element, attempt, error, loop.time()), loop)
         self._set_timer()
-
-    # -- time
 
     def _set_timer(self) -> None:
         when = self._machine.next_when()
@@ -306,8 +310,6 @@ class AsyncOperator(Generic[T, R]):
             f"no result within timeout_seconds={self._settings.timeout_seconds}, retries included"
         )
 
-    # -- commands
-
     def _do(self, commands: Sequence[Command], loop: asyncio.AbstractEventLoop) -> None:
         for what, element in commands:
             if what is Do.CALL:
@@ -323,8 +325,6 @@ class AsyncOperator(Generic[T, R]):
     def _end(self, reason: BaseException) -> None:
         loop = self._bind()
         self._do(self._machine.stop(reason), loop)
-
-    # -- waiting
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         """Return the loop that owns this operator: the first that used it."""

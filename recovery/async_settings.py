@@ -1,14 +1,37 @@
 """How an async operator treats its elements, and what it counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
+from durable_shuffle.recovery.async_snapshot import Snapshot
 from durable_shuffle.recovery.retry_budget import KeepRetryState, OnExpired
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import Clock
 from durable_shuffle.shuffle.limits import check_count, check_number
-from durable_shuffle.shuffle.retry import NO_RETRY, RetryPolicy
+from durable_shuffle.shuffle.retry import NO_RETRY, Jitter, RetryPolicy
 
 Mode = Literal["ordered", "unordered"]
+
+
+class AsyncOptions(TypedDict, total=False):
+    """Arguments that `AsyncOperator`, `async_map` and `AsyncStep` share; for type checkers."""
+
+    mode: Mode
+    retry: RetryPolicy
+    timeout_seconds: float | None
+    on_timeout: Callable[[Any], Any] | None
+    threads: int
+    keep_retry_state: KeepRetryState
+    on_expired: OnExpired
+    clock: Clock | None
+    jitter: Jitter | None
+
+
+class OperatorOptions(AsyncOptions, total=False):
+    """Arguments of `AsyncOperator` besides the function and its capacity."""
+
+    snapshot: Snapshot | None
 
 
 @dataclass(frozen=True, slots=True)

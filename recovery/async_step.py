@@ -11,12 +11,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
 from durable_shuffle.recovery.async_map import RowFunction, checked_maker, rows_of
 from durable_shuffle.recovery.async_operator import AsyncOperator
+from durable_shuffle.recovery.async_settings import AsyncOptions
 from durable_shuffle.recovery.async_snapshot import Snapshot, decode_snapshot, encode_snapshot
 from durable_shuffle.recovery.output_queues import Marker, Output
 from durable_shuffle.serialization.errors import AbortedError
@@ -53,7 +54,7 @@ class AsyncStep:
     """
 
     def __init__(
-        self, fn: RowFunction, schema: pa.Schema, *, capacity: int, **options: Any
+        self, fn: RowFunction, schema: pa.Schema, *, capacity: int, **options: Unpack[AsyncOptions]
     ) -> None:
         self._make = checked_maker(fn, schema, capacity, options)
         self._schema = schema

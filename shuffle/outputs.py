@@ -28,6 +28,9 @@ def write_output(
     Args:
         schema: of all outputs of this consumer; not stored, the reader must know it.
         batches: held in memory until the object is written.
+
+    Not guaranteed: that anybody ever sees it. It counts once a record names it; one that none names
+    is garbage, which `gc` takes.
     """
     name = task.ids.new_id()
     parts: list[Bytes] = []

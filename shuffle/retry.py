@@ -93,6 +93,7 @@ class RetryPolicy:
     """What is tried again, and when. Without a predicate nothing ever is."""
 
     backoff: Backoff = field(default_factory=Backoff)
+    """How often and after which delays; by default never."""
     on_result: ResultPredicate | None = None
     """Says of a result whether it should be asked for again."""
     on_exception: ExceptionPredicate | None = None
@@ -118,7 +119,8 @@ NO_RETRY = RetryPolicy()
 
 
 def raised(*types: type[BaseException]) -> ExceptionPredicate:
-    """Return the predicate that holds for exceptions of these types; it can be pickled."""
+    """Return the predicate that holds for exceptions of these types and of classes derived from
+    them; it can be pickled. Without types it holds for none."""
     return _Raised(types)
 
 

@@ -63,6 +63,12 @@ class QueryCalls:
         write and writeTo. Refused: SQL statements that run a query at once (INSERT, CREATE TABLE AS
         SELECT, CACHE TABLE, MERGE, UPDATE, DELETE). Everything else, show() and foreach() for
         example, runs as always. One block at a time per process.
+
+        Args:
+            name: as for `query`.
+
+        Raises:
+            InvalidInputError: a Spark Connect session, or a block is open already.
         """
         if is_connect(self._spark):
             raise InvalidInputError(

@@ -28,15 +28,26 @@ def encode_file(batches: Sequence[pa.RecordBatch], schema: pa.Schema, kind: str)
         sink = io.BytesIO()
         pq.write_table(pa.Table.from_batches(batches, schema=schema), sink)
         return sink.getvalue()
-    try:
-        lines = [
-            json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
-            for batch in batches
-            for row in batch.to_pylist()
-        ]
-    except ValueError as error:
-        raise InvalidInputError(f"JSON cannot hold a value of this sink: {error}") from error
+    lines = [_line(row) for batch in batches for row in batch.to_pylist()]
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _line(row: dict[str, Any]) -> str:
+    try:
+        return _json(row)
+    except (ValueError, TypeError) as error:
+        for name, value in row.items():
+            try:
+                _json(value)
+            except (ValueError, TypeError) as cause:
+                raise InvalidInputError(
+                    f"column {name!r}: JSON cannot hold {value!r}: {cause}"
+                ) from cause
+        raise InvalidInputError(f"JSON cannot hold a row of this sink: {error}") from error
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> str:
@@ -46,4 +57,4 @@ def _plain(value: Any) -> str:
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise InvalidInputError(f"JSON cannot hold a {type(value).__name__}")
+    raise TypeError(f"there is no form for a {type(value).__name__}")

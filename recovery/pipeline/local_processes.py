@@ -23,6 +23,7 @@ from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
 from durable_shuffle.recovery.pipeline.launcher import REPORTS, RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.task_phase import TERMINAL, Report
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -154,9 +155,24 @@ def _packed(run_task: RunTask) -> bytes:
         return pickle.dumps(run_task)
     except Exception as error:
         raise InvalidInputError(
-            f"a source, step or sink cannot be sent to a process: {error}; define functions and "
+            f"{_unsendable(run_task)} cannot be sent to a process: {error}; define functions and "
             "classes at the top of a module"
         ) from error
+
+
+def _unsendable(run_task: RunTask) -> str:
+    """Return in words which part of a plan cannot be pickled."""
+    plan = getattr(run_task, "plan", None)
+    if isinstance(plan, PipelinePlan):
+        sources = [(f"source {s.name!r}", s.source) for s in plan.sources.values()]
+        steps = [(f"the step of consumer {c.name!r}", c.step) for c in plan.consumers.values()]
+        sinks = [(f"the sink of consumer {c.name!r}", c.sink) for c in plan.consumers.values()]
+        for what, part in (*sources, *steps, *sinks):
+            try:
+                pickle.dumps(part)
+            except Exception:  # noqa: BLE001 - whatever it is, the caller has it
+                return what
+    return "a source, step or sink"
 
 
 def _has_room(pipe: Connection) -> bool:

@@ -8,6 +8,7 @@
 A later run of a pipeline of the same name goes on where the last one stopped.
 """
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from durable_shuffle.recovery.pipeline.plan import (
 )
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import Sink
+from durable_shuffle.recovery.pipeline.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.sources import Source, StageSource
 from durable_shuffle.recovery.pipeline.supervisor import MakeLauncher, Supervisor
 from durable_shuffle.recovery.stop_order import StopMode
@@ -39,6 +40,8 @@ from durable_shuffle.shuffle.limits import check_count
 from durable_shuffle.shuffle.named_stage import named_stage
 from durable_shuffle.shuffle.redact import redact
 from durable_shuffle.shuffle.retry import Jitter
+
+_log = logging.getLogger(__name__)
 
 
 def local_processes(run_task: RunTask, settings: PipelineSettings) -> Launcher:
@@ -232,8 +235,22 @@ class Pipeline:
             raise InvalidInputError(f"consumer {name!r} makes rows and has no sink for them")
         if start not in ("earliest", "latest"):
             raise InvalidInputError(f"start is 'earliest' or 'latest', found={start!r}")
+        self._warn_of_one_folder(name, sink)
         plain = None if schema is None else storable_schema(schema)
         self._consumers[name] = ConsumerPlan(name, reads, step, plain, sink, writes, version, start)
+
+    def _warn_of_one_folder(self, name: str, sink: Sink | None) -> None:
+        for other in self._consumers.values():
+            if not isinstance(sink, FileSink) or not isinstance(other.sink, FileSink):
+                continue
+            if sink.url.rstrip("/") == other.sink.url.rstrip("/"):
+                _log.warning(
+                    "consumers %r and %r of pipeline %r publish into one folder, which a FileSink "
+                    "should have for itself: its readers get the rows of both",
+                    other.name,
+                    name,
+                    self.name,
+                )
 
 
 class Stream:

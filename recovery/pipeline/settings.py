@@ -42,8 +42,11 @@ class PipelineSettings:
     complaint_seconds: float = 30.0
     """From the first request to start a part anew to the restart."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
+    """How often, and after which delays, the job starts its tasks again."""
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
+    """How long a start, and each step of an end, may take."""
     shuffle: Settings = field(default_factory=Settings)
+    """Memory, compression and frames of what tasks write and read."""
 
     def __post_init__(self) -> None:
         check_count("append_rows", self.append_rows, at_least=1)

@@ -91,6 +91,9 @@ class FileSink:
 
     Not guaranteed: that a published file which somebody deletes stays away: until the next commit
     stands, a restart publishes it again.
+
+    Raises:
+        InvalidInputError: an unknown format.
     """
 
     url: str

@@ -80,6 +80,9 @@ class FolderSource:
         schema: of the rows.
         until: name of a file that ends the source once it is there and all others are read; None:
             it never ends.
+
+    Raises:
+        InvalidInputError: an unknown format; as the error of the task, a file that does not fit.
     """
 
     folder: str
@@ -141,7 +144,29 @@ class FolderSource:
             )
             return pa.json.read_json(path, parse_options=options)
         except (pa.ArrowException, KeyError) as error:
-            raise InvalidInputError(f"cannot read {path} as {self.format}: {error}") from error
+            field = self._misfit(path) if self.format == "json" else ""
+            raise InvalidInputError(
+                f"cannot read {path} as {self.format}{field}: {error}"
+            ) from error
+
+    def _misfit(self, path: Path) -> str:
+        """Say which field of a JSON file does not fit the schema; Arrow does not always."""
+        try:
+            names = pa.json.read_json(path).schema.names
+        except pa.ArrowException:
+            return ""  # no JSON, or a field that changes its type, which Arrow does name
+        for name in names:
+            if name not in self.schema.names:
+                return f", field {name!r}, which the schema does not have"
+        for field in self.schema:
+            options = pa.json.ParseOptions(
+                explicit_schema=pa.schema([field]), unexpected_field_behavior="ignore"
+            )
+            try:
+                pa.json.read_json(path, parse_options=options)
+            except pa.ArrowException:
+                return f", field {field.name!r}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +174,9 @@ class StageSource:
     """A stage that another job stored, or still writes. Its consumers read it where it is.
 
     Args:
-        url: None: that of the pipeline.
-        stage: the `name=` under which the job stored it.
+        job: name of the other job, or of the other pipeline.
+        stage: the `name=` under which that job stored it.
+        url: where that job keeps its data; None: where the pipeline keeps its own.
     """
 
     job: str

@@ -190,7 +190,10 @@ class Supervisor:
     def _said(self, report: TaskReport) -> None:
         now = self._clock.monotonic()
         if report.failure is not None:
-            _log.warning("task %s of epoch %s: %s", report.task, report.epoch, report.failure)
+            # that this coordinator was overtaken is said once, not by each of its tasks
+            told = self._lost and report.failure.kind == "fenced"
+            level = logging.DEBUG if told else logging.WARNING
+            _log.log(level, "task %s of epoch %s: %s", report.task, report.epoch, report.failure)
             self._reporter.fell(report)
         waited = self.machine.restart_at
         try:
@@ -219,7 +222,8 @@ class Supervisor:
             self._saying = False
 
         def failed(error: Exception) -> None:
-            _log.warning("cannot say how the pipeline is: %s", error)
+            if not isinstance(error, FencedError):  # that is told where this coordinator ends
+                _log.warning("cannot say how the pipeline is: %s", error)
             self._saying = isinstance(error, FencedError)
             self._reporter.not_said()
 

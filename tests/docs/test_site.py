@@ -104,6 +104,13 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
         assert "url(http" not in sheet.read_text().replace('"', ""), sheet.name
 
 
+def test_the_commands_are_those_of_today() -> None:
+    """docs/cli.md is what `--help` says now; `make docs` renews it."""
+    command = [sys.executable, str(ROOT / "scripts" / "cli_page.py"), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 )

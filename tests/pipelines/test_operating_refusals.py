@@ -147,8 +147,10 @@ def test_garbage_in_the_command_log_is_refused(operated: Operated, where: str) -
 
 
 @pytest.mark.requirement("R-MZ-19")
-def test_the_older_of_two_coordinators_stops_itself(operated: Operated) -> None:
-    """Without a command, and although none of its tasks fails."""
+def test_the_older_of_two_coordinators_stops_itself(
+    operated: Operated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a command, and although none of its tasks fails; it says so once."""
     operated.start({"copy": 1}, commit_seconds=3600.0, append_seconds=3600.0)
     first = operated.running
     second = operated.pipeline({"copy": 1}).start(launcher=threads)
@@ -157,6 +159,9 @@ def test_the_older_of_two_coordinators_stops_itself(operated: Operated) -> None:
     assert result.phase is JobPhase.FAILED
     assert result.cause is not None
     assert result.cause.kind == "fenced"
+    told = [record.message for record in caplog.records if "another coordinator" in record.message]
+    last = next(i for i, message in enumerate(told) if "leads no more" in message)
+    assert told[last + 1 :] == [], "its tasks are fenced, too, and that is no news"
     operated.running = second
     operated.more_rows("copy")
     assert operated.end().phase is JobPhase.FINISHED

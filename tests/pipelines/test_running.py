@@ -276,6 +276,36 @@ def test_what_a_pipeline_must_not_be(tmp_path: Path) -> None:
         FileSink(str(tmp_path / "o"), "csv")  # type: ignore[arg-type]
 
 
+def test_two_sinks_of_one_folder_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With both consumers, once; folders of their own say nothing."""
+    stream = Pipeline("p", str(tmp_path)).source("n", IteratorSource(Numbers(1)), schema=ROWS)
+    for name, folder in (("a", "one"), ("b", "two"), ("c", "one/")):
+        stream.consume(name, same, schema=ROWS, sink=FileSink(f"{tmp_path}/{folder}"))
+    (record,) = caplog.records
+    assert "consumers 'a' and 'c' of pipeline 'p' publish into one folder" in record.message
+
+
+@pytest.mark.parametrize(
+    ("make", "step", "sink", "named"),
+    [
+        (Numbers(1), lambda batch: batch, CallbackSink(print), "the step of consumer 'copy'"),
+        (Numbers(1), same, CallbackSink(lambda *_: None), "the sink of consumer 'copy'"),
+        (lambda *_: iter(()), same, CallbackSink(print), "source 'numbers'"),
+    ],
+    ids=["step", "sink", "source"],
+)
+def test_what_cannot_be_sent_to_a_process_is_named(
+    tmp_path: Path, make: Any, step: Any, sink: Any, named: str
+) -> None:
+    """A lambda, wherever it stands: no process is started."""
+    pipeline = Pipeline("p", str(tmp_path))
+    stream = pipeline.source("numbers", IteratorSource(make), schema=ROWS)
+    stream.consume("copy", step, schema=ROWS, sink=sink)
+    cause = pipeline.start().wait(WAIT).cause
+    assert cause is not None
+    assert cause.text.startswith(f"{named} cannot be sent to a process")
+
+
 def test_a_folder_that_is_not_there_is_not_tried_again(tmp_path: Path) -> None:
     """A misspelt name shows at once."""
     pipeline = Pipeline("p", str(tmp_path / "data"))

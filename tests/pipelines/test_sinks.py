@@ -1,18 +1,20 @@
 """What becomes of a consumer's rows: another stage, a callback."""
 
 from contextlib import suppress
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 from one_consumer import NAME, ROWS, TASK, Hooked, OneConsumer, Plain
 
+from durable_shuffle.recovery.pipeline.file_formats import encode_file
 from durable_shuffle.recovery.pipeline.plan import StagePlan
 from durable_shuffle.recovery.pipeline.sinks import CallbackSink
 from durable_shuffle.recovery.pipeline.stage_sink import StageSink
 from durable_shuffle.recovery.pipeline.stages import own_stage
 from durable_shuffle.recovery.stop_order import Step, StopMode
 from durable_shuffle.recovery.task_phase import Report
-from durable_shuffle.serialization.errors import NotReadyError
+from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.log_producer_log import producer_status
@@ -100,3 +102,16 @@ def test_a_callback_gets_each_commit_with_a_stable_token(one: OneConsumer) -> No
     assert calls[2:] == [(f"{prefix}2", [4, 5, 6, 7])]
     outputs = one.storage.list(f"{NAME}/consumers/use/{TASK}/outputs/")
     assert list(outputs) == [], "what is published is not kept"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(float("nan"), pa.float64()), (timedelta(1), pa.duration("s"))],
+    ids=["nan", "duration"],
+)
+def test_a_value_that_json_cannot_hold_is_named(value: object, kind: pa.DataType) -> None:
+    """With its column."""
+    schema = pa.schema([("n", pa.int64()), ("odd", kind)])
+    batch = pa.RecordBatch.from_pylist([{"n": 1, "odd": value}], schema=schema)
+    with pytest.raises(InvalidInputError, match="column 'odd': JSON cannot hold"):
+        encode_file([batch], schema, "json")

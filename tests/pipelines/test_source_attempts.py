@@ -242,13 +242,24 @@ def test_other_formats(one: OneConsumer, tmp_path: Path, kind: str) -> None:
     assert stored(one, "r") == [1, 2, 3]
 
 
-def test_a_file_that_does_not_fit_is_named(one: OneConsumer, tmp_path: Path) -> None:
-    """With its path, and not tried again."""
-    (tmp_path / "bad.json").write_text('{"n": 1, "m": 2}\n')
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ('{"n": 1, "m": 2}', ", field 'm', which the schema does not have"),
+        ('{"n": "x"}', ", field 'n'"),
+        ('{"n": 1.5}', ", field 'n'"),
+        ("no JSON", ""),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(
+    one: OneConsumer, tmp_path: Path, line: str, field: str
+) -> None:
+    """With its path and the field, and not tried again."""
+    (tmp_path / "bad.json").write_text(f"{line}\n")
     (tmp_path / "_DONE").touch()
     failure = attempt(one, FolderSource(str(tmp_path), "json", ROWS, until="_DONE"))[-1].failure
     assert failure is not None
-    assert "bad.json" in failure.text
+    assert f"bad.json as json{field}: " in failure.text
     assert not failure.retry
 
 

@@ -1,0 +1,61 @@
+"""Tests that the pages name as evidence exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from doc_blocks import PAGES, ROOT
+
+NAMED = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)*)(?:\[[^`]*\])?`")
+WRITTEN = {"requirements.md", "mutations.md", "soak.md"}
+"""Pages that are written by a program, from tests that ran."""
+
+
+@cache
+def defined_in(file: str) -> frozenset[str]:
+    """`::name` and `::Class::name` of everything defined in a file."""
+    tree = ast.parse((ROOT / file).read_text())
+    found = {""}
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(f"::{node.name}")
+        if isinstance(node, ast.ClassDef):
+            inner = (part for part in node.body if isinstance(part, ast.FunctionDef))
+            found |= {f"::{node.name}::{part.name}" for part in inner}
+    return frozenset(found)
+
+
+def missing(text: str) -> list[str]:
+    """Names in a page that are no tests."""
+    return [
+        file + name
+        for file, name in NAMED.findall(text)
+        if not (ROOT / file).exists() or name not in defined_in(file)
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PAGES if path.name not in WRITTEN],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_named_tests_exist(path: Path) -> None:
+    """A test that was renamed is renamed in the pages as well."""
+    assert missing(path.read_text()) == []
+
+
+def test_what_is_not_there_is_found() -> None:
+    """Both a file and a function may be missing."""
+    here = "tests/docs/test_named_tests.py"
+    assert missing(f"`{here}::test_what_is_not_there_is_found` `{here}`") == []
+    assert missing(f"`{here}::test_none`") == [f"{here}::test_none"]
+    assert missing("`tests/none.py`") == ["tests/none.py"]
+
+
+def test_every_fault_names_its_test() -> None:
+    """Each line of the tables of faults ends with a test."""
+    rows = re.findall(r"^\| (?!fault|--)(.*) \|$", (ROOT / "docs/faults.md").read_text(), re.M)
+    assert len(rows) > 40
+    assert [row for row in rows if not NAMED.search(row.rpartition(" | ")[2])] == []

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.celeborn import celeborn_settings
@@ -27,7 +28,6 @@ from durable_shuffle.jobs.bench.event_file import EventFile
 from durable_shuffle.jobs.bench.spark_peers import Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
-from durable_shuffle.jobs.demo.chaos_driver import finished_tasks
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
@@ -136,10 +136,23 @@ class Driver:
     def _watch(self, step: Step, stop: threading.Event) -> None:
         last = -1
         while not stop.wait(_POLL_SECONDS):
-            now = finished_tasks(self._spark, f"step-{step.number}")
+            now = finished_tasks(self._spark, step)
             if now != last:
                 self._events.emit("progress", step=step.number, tasks=now)
                 last = now
+
+
+def finished_tasks(spark: SparkSession, step: Step) -> int:
+    """Return how many tasks of the step's map and reduce sides Spark has heard of.
+
+    Sides are told by their number of tasks: Spark's small jobs about other things have others.
+    """
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"step-{step.number}")]
+    ids = {stage for job in jobs if job is not None for stage in job.stageIds}
+    stages = [s for s in (tracker.getStageInfo(i) for i in ids) if s is not None]
+    sides = (step.maps, step.reduces)
+    return sum(s.numCompletedTasks for s in stages if s.numTasks in sides)
 
 
 def main(arguments: list[str]) -> None:

@@ -33,7 +33,12 @@ def recovery_page(document: dict[str, Any]) -> str:
         f"{document['machine']}."
     )
     body = [
-        heading(title, soft, document["failures"], "all rows are DuckDB's, every fault fired"),
+        heading(
+            title,
+            soft,
+            document["failures"],
+            "every fault fired, all rows of the durable peer are right",
+        ),
         tiles(_headline(hurt)),
         section(
             "Seconds lost per failure",
@@ -46,6 +51,7 @@ def recovery_page(document: dict[str, Any]) -> str:
             "Tasks that had ended and had to run again because what they made was gone.",
         ),
         bar_chart(_groups(hurt, "maps_again", lambda s: f"{s['maps_again']:g} of {s['maps']}")),
+        *_wrong(hurt),
         section(
             "What happened, task by task",
             "First round. All drawings of one fault have one scale; hover over a bar for details.",
@@ -113,6 +119,22 @@ def _groups(hurt: Sequence[dict[str, Any]], name: str, text: Any) -> list[tuple[
             label = f"{s['workload']} {s['fault']}: {FAULTS[s['fault']].title}"
             groups.setdefault(label, []).append(Amount(s["peer"], s[name], text(s)))
     return list(groups.items())
+
+
+def _wrong(hurt: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a chart of records that are wrong in the result, if there are any."""
+    counted = [{**s, "wrong": s["records_twice"] + s["records_missing"]} for s in hurt]
+    shown = {(s["workload"], s["fault"]) for s in counted if s["wrong"]}
+    if not shown:
+        return []
+    groups = [s for s in counted if (s["workload"], s["fault"]) in shown]
+    return [
+        section(
+            "Records in the ledger twice, or not at all",
+            "What an effect outside of Spark sees when its task is run again.",
+        ),
+        bar_chart(_groups(groups, "wrong", lambda s: f"{s['wrong']:,}")),
+    ]
 
 
 def _lost(s: dict[str, Any]) -> str:

@@ -81,8 +81,8 @@ def test_a_failed_check_is_seen(document: dict[str, Any]) -> None:
     """What failed stands at the top, not the praise."""
     good = recovery_page(document)
     bad = recovery_page({**document, "failures": ["round 0: the fault did not fire"]})
-    assert "every fault fired" in good
-    assert "every fault fired" not in bad
+    assert "every fault fired, all rows" in good
+    assert "every fault fired, all rows" not in bad
     assert "the fault did not fire" in bad
 
 

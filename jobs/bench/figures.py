@@ -9,8 +9,8 @@ from typing import Any
 
 from durable_shuffle.jobs.bench.cases import FAULTS, Cell
 
-_REDONE_ON_PURPOSE = ("F6", "F10")
-"""A damaged stage is made again; a twin is a second attempt by definition."""
+_REDONE_ON_PURPOSE = ("F6", "F8", "F10")
+"""A damaged stage is made again; a zombie and a twin are second attempts by definition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,16 @@ from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.celeborn import celeborn_settings
 from durable_shuffle.jobs.bench.damage import flip_bit
 from durable_shuffle.jobs.bench.event_file import EventFile
-from durable_shuffle.jobs.bench.spark_peers import Answer, run_workload
+from durable_shuffle.jobs.bench.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
+from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.repair import repair_stage
 
 _POLL_SECONDS = 0.03
 _WARM_SCALE = 0.0
@@ -86,7 +89,8 @@ class Driver:
                 if step.fault != "F6" or "CorruptDataError" not in repr(error) + str(error):
                     raise
                 detected = str(error).partition("CorruptDataError")[2][:200]
-                answer = self._answer(step, lambda: None, again=True)
+                self._mend(step)
+                answer = self._answer(step, lambda: None)
             seconds = self._clock.monotonic() - start
         context.setJobGroup("between steps", "")
         pq.write_table(answer.rows, result_file(self._work, step))
@@ -105,8 +109,15 @@ class Driver:
         """Say that a newer driver took over."""
         self._events.emit("fenced", error=str(error)[:300])
 
-    def _answer(self, step: Step, between: Callable[[], None], *, again: bool = False) -> Answer:
-        return run_workload(self._spark, step, self._work, between=between, again=again)
+    def _answer(self, step: Step, between: Callable[[], None]) -> Answer:
+        return run_workload(self._spark, step, self._work, between=between)
+
+    def _mend(self, step: Step) -> None:
+        """As `durable-shuffle verify --repair`: mark what no copy is left of."""
+        storage = open_storage(str(store_folder(self._work)))
+        state = read_job(storage, step.job)
+        for path in state.order:
+            repair_stage(storage, path, SETTINGS, ids=RandomIds(), generation=state.generation)
 
     def _hurt(self, step: Step) -> None:
         if step.fault == "F6":

@@ -18,9 +18,9 @@ from typing import Any
 from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.cases import FAULTS
 from durable_shuffle.jobs.bench.damage import truncate_uncommitted
-from durable_shuffle.jobs.bench.driver_process import DriverProcess
 from durable_shuffle.jobs.bench.step import Step, store_folder
 from durable_shuffle.jobs.bench.task_log import ended, open_gate, read_lines
+from durable_shuffle.jobs.demo.driver_process import DriverProcess
 from durable_shuffle.jobs.demo.faults import (
     DASK_WORKER,
     EXECUTOR,

@@ -143,4 +143,5 @@ def timeline(
     if len(spans) > 1:
         marks.append(Mark(starts[1], "a new driver", kind="note"))
     seconds = starts[-1] + spans[-1].seconds
-    return Timeline(title, seconds, tuple(lanes.values()), tuple(bars), tuple(marks))
+    took = sum(span.seconds for span in spans)
+    return Timeline(title, seconds, took, tuple(lanes.values()), tuple(bars), tuple(marks))

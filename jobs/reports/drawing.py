@@ -56,7 +56,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
     axis = _axis(total, scale, bottom)
     marks = [_mark(mark, scale, bottom, tops) for mark in timeline.marks]
     height = bottom + _BOTTOM
-    told = f"{timeline.title}: {timeline.seconds:.1f} seconds, {len(timeline.bars)} task attempts"
+    told = f"{timeline.title}: {timeline.took:.1f} seconds, {len(timeline.bars)} task attempts"
     return (
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
         f'aria-label="{escape(told)}">{axis}{"".join(parts)}{"".join(marks)}</svg>'

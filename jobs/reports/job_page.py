@@ -63,7 +63,8 @@ def job_timeline(history: JobHistory) -> Timeline:
         Mark(clock.at(at), f"driver {generation}", kind="note")
         for at, generation in history.drivers
     ]
-    return Timeline(history.job, clock.seconds, tuple(lanes), tuple(bars), tuple(marks))
+    seconds = clock.seconds
+    return Timeline(history.job, seconds, seconds, tuple(lanes), tuple(bars), tuple(marks))
 
 
 def job_page(history: JobHistory, storage: str) -> str:

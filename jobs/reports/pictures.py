@@ -128,7 +128,7 @@ def _timelines(title: str, drawn: Sequence[tuple[str, Timeline]], path: Path) ->
                 at = ticks[hit] if hit is not None else y / 2 - 0.5
                 axes.plot([mark.at], [at], "x", color=FAULT_COLOUR, ms=9, mew=2.4, zorder=4)
         axes.set_yticks(ticks, line.lanes)
-        _tidy(axes, f"{peer}: {line.seconds:.1f} s")
+        _tidy(axes, f"{peer}: {line.took:.1f} s")
         axes.invert_yaxis()
     every[-1, 0].set_xlim(0, max(line.seconds for _, line in drawn))
     every[-1, 0].set_xlabel("seconds; pale: reduce tasks", color=_SOFT, fontsize=9)

@@ -154,7 +154,7 @@ def _timelines(entries: Sequence[dict[str, Any]]) -> list[str]:
         parts.append(f"<h3>{workload} {fault}: {escape(FAULTS[fault].title)}</h3>")
         parts.append(f'<p class="soft">{escape(WORKLOADS[workload])}</p>')
         inner = "".join(
-            f"<h3>{escape(peer)}, {timeline.seconds:.1f} s</h3>{timeline_svg(timeline, seconds)}"
+            f"<h3>{escape(peer)}, {timeline.took:.1f} s</h3>{timeline_svg(timeline, seconds)}"
             for peer, timeline in drawn
         )
         key = legend(bar.outcome for _, timeline in drawn for bar in timeline.bars)

@@ -32,6 +32,7 @@ FIGURES = Figures(
 KILLED = Timeline(
     "W4 F2 durable",
     5.0,
+    5.0,
     ("executor <1>", "executor 2"),
     (
         Bar("executor <1>", "map", "map 0", 0.0, 1.0, "reused"),

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from durable_shuffle.jobs.bench.event_file import EventFile
 from durable_shuffle.jobs.bench.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
+from durable_shuffle.jobs.bench.two_hosts import two_hosts
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
@@ -40,26 +41,33 @@ _POLL_SECONDS = 0.03
 _WARM_SCALE = 0.0
 """One row per producer."""
 
-SESSIONS: dict[str, dict[str, str]] = {
-    "plain": {},
-    "twins": {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-    },
+_TWINS = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.efficiency.enabled": "false",
 }
+
+
+@contextmanager
+def session_settings(session: str, work: Path) -> Iterator[dict[str, str]]:
+    """Yield Spark's settings for a kind of session; what they name lives that long."""
+    if session == "twins":
+        with two_hosts(work) as master:
+            yield {**_TWINS, "spark.master": master}
+    else:
+        yield celeborn_settings(os.environ) if session == "celeborn" else {}
 
 
 class Driver:
     """One cluster and the event file."""
 
-    def __init__(self, work: Path, events: Path, session: str, clock: Clock) -> None:
+    def __init__(self, work: Path, events: Path, settings: Mapping[str, str], clock: Clock) -> None:
         self._work, self._events, self._clock = work, EventFile(events), clock
         self._warm: set[tuple[str, str]] = set()
         (work / "event-logs").mkdir(exist_ok=True)
         start = clock.monotonic()
-        settings = celeborn_settings(os.environ) if session == "celeborn" else SESSIONS[session]
         self._spark = start_cluster(work, 16, work / "event-logs", settings)
         ship(self._spark)
         self._events.emit("ready", seconds=clock.monotonic() - start)
@@ -171,14 +179,15 @@ def main(arguments: list[str]) -> None:
     work, events = Path(arguments[0]), Path(arguments[1])
     steps = [Step(**values) for values in json.loads(arguments[2])]
     pa.set_cpu_count(1)
-    driver = Driver(work, events, steps[0].session, SystemClock())
-    try:
-        for step in steps:
-            driver.run(step)
-    except FencedError as error:
-        driver.fenced(error)
-    finally:
-        driver.close()
+    with session_settings(steps[0].session, work) as settings:
+        driver = Driver(work, events, settings, SystemClock())
+        try:
+            for step in steps:
+                driver.run(step)
+        except FencedError as error:
+            driver.fenced(error)
+        finally:
+            driver.close()
 
 
 if __name__ == "__main__":

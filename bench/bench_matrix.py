@@ -31,11 +31,11 @@ def only_when_measuring(measuring: bool) -> None:
         pytest.skip("clusters and kills: only when measuring")
 
 
-def command(benchmark: Any, tmp_path: Path, kind: str, arguments: str, *more: str) -> Any:
+def command(benchmark: Any, tmp_path: Path, kind: str, arguments: str) -> Any:
     """Run a command, hold it to its exit status, and return its document."""
     file = tmp_path / f"{kind}.json"
     line = [sys.executable, "-m", "durable_shuffle.jobs.cli", "bench", kind]
-    line += [*shlex.split(arguments), "--json", str(file), *more]
+    line += [*shlex.split(arguments), "--json", str(file)]
 
     def run() -> int:
         return subprocess.run(line, check=False).returncode
@@ -61,9 +61,8 @@ def test_recovery(benchmark: Any, only_when_measuring: None, tmp_path: Path) -> 
     """Two workloads under four faults beside Spark's shuffle and a Parquet hand-over."""
     from durable_shuffle.jobs.reports.pictures import recovery_pictures
 
-    page = PICTURES / "recovery.html"
     PICTURES.mkdir(exist_ok=True)
-    document = command(benchmark, tmp_path, "recovery", RECOVERY, "--html", str(page))
+    document = command(benchmark, tmp_path, "recovery", RECOVERY)
     for old in PICTURES.glob("recovery-*.png"):
         old.unlink()
     made = recovery_pictures(document, PICTURES)
@@ -83,12 +82,11 @@ def test_recovery(benchmark: Any, only_when_measuring: None, tmp_path: Path) -> 
         for s in document["summary"]
     ]  # fmt: skip
     pictures = "\n\n".join(f"![{p.stem}](pictures/{p.name})" for p in made)
-    schedule = "\n".join(f"    {line}" for line in document["schedule"])
+    schedule = "\n".join(document["schedule"])
     write_block(
         "recovery",
-        f"{caption(document, 'recovery', RECOVERY)} The page that it writes: "
-        f"[recovery.html](pictures/recovery.html).\n\n{table(head, rows)}\n\n{pictures}\n\n"
-        f"{schedule}\n",
+        f"{caption(document, 'recovery', RECOVERY)} `--html FILE` makes a page of it.\n\n"
+        f"{table(head, rows)}\n\n{pictures}\n\n```text\n{schedule}\n```\n",
     )
 
 

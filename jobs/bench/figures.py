@@ -9,8 +9,8 @@ from typing import Any
 
 from durable_shuffle.jobs.bench.cases import FAULTS, Cell
 
-_REDONE_ON_PURPOSE = ("F6", "F10")
-"""A damaged stage is made again; a twin is a second attempt by definition."""
+_REDONE_ON_PURPOSE = ("F6", "F8", "F10")
+"""A damaged producer is run again; a zombie and a twin are second attempts by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ def failures(figures: Sequence[Figures]) -> list[str]:
                 found.append(f"{name}: {f.committed_again} attempts wrote beside a COMMIT")
         if f.peer == "durable" and f.fault == "F6" and f.detected is None:
             found.append(f"{name}: a flipped bit was not noticed")
+        if f.peer == "durable" and f.fault == "F6" and f.maps_again > 1:
+            found.append(f"{name}: {f.maps_again} producers ran again for one damaged segment")
     return found
 
 

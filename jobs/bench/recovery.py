@@ -27,5 +27,5 @@ def run_recovery_bench(
     document = measured(options, console, command, clock)
     console.print(summary_table(document["summary"]))
     if document["passed"]:
-        console.print("all rows are DuckDB's; every fault fired")
+        console.print("every fault fired; all rows of the durable peer are DuckDB's")
     return document

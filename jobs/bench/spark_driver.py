@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,44 +19,55 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.celeborn import celeborn_settings
 from durable_shuffle.jobs.bench.damage import flip_bit
 from durable_shuffle.jobs.bench.event_file import EventFile
-from durable_shuffle.jobs.bench.spark_peers import Answer, run_workload
+from durable_shuffle.jobs.bench.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
-from durable_shuffle.jobs.demo.chaos_driver import finished_tasks
+from durable_shuffle.jobs.bench.two_hosts import two_hosts
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
+from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.repair import repair_stage
 
 _POLL_SECONDS = 0.03
 _WARM_SCALE = 0.0
 """One row per producer."""
 
-SESSIONS: dict[str, dict[str, str]] = {
-    "plain": {},
-    "twins": {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-    },
+_TWINS = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.efficiency.enabled": "false",
 }
+
+
+@contextmanager
+def session_settings(session: str, work: Path) -> Iterator[dict[str, str]]:
+    """Yield Spark's settings for a kind of session; what they name lives that long."""
+    if session == "twins":
+        with two_hosts(work) as master:
+            yield {**_TWINS, "spark.master": master}
+    else:
+        yield celeborn_settings(os.environ) if session == "celeborn" else {}
 
 
 class Driver:
     """One cluster and the event file."""
 
-    def __init__(self, work: Path, events: Path, session: str, clock: Clock) -> None:
+    def __init__(self, work: Path, events: Path, settings: Mapping[str, str], clock: Clock) -> None:
         self._work, self._events, self._clock = work, EventFile(events), clock
         self._warm: set[tuple[str, str]] = set()
         (work / "event-logs").mkdir(exist_ok=True)
         start = clock.monotonic()
-        settings = celeborn_settings(os.environ) if session == "celeborn" else SESSIONS[session]
         self._spark = start_cluster(work, 16, work / "event-logs", settings)
         ship(self._spark)
         self._events.emit("ready", seconds=clock.monotonic() - start)
@@ -86,7 +97,8 @@ class Driver:
                 if step.fault != "F6" or "CorruptDataError" not in repr(error) + str(error):
                     raise
                 detected = str(error).partition("CorruptDataError")[2][:200]
-                answer = self._answer(step, lambda: None, again=True)
+                self._mend(step)
+                answer = self._answer(step, lambda: None)
             seconds = self._clock.monotonic() - start
         context.setJobGroup("between steps", "")
         pq.write_table(answer.rows, result_file(self._work, step))
@@ -105,8 +117,15 @@ class Driver:
         """Say that a newer driver took over."""
         self._events.emit("fenced", error=str(error)[:300])
 
-    def _answer(self, step: Step, between: Callable[[], None], *, again: bool = False) -> Answer:
-        return run_workload(self._spark, step, self._work, between=between, again=again)
+    def _answer(self, step: Step, between: Callable[[], None]) -> Answer:
+        return run_workload(self._spark, step, self._work, between=between)
+
+    def _mend(self, step: Step) -> None:
+        """As `durable-shuffle verify --repair`: mark what no copy is left of."""
+        storage = open_storage(str(store_folder(self._work)))
+        state = read_job(storage, step.job)
+        for path in state.order:
+            repair_stage(storage, path, SETTINGS, ids=RandomIds(), generation=state.generation)
 
     def _hurt(self, step: Step) -> None:
         if step.fault == "F6":
@@ -136,10 +155,23 @@ class Driver:
     def _watch(self, step: Step, stop: threading.Event) -> None:
         last = -1
         while not stop.wait(_POLL_SECONDS):
-            now = finished_tasks(self._spark, f"step-{step.number}")
+            now = finished_tasks(self._spark, step)
             if now != last:
                 self._events.emit("progress", step=step.number, tasks=now)
                 last = now
+
+
+def finished_tasks(spark: SparkSession, step: Step) -> int:
+    """Return how many tasks of the step's map and reduce sides Spark has heard of.
+
+    Sides are told by their number of tasks: Spark's small jobs about other things have others.
+    """
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"step-{step.number}")]
+    ids = {stage for job in jobs if job is not None for stage in job.stageIds}
+    stages = [s for s in (tracker.getStageInfo(i) for i in ids) if s is not None]
+    sides = (step.maps, step.reduces)
+    return sum(s.numCompletedTasks for s in stages if s.numTasks in sides)
 
 
 def main(arguments: list[str]) -> None:
@@ -147,14 +179,15 @@ def main(arguments: list[str]) -> None:
     work, events = Path(arguments[0]), Path(arguments[1])
     steps = [Step(**values) for values in json.loads(arguments[2])]
     pa.set_cpu_count(1)
-    driver = Driver(work, events, steps[0].session, SystemClock())
-    try:
-        for step in steps:
-            driver.run(step)
-    except FencedError as error:
-        driver.fenced(error)
-    finally:
-        driver.close()
+    with session_settings(steps[0].session, work) as settings:
+        driver = Driver(work, events, settings, SystemClock())
+        try:
+            for step in steps:
+                driver.run(step)
+        except FencedError as error:
+            driver.fenced(error)
+        finally:
+            driver.close()
 
 
 if __name__ == "__main__":

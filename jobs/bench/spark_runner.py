@@ -8,8 +8,9 @@ seen around the fault is kept as evidence; a run without its fault fails the ben
 import json
 import os
 import random
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.cases import FAULTS
 from durable_shuffle.jobs.bench.damage import truncate_uncommitted
-from durable_shuffle.jobs.bench.driver_process import DriverProcess
 from durable_shuffle.jobs.bench.step import Step, store_folder
 from durable_shuffle.jobs.bench.task_log import ended, open_gate, read_lines
+from durable_shuffle.jobs.demo.driver_process import DriverProcess
 from durable_shuffle.jobs.demo.faults import (
     DASK_WORKER,
     EXECUTOR,
     kill_driver,
     kill_one_executor,
+    signal_session,
 )
 from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS, cluster_environment
 from durable_shuffle.serialization.errors import UnavailableError
@@ -32,6 +34,8 @@ from durable_shuffle.shuffle.clock import Clock
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 300.0
+_ZOMBIE_BOUND_SECONDS = 180.0
+"""A driver that was resumed meets a newer one's claim well within this."""
 
 Tell = Callable[[str], None]
 
@@ -114,6 +118,8 @@ class SparkRunner:
                 if not running:
                     break
                 if runs and not runs[-1].finished and self._fault(runs[-1], driver, tasks):
+                    if runs[-1].step.fault == "F8":
+                        runs.append(self._beside_a_zombie(runs[-1], driver, by_number))
                     return runs
                 driver.check_alive(_SILENCE_BOUND_SECONDS)
                 self._clock.sleep(_POLL_SECONDS)
@@ -148,7 +154,9 @@ class SparkRunner:
         if ended(folder, phase) < after or tasks < every:
             return False
         in_at = f"{ended(folder, phase)} of {self._total(step, phase)} {phase} tasks had ended"
-        if FAULTS[step.fault].second_run:
+        if step.fault == "F8":
+            run.victims = signal_session(driver.process.pid, signal.SIGSTOP)
+        elif FAULTS[step.fault].second_run:
             run.victims = list(kill_driver(driver.process, self._clock))
         else:
             draw = random.Random(step.draw)
@@ -159,8 +167,28 @@ class SparkRunner:
         if not FAULTS[step.fault].second_run:
             return False
         run.ended, run.seconds = run.fault_at, run.fault_at - run.began
-        self._tell(f"{step.title}: driver killed after {run.seconds:.1f} s")
+        done = "stopped" if step.fault == "F8" else "killed"
+        self._tell(f"{step.title}: driver {done} after {run.seconds:.1f} s")
         return True
+
+    def _beside_a_zombie(
+        self, run: Run, zombie: DriverProcess, by_number: Mapping[int, Step]
+    ) -> Run:
+        """Do the job with another driver, then let the stopped one go on until it is refused."""
+        (second,) = self._session([by_number[run.step.number + 1]])
+        signal_session(zombie.process.pid, signal.SIGCONT)
+        fault_at, run.fault_at = run.fault_at, None
+        deadline = self._clock.monotonic() + _ZOMBIE_BOUND_SECONDS
+        while run.fault_at is None and self._clock.monotonic() < deadline:
+            running = zombie.running
+            for event in zombie.news():
+                if event["event"] == "fenced":
+                    run.fault_at = fault_at
+                    run.evidence += f"; resumed, and refused: {event['error']}"
+            if not running:
+                break
+            self._clock.sleep(_POLL_SECONDS)
+        return second
 
     @staticmethod
     def _total(step: Step, phase: str) -> int:

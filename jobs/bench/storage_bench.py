@@ -77,7 +77,7 @@ def run_storage_bench(
     url = f"{options.url.rstrip('/')}/{folder}"
     storage = open_storage(url, dict(options.storage_options))
     filesystem, root = url_to_fs(url, **options.storage_options)
-    filesystem.makedirs(f"{root}/bare", exist_ok=True)
+    filesystem.makedirs(f"{root}/bare/put", exist_ok=True)
     small = random.Random(options.seed).randbytes(1024)
     large = random.Random(options.seed + 1).randbytes(max(1, int(64 * _MIB * options.scale)))
     name = "{:06d}".format
@@ -100,12 +100,12 @@ def run_storage_bench(
         (
             "put 1 KiB", len(small),
             lambda i: storage.put(f"ours/put/{name(i)}", [small]),
-            lambda i: filesystem.pipe_file(f"{root}/bare/put-{name(i)}", small),
+            lambda i: filesystem.pipe_file(f"{root}/bare/put/{name(i)}", small),
         ),
         (
             "get 1 KiB", len(small),
             lambda i: check(storage.read(f"ours/put/{name(i)}"), small),
-            lambda i: check(filesystem.cat_file(f"{root}/bare/put-{name(i)}"), small),
+            lambda i: check(filesystem.cat_file(f"{root}/bare/put/{name(i)}"), small),
         ),
         (
             "put large", len(large),
@@ -120,12 +120,12 @@ def run_storage_bench(
         (
             "list", 0,
             lambda _: list(storage.list("ours/put/")),
-            lambda _: (filesystem.invalidate_cache(), filesystem.find(f"{root}/bare")),
+            lambda _: (filesystem.invalidate_cache(), filesystem.find(f"{root}/bare/put")),
         ),
         (
             "delete", 0,
             lambda i: storage.delete([f"ours/put/{name(i)}"]),
-            lambda i: filesystem.rm_file(f"{root}/bare/put-{name(i)}"),
+            lambda i: filesystem.rm_file(f"{root}/bare/put/{name(i)}"),
         ),
     ]  # fmt: skip
     ours: dict[str, list[list[float]]] = {case[0]: [] for case in cases}

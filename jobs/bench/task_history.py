@@ -123,12 +123,15 @@ def timeline(
             number = sum(run == attempt.run for run, _ in lanes) + 1
             again = "again, " if attempt.run == 2 else ""
             lanes[attempt.run, attempt.host] = f"{again}executor {number}"
-    bars = []
+    bars, hit = [], next((lane for (_, host), lane in lanes.items() if host in victims), None)
     for attempt, outcome in zip(attempts, outcomes(attempts, fault_at), strict=True):
         last = attempt.last
         if outcome == "lost" and fault_at is not None and attempt.start < fault_at:
-            everyone = len(spans) > 1 and attempt.run == 1
+            # without a victim's name, a task died by an order that it found
+            everyone = not victims or (len(spans) > 1 and attempt.run == 1)
             last = fault_at if everyone or attempt.host in victims else attempt.last
+            if not victims:
+                hit = lanes[attempt.run, attempt.host]
         lane = lanes[attempt.run, attempt.host]
         label = f"{attempt.phase} {attempt.partition}"
         start = at(attempt.start, attempt.run)
@@ -136,9 +139,9 @@ def timeline(
         bars.append(Bar(lane, attempt.phase, label, start, end, outcome))
     marks = []
     if fault_at is not None:
-        hit = next((lane for (_, host), lane in lanes.items() if host in victims), None)
         marks.append(Mark(at(fault_at, 1), fault, hit))
     if len(spans) > 1:
         marks.append(Mark(starts[1], "a new driver", kind="note"))
     seconds = starts[-1] + spans[-1].seconds
-    return Timeline(title, seconds, tuple(lanes.values()), tuple(bars), tuple(marks))
+    took = sum(span.seconds for span in spans)
+    return Timeline(title, seconds, took, tuple(lanes.values()), tuple(bars), tuple(marks))

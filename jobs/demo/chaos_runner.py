@@ -7,7 +7,6 @@ into one on which nothing can run at all. A kill is sent between the first and t
 query, and counted only if the victim was alive before and dead after while the query had not ended.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -16,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from durable_shuffle.jobs.demo.chaos_plan import ChaosPlan, Shuffle
-from durable_shuffle.jobs.demo.faults import (
-    end_session,
-    kill_driver,
-    kill_one_executor,
-)
+from durable_shuffle.jobs.demo.driver_process import DriverProcess
+from durable_shuffle.jobs.demo.faults import kill_driver, kill_one_executor
 from durable_shuffle.jobs.demo.local_cluster import EXECUTORS, QUICK_JVMS, cluster_environment
 from durable_shuffle.jobs.demo.tpch_data import PARTS
 from durable_shuffle.serialization.errors import UnavailableError
@@ -28,7 +24,6 @@ from durable_shuffle.shuffle.clock import Clock
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 240.0
-_PATIENCE_SECONDS = 20.0
 _TASKS_BETWEEN = 3
 """Finished since the kill before."""
 
@@ -95,38 +90,23 @@ class ChaosRun:
 
     def _session(self, name: str) -> None:
         events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
-        events.touch()
         self.totals.append({})
         module = "durable_shuffle.jobs.demo.chaos_driver"
         paths = map(str, (self._work, self._data, events))
         command = [sys.executable, "-m", module, *paths, self._shuffle, self.job, *self._left]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                env=cluster_environment(self._work, os.environ, QUICK_JVMS),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        killed, patience = False, 0.0
-        try:
-            follower = _Follower(events, self._clock)
-            while process.poll() is None and not killed:
+        environment = cluster_environment(self._work, os.environ, QUICK_JVMS)
+        killed = False
+        with DriverProcess(command, environment, events, log, self._clock) as driver:
+            follower = _Follower(driver, self._clock)
+            while driver.running and not killed:
                 self._take_in(follower.news())
-                killed = self._kill_if_due(process, follower)
-                if follower.silent_seconds > _SILENCE_BOUND_SECONDS:
-                    raise UnavailableError(f"the driver fell silent; {_tail(log)}")
+                killed = self._kill_if_due(driver.process, follower)
+                driver.check_alive(_SILENCE_BOUND_SECONDS)
                 self._clock.sleep(_POLL_SECONDS)
             self._take_in(follower.news())
-            patience = _PATIENCE_SECONDS
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            end_session(process.pid, self._clock, patience_seconds=patience)
         if not killed and self._left:
-            raise UnavailableError(f"the driver ended: {process.returncode}; {_tail(log)}")
+            status = driver.process.returncode
+            raise UnavailableError(f"the driver ended: status={status}; {driver.tail()}")
 
     def _take_in(self, news: list[dict[str, Any]]) -> None:
         for event in news:
@@ -182,12 +162,11 @@ class ChaosRun:
 
 
 class _Follower:
-    """What the event file says."""
+    """What the driver says of its queries."""
 
-    def __init__(self, events: Path, clock: Clock) -> None:
-        self._events, self._clock = events, clock
-        self._read_to = 0
-        self._heard = self._tick = self._started = clock.monotonic()
+    def __init__(self, driver: DriverProcess, clock: Clock) -> None:
+        self._driver, self._clock = driver, clock
+        self._tick = self._started = clock.monotonic()
         self.query: str | None = None
         self.tasks = 0
         self.moved = 0
@@ -195,10 +174,6 @@ class _Follower:
         self.executors = EXECUTORS
         """Registered when last heard of."""
         self._last = 0
-
-    @property
-    def silent_seconds(self) -> float:
-        return self._clock.monotonic() - self._heard
 
     @property
     def seconds_in(self) -> float:
@@ -213,14 +188,7 @@ class _Follower:
 
     def news(self) -> list[dict[str, Any]]:
         """Return the new events."""
-        with self._events.open("rb") as file:
-            file.seek(self._read_to)
-            lines = file.read().rpartition(b"\n")[0]
-        if not lines:
-            return []
-        self._read_to += len(lines) + 1
-        self._heard = self._clock.monotonic()
-        found = [json.loads(line) for line in lines.splitlines()]
+        found = self._driver.news()
         for event in found:
             if event["event"] == "start":
                 self.query, self.tasks, self._last = event["query"], 0, 0
@@ -233,8 +201,3 @@ class _Follower:
             elif event["event"] == "done":
                 self.query = None
         return found
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return f"the end of its log {log}:\n" + "\n".join(lines[-30:])

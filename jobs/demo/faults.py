@@ -78,6 +78,18 @@ def kill_driver(process: subprocess.Popen[bytes], clock: Clock) -> tuple[int, ..
     return (process.pid, *jvms)
 
 
+def signal_session(session: int, number: int) -> list[int]:
+    """Send a signal to every process of a session; return which got it."""
+    found = []
+    for pid in session_processes(session):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+        found.append(pid)
+    return found
+
+
 def end_session(session: int, clock: Clock, *, patience_seconds: float) -> int:
     """Return, with no process of the session left, how many had to be killed.
 

@@ -7,14 +7,14 @@ was seen just before the signal is kept as evidence. Nothing waits for a time to
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from durable_shuffle.jobs.demo.faults import end_session, kill_driver, kill_one_executor
+from durable_shuffle.jobs.demo.driver_process import DriverProcess
+from durable_shuffle.jobs.demo.faults import kill_driver, kill_one_executor
 from durable_shuffle.jobs.demo.local_cluster import cluster_environment
 from durable_shuffle.jobs.demo.recovery_driver import store_folder
 from durable_shuffle.jobs.demo.recovery_steps import Kill, Outcome, Progress, Step
@@ -27,8 +27,6 @@ from durable_shuffle.shuffle.clock import Clock
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 180.0
 """A driver that says nothing for so long is taken for stuck."""
-_PATIENCE_SECONDS = 20.0
-"""Orphaned executors notice the death of their driver well within this."""
 
 Listener = Callable[[Step, Progress, str], None]
 """Called with what is under way, how far, and a note ("starting", "running", "killed", "done")."""
@@ -102,55 +100,32 @@ class _Session:
 
     def __init__(self, runner: RecoveryRunner, name: str, steps: Sequence[Step]) -> None:
         self._runner, self._steps, self._clock = runner, steps, runner.clock
-        self._events = runner.work / f"{name}.jsonl"
-        self._log = runner.work / f"{name}.log"
-        self._read_to = 0
-        self._heard = self._clock.monotonic()
+        self._name = name
         self._current: _Current | None = None
         self._outcomes: list[Outcome] = []
         self._driver_killed = False
 
     def run(self) -> list[Outcome]:
         """Return the outcomes of the steps that this process came to."""
-        self._events.touch()
+        events, log = (self._runner.work / f"{self._name}.{kind}" for kind in ("jsonl", "log"))
         self._runner.tell(self._steps[0], Progress(0, PRODUCERS, 0, REDUCERS), "starting")
-        with self._log.open("wb") as log:
-            process = subprocess.Popen(
-                self._runner.command(self._events, self._steps),
-                env=self._runner.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        patience = 0.0
-        try:
-            while process.poll() is None:
-                self._listen()
-                if self._kill_if_due(process):
+        command = self._runner.command(events, self._steps)
+        with DriverProcess(command, self._runner.environment(), events, log, self._clock) as driver:
+            while driver.running:
+                self._listen(driver)
+                if self._kill_if_due(driver):
                     break
-                self._check_alive()
+                driver.check_alive(_SILENCE_BOUND_SECONDS)
                 self._clock.sleep(_POLL_SECONDS)
-            self._listen()
-            patience = _PATIENCE_SECONDS
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            end_session(process.pid, self._clock, patience_seconds=patience)
+            self._listen(driver)
         if not self._driver_killed and len(self._outcomes) < len(self._steps):
-            raise UnavailableError(f"the driver ended: status={process.returncode}; {self._tail()}")
+            status = driver.process.returncode
+            raise UnavailableError(f"the driver ended: status={status}; {driver.tail()}")
         return self._outcomes
 
-    def _listen(self) -> None:
-        with self._events.open("rb") as file:
-            file.seek(self._read_to)
-            lines = file.read().rpartition(b"\n")[0]
-        if lines:
-            self._read_to += len(lines) + 1
-            self._heard = self._clock.monotonic()
-        for line in lines.splitlines():
-            self._take_in(json.loads(line))
+    def _listen(self, driver: DriverProcess) -> None:
+        for event in driver.news():
+            self._take_in(event)
 
     def _take_in(self, event: dict[str, Any]) -> None:
         if event["event"] == "run":
@@ -165,7 +140,7 @@ class _Session:
             self._runner.tell(step, Progress(PRODUCERS, PRODUCERS, REDUCERS, REDUCERS), "done")
             self._current = None
 
-    def _kill_if_due(self, process: subprocess.Popen[bytes]) -> bool:
+    def _kill_if_due(self, driver: DriverProcess) -> bool:
         """Kill what the current step wants killed; return True if that was the driver."""
         at = self._current
         if at is None:
@@ -176,10 +151,12 @@ class _Session:
             return False
         seconds_in = self._clock.monotonic() - at.start
         if at.step.fault == "driver":
-            pids = kill_driver(process, self._clock)
+            pids = kill_driver(driver.process, self._clock)
         else:
-            pids = (kill_one_executor(process.pid, self._clock),)
-        self._listen()  # a run that ended before the process was dead was not hit in its middle
+            pids = (kill_one_executor(driver.process.pid, self._clock),)
+        self._listen(
+            driver
+        )  # a run that ended before the process was dead was not hit in its middle
         in_the_middle = self._current is at
         at.kill = Kill(pids, progress, seconds_in, in_the_middle)
         self._runner.tell(at.step, progress, "killed")
@@ -193,12 +170,3 @@ class _Session:
         if at.step.shuffle == "durable":
             map_done = committed_producers(store_folder(self._runner.work), at.step.job)
         return Progress(map_done, PRODUCERS, at.reduce_tasks, REDUCERS)
-
-    def _check_alive(self) -> None:
-        silent = self._clock.monotonic() - self._heard
-        if silent > _SILENCE_BOUND_SECONDS:
-            raise UnavailableError(f"the driver said nothing for {silent:.0f} s; {self._tail()}")
-
-    def _tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()
-        return f"the end of its log {self._log}:\n" + "\n".join(lines[-30:])

@@ -4,12 +4,19 @@ Colours come from style classes and `style.py`, so that one drawing reads on lig
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS, PEER_COLOURS
-from durable_shuffle.jobs.reports.timeline import OUTCOMES, Bar, Mark, Timeline, rows_of_lane
+from durable_shuffle.jobs.reports.timeline import (
+    OUTCOMES,
+    Bar,
+    Mark,
+    Outcome,
+    Timeline,
+    rows_of_lane,
+)
 
 _WIDTH, _LEFT, _RIGHT = 1000, 118, 16
 _ROW, _GAP, _TOP, _BOTTOM = 17, 10, 40, 26
@@ -49,7 +56,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
     axis = _axis(total, scale, bottom)
     marks = [_mark(mark, scale, bottom, tops) for mark in timeline.marks]
     height = bottom + _BOTTOM
-    told = f"{timeline.title}: {timeline.seconds:.1f} seconds, {len(timeline.bars)} task attempts"
+    told = f"{timeline.title}: {timeline.took:.1f} seconds, {len(timeline.bars)} task attempts"
     return (
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
         f'aria-label="{escape(told)}">{axis}{"".join(parts)}{"".join(marks)}</svg>'
@@ -122,16 +129,25 @@ def _nice(value: float) -> float:
     return next(n * power for n in (1, 2, 5, 10) if n * power >= value)
 
 
-def legend(outcomes: Iterable[str]) -> str:
-    """Return what the colours of a timeline mean, only those that occur."""
+def legend(
+    outcomes: Iterable[str],
+    texts: Mapping[Outcome, str] = OUTCOMES,
+    more: str = "m0: map task 0; r0, paler: reduce task 0",
+) -> str:
+    """Return what the colours of a timeline mean, only those that occur.
+
+    Args:
+        texts: of all outcomes, in the order in which they are shown.
+        more: a sentence behind them.
+    """
     wanted = set(outcomes)
     entries = []
-    for name, text in OUTCOMES.items():
+    for name, text in texts.items():
         if name in wanted:
             faint = ";opacity:.45;outline:1px dashed var(--fault)" if name == "lost" else ""
             colour = f"background:{OUTCOME_COLOURS[name]}{faint}"
             entries.append(f'<span><i style="{colour}"></i>{escape(text)}</span>')
-    entries.append("<span>m0: map task 0; r0, paler: reduce task 0</span>")
+    entries.append(f"<span>{escape(more)}</span>")
     return f'<div class="legend">{"".join(entries)}</div>'
 
 

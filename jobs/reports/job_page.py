@@ -18,6 +18,13 @@ from durable_shuffle.jobs.reports.page import (
 )
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
 
+_OUTCOMES: dict[Outcome, str] = {
+    "done": "counts",
+    "reused": "counts, and a later driver took the stage up",
+    "retry": "resumed",
+    "again": "written although a COMMIT stood",
+    "lost": "left without a COMMIT, or without an end",
+}
 _LONG_PAUSE = 0.25
 """Share of the whole: a pause without any event longer than this is drawn shortened."""
 
@@ -56,7 +63,8 @@ def job_timeline(history: JobHistory) -> Timeline:
         Mark(clock.at(at), f"driver {generation}", kind="note")
         for at, generation in history.drivers
     ]
-    return Timeline(history.job, clock.seconds, tuple(lanes), tuple(bars), tuple(marks))
+    seconds = clock.seconds
+    return Timeline(history.job, seconds, seconds, tuple(lanes), tuple(bars), tuple(marks))
 
 
 def job_page(history: JobHistory, storage: str) -> str:
@@ -72,6 +80,7 @@ def job_page(history: JobHistory, storage: str) -> str:
     left = sum(a.stored_bytes for a in attempts if a.fate != "counts")
     sealed = sum(stage.sealed is not None for stage in history.stages)
     stored = sum(stage.data_bytes for stage in history.stages)
+    key = legend((b.outcome for b in line.bars), _OUTCOMES, "paler: a consumer's view")
     body = [
         heading(f"Job {history.job}", f"{storage}. {_span(history)}", None),
         tiles(
@@ -88,7 +97,7 @@ def job_page(history: JobHistory, storage: str) -> str:
             "segment to its COMMIT, a consumer's view from its OPEN to its last acknowledgement. "
             "Long pauses are drawn shortened; hover over a bar for details.",
         ),
-        f'<div class="card">{timeline_svg(line)}{legend(b.outcome for b in line.bars)}</div>'
+        f'<div class="card">{timeline_svg(line)}{key}</div>'
         if line.bars
         else "<p>Nothing is stored yet.</p>",
         section("Stages"),

@@ -64,7 +64,9 @@ def throughput_picture(document: dict[str, Any], path: Path) -> Path:
 
 def _cost(hurt: Sequence[dict[str, Any]], path: Path) -> Path:
     figure = Figure(figsize=(_WIDTH_INCHES, 1.2 + 0.34 * len(hurt)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    wrong = [s["records_twice"] + s["records_missing"] for s in hurt]
+    axes = figure.subplots(1, 3 if any(wrong) else 2, sharey=True)
+    left, right = axes[:2]
     rows = range(len(hurt))
     colours = [PEER_COLOURS[s["peer"]] for s in hurt]
     lost = [max(0.0, s["seconds_lost"]) for s in hurt]
@@ -79,7 +81,13 @@ def _cost(hurt: Sequence[dict[str, Any]], path: Path) -> Path:
     left.set_xlim(0, 1.25 * max([*lost, 0.1]))
     right.set_xlim(0, 1.25 * max([*(s["maps_again"] for s in hurt), 1]))
     _tidy(left, "Seconds lost per failure")
-    _tidy(right, "Finished map tasks done once more")
+    _tidy(right, "Finished maps done once more")
+    for last in axes[2:]:
+        last.barh(rows, wrong, color=colours, height=0.7)
+        for row, count in enumerate(wrong):
+            last.text(count, row, f" {count:,}", va="center", fontsize=9, color=_SOFT)
+        last.set_xlim(0, 1.35 * max(wrong))
+        _tidy(last, "Records twice or missing")
     left.invert_yaxis()
     return _saved(figure, path)
 
@@ -120,8 +128,9 @@ def _timelines(title: str, drawn: Sequence[tuple[str, Timeline]], path: Path) ->
                 at = ticks[hit] if hit is not None else y / 2 - 0.5
                 axes.plot([mark.at], [at], "x", color=FAULT_COLOUR, ms=9, mew=2.4, zorder=4)
         axes.set_yticks(ticks, line.lanes)
-        _tidy(axes, f"{peer}: {line.seconds:.1f} s")
+        _tidy(axes, f"{peer}: {line.took:.1f} s")
         axes.invert_yaxis()
+    every[-1, 0].set_xlim(0, max(line.seconds for _, line in drawn))
     every[-1, 0].set_xlabel("seconds; pale: reduce tasks", color=_SOFT, fontsize=9)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
     known = [o for o in OUTCOMES if o in outcomes]

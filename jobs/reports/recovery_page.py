@@ -33,7 +33,12 @@ def recovery_page(document: dict[str, Any]) -> str:
         f"{document['machine']}."
     )
     body = [
-        heading(title, soft, document["failures"], "all rows are DuckDB's, every fault fired"),
+        heading(
+            title,
+            soft,
+            document["failures"],
+            "every fault fired, all rows of the durable peer are right",
+        ),
         tiles(_headline(hurt)),
         section(
             "Seconds lost per failure",
@@ -46,6 +51,7 @@ def recovery_page(document: dict[str, Any]) -> str:
             "Tasks that had ended and had to run again because what they made was gone.",
         ),
         bar_chart(_groups(hurt, "maps_again", lambda s: f"{s['maps_again']:g} of {s['maps']}")),
+        *_wrong(hurt),
         section(
             "What happened, task by task",
             "First round. All drawings of one fault have one scale; hover over a bar for details.",
@@ -115,6 +121,22 @@ def _groups(hurt: Sequence[dict[str, Any]], name: str, text: Any) -> list[tuple[
     return list(groups.items())
 
 
+def _wrong(hurt: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a chart of records that are wrong in the result, if there are any."""
+    counted = [{**s, "wrong": s["records_twice"] + s["records_missing"]} for s in hurt]
+    shown = {(s["workload"], s["fault"]) for s in counted if s["wrong"]}
+    if not shown:
+        return []
+    groups = [s for s in counted if (s["workload"], s["fault"]) in shown]
+    return [
+        section(
+            "Records in the ledger twice, or not at all",
+            "What an effect outside of Spark sees when its task is run again.",
+        ),
+        bar_chart(_groups(groups, "wrong", lambda s: f"{s['wrong']:,}")),
+    ]
+
+
 def _lost(s: dict[str, Any]) -> str:
     low, high = s["seconds_lost_spread"]
     spread = f" ({low:+.1f} to {high:+.1f})" if s["rounds"] > 1 else ""
@@ -132,7 +154,7 @@ def _timelines(entries: Sequence[dict[str, Any]]) -> list[str]:
         parts.append(f"<h3>{workload} {fault}: {escape(FAULTS[fault].title)}</h3>")
         parts.append(f'<p class="soft">{escape(WORKLOADS[workload])}</p>')
         inner = "".join(
-            f"<h3>{escape(peer)}, {timeline.seconds:.1f} s</h3>{timeline_svg(timeline, seconds)}"
+            f"<h3>{escape(peer)}, {timeline.took:.1f} s</h3>{timeline_svg(timeline, seconds)}"
             for peer, timeline in drawn
         )
         key = legend(bar.outcome for _, timeline in drawn for bar in timeline.bars)

@@ -1,7 +1,7 @@
 """A run as bars and marks: what pages and pictures draw. Pure values, and their JSON form."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Outcome = Literal["done", "reused", "again", "retry", "lost"]
@@ -45,11 +45,12 @@ class Timeline:
 
     title: str
     seconds: float
+    """Width of the drawing, shortened pauses included."""
+    took: float
+    """What the work itself took."""
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     marks: tuple[Mark, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-    """Sentences below the drawing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -61,10 +62,10 @@ class Timeline:
         return cls(
             values["title"],
             values["seconds"],
+            values["took"],
             tuple(values["lanes"]),
             tuple(Bar(**bar) for bar in values["bars"]),
             tuple(Mark(**mark) for mark in values["marks"]),
-            tuple(values["notes"]),
         )
 
 

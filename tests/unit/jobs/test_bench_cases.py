@@ -59,6 +59,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence() -> None:
         ({"maps_again": 1}, "committed producers ran again"),
         ({"committed_again": 1}, "beside a COMMIT"),
         ({"fault": "F6"}, "was not noticed"),
+        ({"fault": "F6", "detected": "a CRC", "maps_again": 2}, "2 producers ran again for one"),
         ({"peer": "native", "records_twice": 1}, "wrong rows"),
     ],
 )

@@ -32,6 +32,7 @@ FIGURES = Figures(
 KILLED = Timeline(
     "W4 F2 durable",
     5.0,
+    5.0,
     ("executor <1>", "executor 2"),
     (
         Bar("executor <1>", "map", "map 0", 0.0, 1.0, "reused"),
@@ -81,8 +82,8 @@ def test_a_failed_check_is_seen(document: dict[str, Any]) -> None:
     """What failed stands at the top, not the praise."""
     good = recovery_page(document)
     bad = recovery_page({**document, "failures": ["round 0: the fault did not fire"]})
-    assert "every fault fired" in good
-    assert "every fault fired" not in bad
+    assert "every fault fired, all rows" in good
+    assert "every fault fired, all rows" not in bad
     assert "the fault did not fire" in bad
 
 

@@ -1,6 +1,6 @@
 """A driver process, followed by the lines that it appends to a file.
 
-It is the leader of a session of its own (see `demo/faults`), so that nothing of it stays behind.
+It is the leader of a session of its own (see `faults`), so that nothing of it stays behind.
 """
 
 import json

@@ -29,7 +29,8 @@ class QueryCalls:
         """Store every shuffle exchange of the query `df` once, and return its rows.
 
         Eager: when this returns, every exchange is committed; the last piece of the plan runs when
-        the rows are asked for. A later run of the same query, in this driver or another, starts at
+        the rows are asked for, or at once if it aggregates a large join: then its rows are stored
+        too (`Settings.result_least_bytes`). A later run of the same query, in this driver or another, starts at
         the first producer that had not committed. Rows come in the order that Spark gives them.
         What stays Spark's own, broadcasts for example, is named in `report().native`.
 

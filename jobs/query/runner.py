@@ -15,10 +15,10 @@ from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
+from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
-from durable_shuffle.jobs.query.progress import Progress
 from durable_shuffle.jobs.query.result import QueryResult
 from durable_shuffle.jobs.stage_store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy

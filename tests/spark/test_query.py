@@ -377,6 +377,9 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     other = durable.explain(_query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s"))
     assert [e.state for e in other.exchanges] == ["committed", "missing"]
     assert "hash(8)" in str(other)
+    filtered = durable.explain(_query(session, folder, at_least=3))
+    reasons = [e.why.removeprefix("differs from the stored stage in: ") for e in filtered.exchanges]
+    assert reasons == ["plan", "stages_below"]
 
 
 def test_progress_lines(

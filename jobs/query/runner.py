@@ -102,14 +102,23 @@ class QueryRunner:
                 "a streaming DataFrame is no query that ends: use the data source "
                 "'durable_shuffle' for streams, or query() inside foreachBatch"
             )
-        if not self._checked:
-            check_internals(self._spark)
-            self._checked = True
-        query = self._plan(df, name, self._engine.planning_settings())
+        query = self._first_plan(df, name, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
             query = self._plan(df, name, recorded)
         return query
+
+    def _first_plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
+        """Plan; meanwhile, once, ask whether this Spark's plans are known. Nothing is written."""
+        if self._checked:
+            return self._plan(df, name, conf)
+        with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
+            check = pool.submit(check_internals, self._spark)
+            try:
+                return self._plan(df, name, conf)
+            finally:
+                check.result()  # what is unknown says more than what then went wrong
+                self._checked = True
 
     def _plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
         return PlannedQuery(

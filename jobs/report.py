@@ -1,8 +1,10 @@
 """What a `DurableShuffle` did, per stage, per consumer and in sum, as values that print well."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from textwrap import fill
+
+from durable_shuffle.jobs.cli.text import size, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +118,75 @@ class Report:
         }
 
     def __str__(self) -> str:
-        parts = [f"job {self.job}, generation {self.generation}"]
-        parts += _table(StageReport, self.stages, ("incarnation", "why"))
+        """The counts that matter, in at most 100 columns; `to_dict` has them all."""
+        parts = [f"job {self.job}, generation {self.generation}", _stage_table(self.stages)]
+        parts += [_wrapped(f"{_title(s)}: {more}") for s in self.stages if (more := _more(s))]
         if self.consumers:
-            parts += _table(ConsumerReport, self.consumers, ("stage", "resumed_from"))
-        parts += [f"native: {text}" for text in self.native]
+            parts.append(_consumer_table(self.consumers))
+        parts += [_wrapped(f"native: {text}") for text in self.native]
         return "\n".join(parts)
 
 
-def _table(kind: type[Any], values: Sequence[object], hidden: Sequence[str]) -> list[str]:
-    shown = [f.name for f in fields(kind) if f.name not in hidden]
-    rows = [shown] + [[_text(getattr(v, n)) for n in shown] for v in values]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(shown))]
-    return ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
+_COLUMNS = 100
+_LEAST_NAME = 12
+_KEPT = 7
+"""Last characters of a name that are never cut: of a stage's fingerprint."""
 
 
-def _text(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def _stage_table(stages: Sequence[StageReport]) -> str:
+    head = ("stage", "decision", "partitioner", "producers", "run", "reused", "again", "rows")
+    rows = [
+        (
+            *(_title(s), s.decision, s.partitioner),
+            *(s.producers, s.producers_run, s.producers_reused, s.producers_rerun),
+            *(f"{s.rows:,}", size(s.data_bytes), f"{s.seconds:.1f}"),
+        )
+        for s in stages
+    ]
+    return _narrow((*head, "size", "s"), rows)
+
+
+def _consumer_table(consumers: Sequence[ConsumerReport]) -> str:
+    head = ("consumer", "resume", "tasks", "run", "views", "records", "dropped", "out", "size", "s")
+    rows = [
+        (
+            *(c.consumer, c.resume, c.tasks, c.tasks_run, c.views),
+            *(f"{c.records:,}", f"{c.records_dropped:,}"),
+            *(f"{c.output_rows:,}", size(c.output_bytes), f"{c.seconds:.1f}"),
+        )
+        for c in consumers
+    ]
+    return _narrow(head, rows)
+
+
+def _more(stage: StageReport) -> str:
+    """What is worth a line only if it happened."""
+    waited = f" (waited {stage.storage_wait_seconds:.2f} s)" if stage.storage_retries else ""
+    counts = (
+        (stage.native_exchanges, "native exchanges below"),
+        (stage.retries, "tasks started again by Spark"),
+        (stage.storage_retries, f"storage requests sent again{waited}"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table; the first column is cut where the whole would be too wide."""
+    lines = table(head, rows).split("\n")
+    spare = _COLUMNS - max(map(len, lines))
+    widest = max(len(str(row[0])) for row in (head, *rows))
+    room = max(_LEAST_NAME, widest + min(0, spare))
+    cut = [(_cut(str(row[0]), room), *row[1:]) for row in rows]
+    return table(head, cut)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - _KEPT - 1]}…{text[-_KEPT:]}"
+
+
+def _title(stage: StageReport) -> str:
+    return f"{stage.name}-{stage.fingerprint[:6]}"
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, _COLUMNS, subsequent_indent="  ", break_on_hyphens=False)

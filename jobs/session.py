@@ -183,7 +183,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """This driver's fencing number, from 1."""
         return self._log.generation
 
-    def durable(self, df: DataFrame, *, name: str | None = None) -> DataFrame:
+    def durable(
+        self, df: DataFrame, *, name: str | None = None, progress: bool = False
+    ) -> DataFrame:
         """Store `df` once and return it read back, with the same partitions in the same order.
 
         Eager: when this returns, every partition is committed. Use it where you would use
@@ -191,12 +193,13 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
         Args:
             name: label of the stage, default "durable"; part of its identity.
+            progress: show a bar on standard error, plain lines where it is no terminal.
 
         Raises:
             InvalidInputError: no DataFrame, a streaming one, or a column type that cannot travel.
             FencedError: a newer driver claimed the job.
         """
-        return self._run(StageRequest(df, _label(name, "durable"), None, ()))
+        return self._run(StageRequest(df, _label(name, "durable"), None, ()), progress=progress)
 
     def repartition(
         self,
@@ -204,6 +207,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         n: int | str | Column | None = None,
         *cols: str | Column,
         name: str | None = None,
+        progress: bool = False,
     ) -> DataFrame:
         """Store `df` partitioned as `df.repartition(n, *cols)` would, and return it read back.
 
@@ -216,12 +220,13 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
                 stand here, as in Spark.
             cols: key columns, by name or as plain columns.
             name: label of the stage, default "repartition"; part of its identity.
+            progress: as with `durable`.
 
         Raises:
             InvalidInputError: a bad `n`, an unknown column, a key type that has no hash (maps).
             FencedError: a newer driver claimed the job.
         """
-        return self._run(self._repartition_request(df, n, cols, name))
+        return self._run(self._repartition_request(df, n, cols, name), progress=progress)
 
     def consume(
         self,
@@ -310,8 +315,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             return df_or_stage.path(self._job)
         return self._stages_of_frames.get(df_or_stage)
 
-    def _run(self, request: StageRequest) -> DataFrame:
-        frame, report = self._runner.run(request)
+    def _run(self, request: StageRequest, *, progress: bool) -> DataFrame:
+        frame, report = self._runner.run(request, progress=progress)
         self._reports.append(report)
         path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
         self._stages_of_frames.add(frame, path)

@@ -1,11 +1,16 @@
 """How this package reaches executors: as a zip made from the running code, added to the session.
 
 A wheel is refused by `addPyFile`; a zip with the same content works. The zip is made once per
-driver process and content, in a temporary folder.
+driver process and content, in a temporary folder. Beside the sources it holds what the driver has
+loaded, compiled: every Python worker would else compile that anew, 0.2 instead of 0.07 CPU seconds.
 """
 
+import marshal
+import sys
 import tempfile
 import zipfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,6 +24,9 @@ from durable_shuffle.jobs.running_code import (
 )
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_BY_HASH_UNCHECKED = (1).to_bytes(4, "little")
+"""Flags of compiled code that counts whatever the source says; another Python version takes the
+source."""
 
 
 def make_archive(folder: Path) -> Path:
@@ -29,7 +37,29 @@ def make_archive(folder: Path) -> Path:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in sources.items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+            for name, data in _compiled(sources).items():
+                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
     return path
+
+
+def _compiled(sources: dict[str, bytes]) -> dict[str, bytes]:
+    """Return archive name -> byte code (PEP 552) of the modules that this process has loaded."""
+    found = {}
+    for module in list(sys.modules):
+        stem = module.replace(".", "/")
+        for name in (f"{stem}.py", f"{stem}/__init__.py"):
+            path = _file_of(module) if name in sources else None
+            if path is not None:
+                code = SourceFileLoader(module, path).get_code(module)
+                head = MAGIC_NUMBER + _BY_HASH_UNCHECKED + source_hash(sources[name])
+                found[f"{name}c"] = head + marshal.dumps(code)
+    return found
+
+
+def _file_of(module: str) -> str | None:
+    """Return the source file of a loaded module; none if it comes from an archive."""
+    path = getattr(sys.modules[module], "__file__", None)
+    return path if path is not None and Path(path).is_file() else None
 
 
 def ship(spark: SparkSession) -> None:

@@ -5,11 +5,13 @@ have the stage stored (stage_store.py), hand the read side back.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.progress import show_progress
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.stage_request import StageRequest, check_request
 from durable_shuffle.jobs.stage_store import StageStore
@@ -63,11 +65,22 @@ class StageRunner:
         hit = not isinstance(decision, Fresh)
         return Explanation(work.name, identity.fingerprint, hit, decision.why)
 
-    def run(self, request: StageRequest) -> tuple[DataFrame, StageReport]:
+    def run(
+        self, request: StageRequest, *, progress: bool = False
+    ) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
-        return self.run_work(FrameWork(check_request(request, self._engine), self._engine))
+        work = FrameWork(check_request(request, self._engine), self._engine)
+        return self.run_work(work, progress=progress)
 
-    def run_work(self, work: StageWork[R]) -> tuple[R, StageReport]:
-        """Make sure the work is stored and sealed, and return what it reads back as."""
-        stored = self._store.ensure(work, work.identify(self._version, self._ids))
+    def run_work(self, work: StageWork[R], *, progress: bool = False) -> tuple[R, StageReport]:
+        """Make sure the work is stored and sealed, and return what it reads back as.
+
+        Args:
+            progress: show a bar, or lines, on standard error.
+        """
+        identity = work.identify(self._version, self._ids)
+        with show_progress(wanted=progress) as view:
+            view.started(0, work.name, partial(self._store.progress, work.name, identity))
+            stored = self._store.ensure(work, identity)
+            view.finished(0, work.name, stored.report)
         return work.read(stored.handle, stored.seal, settings=self._settings), stored.report

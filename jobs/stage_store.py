@@ -50,6 +50,9 @@ from durable_shuffle.shuffle.stage import (
 )
 from durable_shuffle.shuffle.storage import Storage
 
+_COMPARED = 50
+"""Newest stages of a name that are looked at to say why there is no equal one."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredStage:
@@ -86,6 +89,7 @@ class StageStore:
         self._policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
         self._lock = threading.Lock()
+        self._known_components: dict[StagePath, Mapping[str, str]] = {}
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto"; plans, runs nothing."""
@@ -308,8 +312,15 @@ class StageStore:
         others = [p for p in self._log.state.order if p.name == name]
         if not others:
             return f"the job has no stage named {name!r}"
-        stored = open_stage(self._storage, others[-1]).describe.components
-        return explain_miss(identity.components, stored)
+        with ThreadPoolExecutor(self._settings.control_threads) as pool:
+            return explain_miss(
+                identity.components, list(pool.map(self._components, others[-_COMPARED:]))
+            )
+
+    def _components(self, path: StagePath) -> Mapping[str, str]:
+        if path not in self._known_components:
+            self._known_components[path] = open_stage(self._storage, path).describe.components
+        return self._known_components[path]
 
     def _describe(
         self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage

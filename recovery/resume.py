@@ -4,7 +4,7 @@ The shell observes (the job log, DESCRIBE, which producers committed, whether SE
 everything that could be decided wrongly is here, as a function of values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,7 +118,15 @@ def _decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str)
     return Resume(missing, f"same fingerprint, {len(found.committed)} producers committed")
 
 
-def explain_miss(wanted: Mapping[str, str], stored: Mapping[str, str]) -> str:
-    """Name the aspects in which two identities differ, for people."""
-    names = [k for k in sorted({*wanted, *stored}) if wanted.get(k) != stored.get(k)]
-    return f"differs from the stored stage in: {', '.join(names)}" if names else "nothing differs"
+def explain_miss(wanted: Mapping[str, str], stored: Iterable[Mapping[str, str]]) -> str:
+    """Name the aspects in which an identity differs from the one most like it, for people.
+
+    Args:
+        stored: at least one; of those that are equally alike the last one counts.
+    """
+    near = min((_differing(wanted, one) for one in reversed([*stored])), key=len)
+    return f"differs from the stored stage in: {', '.join(near)}" if near else "nothing differs"
+
+
+def _differing(wanted: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
+    return [k for k in sorted({*wanted, *stored}) if wanted.get(k) != stored.get(k)]

@@ -56,8 +56,15 @@ def run(node: str, at: str) -> dict[str, object]:
     }
 
 
+def written_rows() -> dict[str, str]:
+    """Return family -> its row of the page, which may come from another checkout."""
+    lines = RESULT.read_text().splitlines() if RESULT.exists() else []
+    return {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+
+
 def write_result(results: dict[str, dict[str, object]], existing: list[str]) -> None:
-    """Write the result page; a family without a result is listed as not run."""
+    """Write the result page; a family without a result keeps its row, or is listed as not run."""
+    kept = written_rows()
     lines = [
         "# Soak results",
         "",
@@ -69,7 +76,7 @@ def write_result(results: dict[str, dict[str, object]], existing: list[str]) -> 
     ]
     for node in sorted(existing):
         if node not in results:
-            lines.append(f"| `{node}` | not run | | | | |")
+            lines.append(kept.get(node, f"| `{node}` | not run | | | | |"))
             continue
         r = results[node]
         verdict = "passed" if r["passed"] else "FAILED"

@@ -63,6 +63,10 @@ class Settings:
     """Uncompressed Arrow bytes that one reduce task reads at least: small neighbouring partitions
     are read by one task, the reducer called for each. 0: always one partition per task."""
 
+    result_least_bytes: int = 32 * _MIB
+    """The rows of a query that ends in an aggregation of joined exchanges are stored too if these
+    hold at least so many bytes, as stored: a killed driver would lose a long last step."""
+
     compact_small_bytes: int = 0
     """Extents of at most this many bytes are rewritten next to each other when a stage is sealed
     (`shuffle/compaction.py`). 0: not; `durable-shuffle compact` does it later."""
@@ -103,6 +107,7 @@ class Settings:
             ("reserve_records", 1),
             ("inline_state_bytes", 0),
             ("read_together_bytes", 0),
+            ("result_least_bytes", 0),
             ("compact_small_bytes", 0),
             ("ack_rows", 1),
             ("control_threads", 1),

@@ -22,6 +22,7 @@ from durable_shuffle.jobs.demo.local_cluster import await_executors, live, start
 from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.settings import Settings
 
 PARTITIONS = 16
 _PATIENT = {"spark.task.maxFailures": "100", "spark.stage.maxConsecutiveAttempts": "100"}
@@ -51,7 +52,9 @@ class ChaosDriver:
         """Answer the queries, each in a Spark job group of its own."""
         durable = None
         if shuffle == "durable":
-            durable = DurableShuffle(self._spark, str(self._work / "store"), job=job)
+            settings = Settings(result_least_bytes=0)  # nothing is large here, all is to be tried
+            store = str(self._work / "store")
+            durable = DurableShuffle(self._spark, store, job=job, settings=settings)
         self.emit("ready")
         for query in queries:
             self._spark.sparkContext.setJobGroup(f"{job}/{query}", query)

@@ -19,24 +19,25 @@ class Jvm:
     def __init__(self, df: DataFrame) -> None:
         spark = cast("Any", df.sparkSession)
         self.root: Any = spark.sparkContext._jvm  # noqa: SLF001
-        self._names = self.root.org.apache.commons.lang3.ClassUtils
-        self._types = self.root.py4j.reflection.TypeUtil
-        self._runtime = self.root.scala.runtime.ScalaRunTime
+        # bound methods: py4j asks the JVM anew whenever a static method is looked up by its name
+        self._get_name = self.root.org.apache.commons.lang3.ClassUtils.getName
+        self._is_instance_of = self.root.py4j.reflection.TypeUtil.isInstanceOf
+        self._string_of = self.root.scala.runtime.ScalaRunTime.stringOf
 
     def class_name(self, obj: Any) -> str:
         """Full class name of a JVM object."""
-        return str(self._names.getName(obj))
+        return str(self._get_name(obj))
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Whether a JVM object is an instance of the class or interface; no if there is none."""
         try:
-            return bool(self._types.isInstanceOf(full_name, obj))
+            return bool(self._is_instance_of(full_name, obj))
         except Py4JJavaError:  # no such class in this Spark version
             return False
 
     def text(self, obj: Any) -> str:
         """Scala's own text of an object; unlike `toString` it shows the elements of arrays."""
-        return str(self._runtime.stringOf(obj))
+        return str(self._string_of(obj))
 
     def entries(self, scala_map: Any) -> dict[str, str]:
         """A Scala Map[String, String] in one call."""

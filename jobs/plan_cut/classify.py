@@ -35,6 +35,15 @@ def classify(node: Node) -> Exchange | str:
     return Exchange(kind, partitions, "REPARTITION_BY_NUM" in str(node.plan.shuffleOrigin()))
 
 
+def storable(node: Node) -> bool:
+    """Return True if all types of an operator's rows travel."""
+    try:
+        check_columns(schema_of(node.plan))
+    except InvalidInputError:
+        return False
+    return True
+
+
 def schema_of(plan: Any) -> StructType:
     """Return the schema of a physical plan's rows; names may repeat."""
     return StructType.fromJson(json.loads(str(plan.schema().json())))

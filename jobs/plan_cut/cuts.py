@@ -10,7 +10,8 @@ from typing import Literal
 
 from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 
-Kind = Literal["hash", "single", "round_robin", "range"]
+Kind = Literal["hash", "single", "round_robin", "range", "passthrough"]
+"""The last is no exchange: the query's rows, stored as its last tasks give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,14 @@ class Exchange:
 
     kind: Kind
     partitions: int
+    """0 if they are as many as the tasks that write them."""
     fixed: bool
     """True if the user asked for this number of partitions."""
 
 
 @dataclass(slots=True, eq=False)
 class Cut:
-    """A durable exchange."""
+    """A durable exchange, or the query's rows."""
 
     number: int
     """From 0; every cut comes after those that it needs."""
@@ -131,7 +133,7 @@ def read_alike(piece: Piece, union_is_zipped: Callable[[Node], bool]) -> list[li
 
 def only_stored(piece: Piece) -> bool:
     """Return True if all rows of a piece come from cuts, broadcasts aside."""
-    leaves = list(_leaves(piece.root, piece))
+    leaves = list(row_leaves(piece.root, piece))
     return all(leaf.id in piece.sites or leaf.name == BROADCAST for leaf in leaves)
 
 
@@ -178,7 +180,7 @@ def _alike(
         for child in node.children:
             yield from _alike(child, piece, zipped, seen)
         return
-    leaves = list(_leaves(node, piece))
+    leaves = list(row_leaves(node, piece))
     for leaf in leaves:
         if leaf.id not in piece.sites:  # the tops of broadcasts, and sources
             yield from _alike(leaf, piece, zipped, seen)
@@ -186,7 +188,7 @@ def _alike(
         yield from _groupable([leaf.id for leaf in leaves if leaf.id in piece.sites], piece)
 
 
-def _leaves(node: Node, piece: Piece) -> Iterator[Node]:
+def row_leaves(node: Node, piece: Piece) -> Iterator[Node]:
     """Sites, broadcasts and sources below `node`, subqueries left out."""
     is_leaf = node.id in piece.sites or node.name == BROADCAST or not node.children
     if node.name == REUSED and node.id not in piece.sites and node.target is not None:
@@ -195,7 +197,7 @@ def _leaves(node: Node, piece: Piece) -> Iterator[Node]:
         yield node
     else:
         for child in node.children:
-            yield from _leaves(child, piece)
+            yield from row_leaves(child, piece)
 
 
 def _groupable(ids: list[int], piece: Piece) -> Iterator[list[int]]:

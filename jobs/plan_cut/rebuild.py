@@ -90,10 +90,13 @@ class Rebuilder:
         return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
 
     def _partitioning(self, original: Any, partitions: int) -> Any:
-        """The exchange's own partitioning, over as many partitions as are read."""
+        """The exchange's own partitioning, over as many partitions as are read; None if it is no
+        exchange."""
+        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
+        if original is None:
+            return physical.UnknownPartitioning(partitions)
         if original.numPartitions() == partitions:
             return original
-        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
         kind = simple_name(str(original.getClass().getName()))
         if kind == "HashPartitioning":
             return physical.HashPartitioning(original.expressions(), partitions)

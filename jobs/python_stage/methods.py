@@ -49,6 +49,7 @@ class PythonStages:
         schema: StructType | str | None = None,
         map_schema: StructType | str | None = None,
         name: str | None = None,
+        progress: bool = False,
     ) -> DataFrame:
         """Map in Python, store partitioned by key, reduce in Python; rows stay in Arrow throughout.
 
@@ -76,6 +77,7 @@ class PythonStages:
             schema: of what the reducer yields; default `map_schema`.
             map_schema: of what the map yields; default the columns of `df`.
             name: label of the stage, default "stage"; part of its identity.
+            progress: show a bar on standard error, plain lines where it is no terminal.
 
         Not guaranteed: the order of producers' rows within a partition means anything; that the map
         runs once per row if tasks fail (its output counts once).
@@ -105,7 +107,7 @@ class PythonStages:
             generation=self._log.generation,
             ids=self._ids,
         )
-        side, report = self._runner.run_work(work)
+        side, report = self._runner.run_work(work, progress=progress)
         self._reports.append(report)
         frame = result_frame(self._spark, side, spec.schema)
         self._results[frame] = side
@@ -119,6 +121,7 @@ class PythonStages:
         partition_function: Callable[[Any], int] = portable_hash,
         group: bool = False,
         name: str | None = None,
+        progress: bool = False,
     ) -> RDD[Any]:
         """Store an RDD of (key, value) pairs partitioned by key, and return it read back.
 
@@ -135,6 +138,7 @@ class PythonStages:
             partition_function: from a key to an integer, of which the remainder by `partitions`
                 counts; default as in Spark.
             name: label of the stage, default "objects"; part of its identity.
+            progress: as with `stage`.
 
         An RDD's input cannot be recognised in another run: only `version=` lets one reuse it.
 
@@ -148,6 +152,7 @@ class PythonStages:
             partitions=partitions,
             partition_function=partition_function,
         )
-        rows, report = self._runner.run_work(ObjectWork(spec, self._runner.engine.task_tries))
+        work = ObjectWork(spec, self._runner.engine.task_tries)
+        rows, report = self._runner.run_work(work, progress=progress)
         self._reports.append(report)
         return rows.groupByKey(partitions, partition_function) if group else rows

@@ -1,16 +1,11 @@
 """The calls of `DurableShuffle` that are about whole queries."""
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.progress import show_progress
 from durable_shuffle.jobs.query.make import Queries
-from durable_shuffle.jobs.query.progress import (
-    LiveProgress,
-    NoProgress,
-    Progress,
-    choose_progress,
-)
 from durable_shuffle.jobs.report import StageReport
 from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -29,9 +24,11 @@ class QueryCalls:
         """Store every shuffle exchange of the query `df` once, and return its rows.
 
         Eager: when this returns, every exchange is committed; the last piece of the plan runs when
-        the rows are asked for. A later run of the same query, in this driver or another, starts at
-        the first producer that had not committed. Rows come in the order that Spark gives them.
-        What stays Spark's own, broadcasts for example, is named in `report().native`.
+        the rows are asked for, or at once if it aggregates a large join: then its rows are stored
+        too (`Settings.result_least_bytes`). A later run of the same query, in this driver or
+        another, starts at the first producer that had not committed. Rows come in the order that
+        Spark gives them. What stays Spark's own, broadcasts for example, is named in
+        `report().native`.
 
         Args:
             name: label of the stages, default "query"; part of their identity.
@@ -44,14 +41,8 @@ class QueryCalls:
         """
         label = name or "query"
         check_name("name", label)
-        with ExitStack() as stack:
-            shown: Progress = NoProgress()
-            if progress:
-                chosen = choose_progress()
-                shown = chosen
-                if isinstance(chosen, LiveProgress):
-                    stack.enter_context(chosen)
-            result = self._queries.run(df, label, shown)
+        with show_progress(wanted=progress) as view:
+            result = self._queries.run(df, label, view)
         self._reports += result.reports
         self._native += [text for text in result.native if text not in self._native]
         return result.frame

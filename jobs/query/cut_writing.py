@@ -1,4 +1,4 @@
-"""A durable exchange of a query, as the stage store sees it."""
+"""A durable exchange of a query, or its rows, as the stage store sees it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +39,7 @@ class CutWriting:
             columns=tuple(field.name for field in schema),
             partitioner=exchange.kind,
             keys=(),
-            partitions=exchange.partitions,
+            partitions=exchange.partitions or None,
         )
 
     def planning_settings(self) -> dict[str, str]:

@@ -8,12 +8,14 @@ State = Literal["committed", "partly committed", "missing", "not needed"]
 
 @dataclass(frozen=True, slots=True)
 class ExchangeExplanation:
-    """One durable exchange."""
+    """One durable exchange, or the query's rows."""
 
     number: int
     """From 0; every exchange comes after those that it reads."""
     kind: str
+    """"passthrough" is no exchange: the query's rows, stored if much is joined for them."""
     partitions: int
+    """0 if not known before it is planned."""
     columns: tuple[str, ...]
     fingerprint: str
     reads: tuple[int, ...]
@@ -24,10 +26,8 @@ class ExchangeExplanation:
     def __str__(self) -> str:
         columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
         reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
-        return (
-            f"{self.number:>3}  {self.state:<16}  {self.kind}({self.partitions}) [{columns}]"
-            f"{reads}: {self.why}"
-        )
+        what = f"{self.kind}({self.partitions})" if self.partitions else "the query's rows"
+        return f"{self.number:>3}  {self.state:<16}  {what} [{columns}]{reads}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

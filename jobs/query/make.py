@@ -5,8 +5,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.explain import QueryExplanation
-from durable_shuffle.jobs.query.progress import Progress
 from durable_shuffle.jobs.query.result import QueryResult
 from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.jobs.stage_store import StageStore

@@ -5,7 +5,7 @@ threads that run independent map sides meet here.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,15 +19,22 @@ from durable_shuffle.jobs.identity.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.splits import plan_splits
 from durable_shuffle.jobs.identity.unstable import unstable_in_piece
-from durable_shuffle.jobs.plan_cut.classify import classify, schema_of, union_is_zipped
+from durable_shuffle.jobs.plan_cut.classify import (
+    classify,
+    schema_of,
+    storable,
+    union_is_zipped,
+)
 from durable_shuffle.jobs.plan_cut.cuts import (
     Cut,
+    Exchange,
     Piece,
     cut_plan,
     only_stored,
     read_alike,
     ready_broadcasts,
 )
+from durable_shuffle.jobs.plan_cut.last_piece import result_top
 from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, with_ids
@@ -74,6 +81,7 @@ class PlannedQuery:
         plan = cast("Any", planned)._jdf.queryExecution().executedPlan()  # noqa: SLF001
         root = read_tree(self._jvm, plan)
         self.last, self.cuts = cut_plan(root, classify)
+        self.result_cut, self._above = self._cut_result()
         self._zips_unions = any(
             node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
         )
@@ -82,6 +90,16 @@ class PlannedQuery:
         settings_aspect = settings_digest(self._jvm, java_session(df))
         for cut in self.cuts:
             self._identities.append(self._identify(cut, settings_aspect, version, ids))
+
+    def _cut_result(self) -> tuple[Cut | None, Piece]:
+        """The query's rows as a stage, if they may become one, and what stays above them."""
+        top = result_top(self.last)
+        if top is None or not storable(top):
+            return None, self.last
+        piece = Piece(top, self.last.sites, self.last.native, self.last.native_shuffles)
+        cut = Cut(len(self.cuts), top, Exchange("passthrough", 0, fixed=False), piece)
+        self.cuts.append(cut)
+        return cut, Piece(self.last.root, {top.id: cut})
 
     @property
     def native(self) -> tuple[str, ...]:
@@ -108,10 +126,15 @@ class PlannedQuery:
                 for node in ready_broadcasts(piece):
                     node.plan.prepare()
 
+    def above(self, stored: Container[int]) -> Piece:
+        """Return the piece that gives the query's rows, over these cuts."""
+        cut = self.result_cut
+        return self._above if cut is not None and cut.number in stored else self.last
+
     def result(self, below: Mapping[int, StoredStage]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
         with active(self._session), self._lock:
-            plan, _ = self._rebuilt(self.last, below, _rule(self.spark))
+            plan, _ = self._rebuilt(self.above(below), below, _rule(self.spark))
             return rows_of(self.spark, plan)
 
     def _identify(
@@ -146,7 +169,8 @@ class PlannedQuery:
         with active(session):
             rows = rows_of(session, plan)
             producers = int(catalyst.partition_count(rows))
-            expression, partitions, recorded = None, cut.exchange.partitions, dict(conf)
+            expression, recorded = None, dict(conf)
+            partitions = cut.exchange.partitions or None
             if cut.exchange.kind == "hash":
                 expression = cut.node.partitioning.partitionIdExpression()
             elif cut.exchange.kind == "range":

@@ -4,7 +4,7 @@ Top down, a stage that is sealed makes everything below it unnecessary. What is 
 each map side as a Spark job of its own in a thread of its own, as soon as what it reads is sealed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 
@@ -15,15 +15,16 @@ from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
+from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
-from durable_shuffle.jobs.query.progress import Progress
 from durable_shuffle.jobs.query.result import QueryResult
 from durable_shuffle.jobs.stage_store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state
 
@@ -62,6 +63,8 @@ class QueryRunner:
         needed = self._needed(query)
         exchanges = []
         for cut in query.cuts:
+            if cut is query.result_cut and not needed[cut.number] and self._stays_native(query):
+                continue
             state, why = self._state(query, cut, needed)
             exchanges.append(
                 ExchangeExplanation(
@@ -99,14 +102,23 @@ class QueryRunner:
                 "a streaming DataFrame is no query that ends: use the data source "
                 "'durable_shuffle' for streams, or query() inside foreachBatch"
             )
-        if not self._checked:
-            check_internals(self._spark)
-            self._checked = True
-        query = self._plan(df, name, self._engine.planning_settings())
+        query = self._first_plan(df, name, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
             query = self._plan(df, name, recorded)
         return query
+
+    def _first_plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
+        """Plan; meanwhile, once, ask whether this Spark's plans are known. Nothing is written."""
+        if self._checked:
+            return self._plan(df, name, conf)
+        with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
+            check = pool.submit(check_internals, self._spark)
+            try:
+                return self._plan(df, name, conf)
+            finally:
+                check.result()  # what is unknown says more than what then went wrong
+                self._checked = True
 
     def _plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
         return PlannedQuery(
@@ -131,11 +143,13 @@ class QueryRunner:
     def _ensure(self, query: PlannedQuery, progress: Progress) -> dict[int, StoredStage]:
         """Return cut number -> stage, of all cuts that something needs."""
         needed = self._needed(query)
-        sealed = sum(needed.values())
-        progress.planned(query.name, len(query.cuts), sealed, len(needed) - sealed)
+        sealed = [number for number, is_sealed in needed.items() if is_sealed]
+        exchanges = [cut.number for cut in query.cuts if cut is not query.result_cut]
+        to_run = len([number for number in exchanges if needed.get(number) is False])
+        progress.planned(query.name, len(exchanges), len(sealed), to_run)
         if query.conf == self._engine.planning_settings():  # else scans would be cut otherwise
             missing = [cut.piece for cut in query.cuts if needed.get(cut.number) is False]
-            query.start_broadcasts([*missing, query.last])
+            query.start_broadcasts([*missing, query.above(sealed)])
         stored: dict[int, StoredStage] = {}
         running: dict[Future[StoredStage], Cut] = {}
         waiting = [cut for cut in query.cuts if cut.number in needed]
@@ -151,9 +165,16 @@ class QueryRunner:
                             if twin in stored:
                                 stored[cut.number] = stored[twin]
                                 waiting.remove(cut)
-                        elif needed[cut.number] or all(
-                            one.number in stored for one in cut.piece.cuts
+                        elif not needed[cut.number] and any(
+                            one.number not in stored for one in cut.piece.cuts
                         ):
+                            continue
+                        elif cut is query.result_cut and not (
+                            needed[cut.number]
+                            or self._large(stored[one.number].seal for one in cut.piece.cuts)
+                        ):
+                            waiting.remove(cut)
+                        else:
                             identity = query.identity(cut)
                             committed = partial(self._store.progress, query.name, identity)
                             progress.started(cut.number, _title(cut), committed)
@@ -186,7 +207,11 @@ class QueryRunner:
                 if not needed[cut.number]:
                     look(cut.piece)
 
-        look(query.last)
+        result = query.result_cut
+        if result is not None:
+            needed[result.number] = self._is_sealed(query, result)
+        if result is None or not needed[result.number]:
+            look(query.last)
         return needed
 
     def _is_sealed(self, query: PlannedQuery, cut: Cut) -> bool:
@@ -194,6 +219,22 @@ class QueryRunner:
             return False
         stage = self._store.stored(query.name, query.identity(cut))
         return stage is not None and _is_whole(stage)
+
+    def _seal(self, query: PlannedQuery, cut: Cut) -> Seal | None:
+        stage = self._store.stored(query.name, query.identity(cut))
+        return None if stage is None else read_state(stage).seal
+
+    def _large(self, below: Iterable[Seal]) -> bool:
+        """Whether the rows of a query whose last piece reads these stages are to be stored."""
+        size = sum(seal.data_bytes for seal in below)
+        return self._policy != "require" and size >= self._settings.result_least_bytes
+
+    def _stays_native(self, query: PlannedQuery) -> bool:
+        """True if it is known already that the query's rows will not be stored."""
+        assert query.result_cut is not None
+        seals = [self._seal(query, cut) for cut in query.result_cut.piece.cuts]
+        known = [seal for seal in seals if seal is not None]
+        return len(known) == len(seals) and not self._large(known)
 
 
 def _is_whole(stage: StageHandle) -> bool:
@@ -203,4 +244,6 @@ def _is_whole(stage: StageHandle) -> bool:
 
 
 def _title(cut: Cut) -> str:
+    if cut.exchange.kind == "passthrough":
+        return f"result {cut.number}"
     return f"exchange {cut.number} {cut.exchange.kind}({cut.exchange.partitions})"

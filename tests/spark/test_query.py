@@ -12,11 +12,12 @@ from durable_shuffle.jobs.demo.tpch_answers import Answers
 from durable_shuffle.jobs.demo.tpch_data import TpchFiles, generate_all
 from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.settings import Settings
 
 pytestmark = pytest.mark.spark
 
-SAMPLE = ("q02", "q04", "q11", "q13", "q15", "q21")
-"""Subqueries, a reused exchange, semi and anti joins, sorts, limits."""
+SAMPLE = ("q02", "q04", "q11", "q13", "q15", "q18", "q21")
+"""Subqueries, a reused exchange, semi and anti joins, sorts, limits, rows that are stored."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,8 @@ def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableSh
 
 
 def check_query(tpch: SparkSession, root: str, answers: Answers, query: str) -> None:
-    durable = shuffle_of(tpch, root)
+    settings = Settings(result_least_bytes=0)  # so little data would not be stored otherwise
+    durable = shuffle_of(tpch, root, settings=settings)
     rows = durable.query(tpch.sql(TPCH_QUERIES[query])).collect()
     assert answers.of(query)
     assert answers.differing(query, rows) == 0
@@ -52,7 +54,7 @@ def check_query(tpch: SparkSession, root: str, answers: Answers, query: str) -> 
     ran = durable.report().total()
     assert ran["producers_run"] > 0
     assert ran["native_exchanges"] == 0
-    again = shuffle_of(tpch, root)
+    again = shuffle_of(tpch, root, settings=settings)
     assert again.query(tpch.sql(TPCH_QUERIES[query])).collect() == rows
     assert again.report().total()["producers_run"] == 0
 
@@ -375,6 +377,9 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     other = durable.explain(_query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s"))
     assert [e.state for e in other.exchanges] == ["committed", "missing"]
     assert "hash(8)" in str(other)
+    filtered = durable.explain(_query(session, folder, at_least=3))
+    reasons = [e.why.removeprefix("differs from the stored stage in: ") for e in filtered.exchanges]
+    assert reasons == ["plan", "stages_below"]
 
 
 def test_progress_lines(

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.shuffle.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -149,7 +150,8 @@ def check(session: SparkSession, programmer: Programmer, root: str, seed: int) -
     session.conf.set("spark.sql.shuffle.partitions", str(draw.choice([1, 3, 8])))
     df = programmer.program(draw, draw.randint(2, 5))
     wanted = sorted(map(repr, df.collect()))
-    durable = DurableShuffle(session, root, job="tests")
+    settings = Settings(result_least_bytes=draw.choice([0, 1 << 30]))
+    durable = DurableShuffle(session, root, job="tests", settings=settings)
     found = sorted(map(repr, durable.query(df).collect()))
     assert found == wanted, f"seed {seed}"
     again = sorted(map(repr, durable.query(df).collect()))

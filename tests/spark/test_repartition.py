@@ -327,3 +327,16 @@ def test_plain_python_rows_come_back(session: SparkSession, shuffle: DurableShuf
     table = pa.table({"k": [3, 1, None, 2], "v": ["c", "a", None, "b"]})
     out = shuffle.durable(session.createDataFrame(table)).toArrow()
     assert out.sort_by("k").equals(table.sort_by("k"))
+
+
+def test_progress_of_a_stage(
+    table: DataFrame, root: str, session: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked for, a stage says when it starts and what it came to; else it says nothing."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle.repartition(table, 2)
+    assert "repartition:" not in capsys.readouterr().err
+    shuffle.repartition(table, 2, progress=True)
+    lines = capsys.readouterr().err
+    assert "repartition: started" in lines
+    assert "repartition: reuse, producers run 0, reused" in lines

@@ -1,5 +1,8 @@
 """Driver and executors must run the same code: told by version and digest."""
 
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,31 @@ def test_archive_names_its_code(tmp_path: Path) -> None:
     assert code_in(inside) == code_in(str(path)) == running_code()
     assert path.name == archive_name(running_code())
     assert code_in("/site-packages/durable_shuffle/__init__.py") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"another Python's"])
+def test_workers_compile_nothing(tmp_path: Path, damage: bytes) -> None:
+    """What the driver has loaded is imported from the archive as byte code of the same source; a
+    Python that does not know that byte code takes the source."""
+    path = make_archive(tmp_path)
+    if damage:
+        with zipfile.ZipFile(path) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, damage + data if name.endswith("pyc") else data)
+    program = (
+        "import builtins, sys; sys.path.insert(0, sys.argv[1]); made = [];"
+        "real = builtins.compile;"
+        "builtins.compile = lambda s, n, *a, **k: (made.append(str(n)), real(s, n, *a, **k))[1];"
+        "import durable_shuffle.jobs.tasks as tasks; ours = [n for n in made if sys.argv[1] in n];"
+        "print(tasks.__file__, len(ours), tasks.running_code())"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert out[0].startswith(str(path))
+    assert (int(out[1]) > 0) == bool(damage)
+    assert out[2] == running_code()
 
 
 def test_other_code_is_refused() -> None:

@@ -122,4 +122,14 @@ def test_a_miss_is_explained_by_the_aspects_that_differ(
     wanted: dict[str, str], stored: dict[str, str], said: str
 ) -> None:
     """Sorted names, also of aspects that only one side has."""
-    assert explain_miss(wanted, stored).endswith(said)
+    assert explain_miss(wanted, [stored]).endswith(said)
+
+
+def test_a_miss_is_explained_by_the_stage_most_like_it() -> None:
+    """Stages of one query share a name: the one that only differs in its filter is meant."""
+    wanted = {"plan": "1", "files": "a", "settings": "s"}
+    same_files = {"plan": "2", "files": "a", "settings": "s"}
+    unlike = {"plan": "3", "files": "b", "settings": "s"}
+    assert explain_miss(wanted, [same_files, unlike]).endswith("in: plan")
+    newest = {"plan": "1", "files": "b", "settings": "s"}
+    assert explain_miss(wanted, [same_files, unlike, newest]).endswith("in: files")

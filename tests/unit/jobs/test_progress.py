@@ -1,10 +1,10 @@
-"""The live view of a query: what it shows of each exchange."""
+"""The live view: what it shows of each stage."""
 
 import threading
 
 import pytest
 
-from durable_shuffle.jobs.query import progress as shown
+from durable_shuffle.jobs import progress as shown
 from durable_shuffle.jobs.report import StageReport
 
 

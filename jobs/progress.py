@@ -1,34 +1,36 @@
-"""Shows how far a query is: bars in a terminal, plain lines elsewhere.
+"""Shows how far stages are: bars in a terminal, plain lines elsewhere.
 
-Strategy: the runner tells when an exchange starts and ends; in between a thread of the view counts
-the producers that have a record on storage, once a second.
+Strategy: who runs stages tells when one starts and ends; in between a thread of the view counts the
+producers that have a record on storage, once a second.
 """
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
+from durable_shuffle.jobs.cli.text import size
 from durable_shuffle.jobs.report import StageReport
 
 _POLL_SECONDS = 1.0
 
 Committed = Callable[[], tuple[int, int]]
-"""Asked while an exchange runs: producers committed, producers in all."""
+"""Asked while a stage runs: producers committed, producers in all."""
 
 
 class Progress(Protocol):
-    """What the runner tells."""
+    """What a runner of stages tells."""
 
     def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
         """The query was cut: how many exchanges are there, are sealed, will run."""
 
     def started(self, number: int, title: str, committed: Committed) -> None:
-        """The map side of an exchange begins."""
+        """The map side of a stage begins."""
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
-        """An exchange is sealed."""
+        """A stage is sealed."""
 
 
 class NoProgress:
@@ -60,12 +62,12 @@ class PlainProgress:
     def finished(self, number: int, title: str, report: StageReport) -> None:
         self._write(
             f"{title}: {report.decision}, producers run {report.producers_run}, reused "
-            f"{report.producers_reused}, {_bytes(report.data_bytes)}, {report.seconds:.1f} s"
+            f"{report.producers_reused}, {size(report.data_bytes)}, {report.seconds:.1f} s"
         )
 
 
 class LiveProgress:
-    """A bar per exchange, by rich. A context manager; what it showed stays on the screen."""
+    """A bar per stage, by rich. A context manager; what it showed stays on the screen."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -113,9 +115,7 @@ class LiveProgress:
             bar = self._running.pop(number, (None, None))[0]
             if bar is None:
                 bar = self._bars.add_task(title, note="")
-            note = (
-                f"{report.decision}, {report.producers_reused} reused, {_bytes(report.data_bytes)}"
-            )
+            note = f"{report.decision}, {report.producers_reused} reused, {size(report.data_bytes)}"
             total = max(1, report.producers)
             self._bars.update(bar, total=total, completed=total, note=note)
             self._bars.stop_task(bar)
@@ -139,10 +139,12 @@ def choose_progress() -> LiveProgress | PlainProgress:
     return PlainProgress(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
 
 
-def _bytes(count: int) -> str:
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+@contextmanager
+def show_progress(*, wanted: bool) -> Iterator[Progress]:
+    """Yield the view to tell; one that shows nothing unless it is `wanted`."""
+    view = choose_progress() if wanted else NoProgress()
+    if isinstance(view, LiveProgress):
+        with view:
+            yield view
+    else:
+        yield view

@@ -1,0 +1,36 @@
+"""Whether the piece above the last exchanges is stored too: if it joins and aggregates them.
+
+That is where a killed driver would lose the most and where little is stored for it: an aggregation
+leaves few rows of what was joined. A piece that only sorts, filters or aggregates one exchange
+costs little more than reading it, and the rows of a join may be more than what was joined.
+"""
+
+from durable_shuffle.jobs.plan_cut.cuts import Piece, row_leaves
+from durable_shuffle.jobs.plan_cut.tree import Node
+
+_FIRST_ROWS = frozenset({"TakeOrderedAndProjectExec", "CollectLimitExec"})
+"""Stay above: each task hands a few rows over."""
+_AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
+_ROWS_PASS = frozenset(
+    {"WholeStageCodegenExec", "InputAdapter", "ProjectExec", "FilterExec", "SortExec"}
+)
+
+
+def result_top(last: Piece) -> Node | None:
+    """Return the operator of a query's last piece whose rows are to be stored, or None."""
+    top = last.root
+    if top.name in _FIRST_ROWS:
+        if top.subqueries:
+            return None
+        top = top.children[0]
+    aggregates = False
+    node = top
+    while not aggregates and node.id not in last.sites:
+        if node.name in _AGGREGATES:
+            aggregates = True
+        elif node.name not in _ROWS_PASS:
+            return None
+        else:
+            node = node.children[0]
+    joined = sum(leaf.id in last.sites for leaf in row_leaves(node, last))
+    return top if aggregates and joined > 1 else None

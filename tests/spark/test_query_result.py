@@ -1,0 +1,124 @@
+"""The rows of a query that ends in an aggregation of joined exchanges: when they are stored, what
+is reused of them, what a killed driver leaves of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.shuffle.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def joined(session: SparkSession, tmp_path: Path) -> Callable[..., DataFrame]:
+    """A function that returns a join by `k` which is aggregated by `k`: what is asked for comes
+    from as many Spark partitions as the exchanges below have."""
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    session.conf.set("spark.sql.shuffle.partitions", "4")
+    for name, rows in (("left", 300), ("right", 200)):
+        frame = session.range(rows).selectExpr("id % 40 as k", f"id as {name}")
+        frame.write.parquet(str(tmp_path / name))
+
+    def query(plus: str = "right", rows: int = 7, *, drawn: bool = False) -> DataFrame:
+        left, right = (session.read.parquet(str(tmp_path / n)) for n in ("left", "right"))
+        wide = left.repartition(4, "k").join(right.repartition(4, "k"), "k")  # read one by one
+        if drawn:
+            wide = wide.withColumn("right", F.rand())
+        sums = wide.groupBy("k").agg(F.sum(F.col("left") + F.expr(plus)).alias("s"))
+        return sums.orderBy(F.desc("s"), "k").limit(rows)
+
+    return query
+
+
+def run(session: SparkSession, root: str, df: DataFrame) -> tuple[list[Row], DurableShuffle]:
+    durable = DurableShuffle(session, root, job="tests", settings=Settings(result_least_bytes=0))
+    return durable.query(df).collect(), durable
+
+
+def kinds(durable: DurableShuffle) -> dict[str, list[str]]:
+    """Return partitioner -> decisions."""
+    found: dict[str, list[str]] = {}
+    for stage in durable.report().stages:
+        found.setdefault(stage.partitioner, []).append(stage.decision)
+    return found
+
+
+def test_rows_are_stored_once(
+    session: SparkSession, root: str, joined: Callable[..., DataFrame]
+) -> None:
+    """A second run reads them and looks at nothing below; another LIMIT above shares them, another
+    expression does not."""
+    rows, first = run(session, root, joined())
+    assert rows == joined().collect()
+    assert kinds(first) == {"hash": ["fresh", "fresh"], "passthrough": ["fresh"]}
+    for limit in (7, 9):
+        rows, again = run(session, root, joined(rows=limit))
+        assert rows == joined(rows=limit).collect()
+        assert kinds(again) == {"passthrough": ["reuse"]}
+    assert [e.state for e in again.explain(joined()).exchanges] == [
+        *("not needed", "not needed", "committed")
+    ]
+    rows, other = run(session, root, joined(plus="right * 2"))
+    assert rows == joined(plus="right * 2").collect()
+    assert kinds(other) == {"hash": ["reuse", "reuse"], "passthrough": ["fresh"]}
+
+
+def test_rows_of_small_inputs_are_not_stored(
+    session: SparkSession, root: str, joined: Callable[..., DataFrame]
+) -> None:
+    """With the default settings so little is cheaper to join again; explain knows it afterwards."""
+    durable = DurableShuffle(session, root, job="tests")
+    assert durable.query(joined()).collect() == joined().collect()
+    assert kinds(durable) == {"hash": ["fresh", "fresh"]}
+    assert durable.explain(joined()).hit
+    required = DurableShuffle(
+        session, root, job="tests", reuse="require", settings=Settings(result_least_bytes=0)
+    )
+    assert required.query(joined()).collect() == joined().collect()
+
+
+def test_tasks_that_finished_are_kept(
+    session: SparkSession, root: str, joined: Callable[..., DataFrame]
+) -> None:
+    """Of what a driver left without a seal, one producer of four missing, that one runs."""
+    rows, first = run(session, root, joined())
+    (name,) = [
+        f"{s.name}-{s.fingerprint}-{s.incarnation}"
+        for s in first.report().stages
+        if s.partitioner == "passthrough"
+    ]
+    stage = Path(root) / "tests" / name
+    (stage / "log" / f"{1:010d}").unlink()  # the seal
+    (stage / "producers" / "p000002" / f"{0:010d}").unlink()
+    again, second = run(session, root, joined())
+    assert again == rows
+    assert kinds(second) == {"hash": ["reuse", "reuse"], "passthrough": ["resume"]}
+    (resumed,) = [s for s in second.report().stages if s.decision == "resume"]
+    assert (resumed.producers, resumed.producers_run, resumed.producers_rerun) == (4, 1, 0)
+
+
+def test_what_is_drawn_anew_is_its_own(
+    session: SparkSession, root: str, joined: Callable[..., DataFrame]
+) -> None:
+    """A query with a random number of its own reads its stored rows, another one does not."""
+    rows, first = run(session, root, df := joined(drawn=True))
+    assert first.query(df).collect() == rows
+    other, second = run(session, root, joined(drawn=True))
+    assert other != rows
+    assert kinds(second)["passthrough"] == ["fresh"]
+
+
+def test_what_is_no_such_aggregation_stays(
+    session: SparkSession, root: str, joined: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    """A join alone may give more rows than it reads, one aggregated exchange is cheap to read."""
+    right = session.read.parquet(str(tmp_path / "right"))
+    for df in (joined().join(right, "k"), right.groupBy("k").count()):
+        rows, durable = run(session, root, df)
+        assert sorted(rows) == sorted(df.collect())
+        assert "passthrough" not in kinds(durable)

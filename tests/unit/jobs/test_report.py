@@ -1,0 +1,72 @@
+"""What a report looks like as text."""
+
+from dataclasses import fields, replace
+
+from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
+
+LONG = "a_stage_whose_name_is_as_long_as_people_make_them_when_they_mean_well_and_have_the_space"
+
+
+def made(kind: type, **values: object) -> object:
+    """A report with 0 wherever nothing is said."""
+    return kind(**{**dict.fromkeys((f.name for f in fields(kind)), 0), **values})
+
+
+def stage() -> StageReport:
+    found = made(
+        StageReport,
+        name="query",
+        fingerprint="0123456789abcdef" * 2,
+        decision="resume",
+        partitioner="passthrough",
+        producers=1000,
+        producers_run=10,
+        producers_reused=990,
+        rows=6_001_215_000,
+        data_bytes=398 << 20,
+        seconds=12.345,
+    )
+    assert isinstance(found, StageReport)
+    return found
+
+
+def test_a_report_fits_into_100_columns() -> None:
+    """Long names are cut, never numbers; what did not happen takes no room."""
+    one = stage()
+    consumer = made(ConsumerReport, consumer=LONG, resume="approximate", records=10**12)
+    assert isinstance(consumer, ConsumerReport)
+    native = "broadcast: " + "every task reads it whole " * 8
+    text = str(Report("job", 3, (one, replace(one, name=LONG)), (consumer,), (native,)))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "job job, generation 3"
+    assert lines[1].split() == [
+        *("stage", "decision", "partitioner", "producers", "run", "reused", "again", "rows"),
+        *("size", "s"),
+    ]
+    cells = lines[2].split()
+    assert cells[0] == "query-012345"
+    assert cells[1:] == [
+        *("resume", "passthrough", "1000", "10", "990", "0", "6,001,215,000", "398.0", "MiB"),
+        "12.3",
+    ]
+    assert lines[3].startswith("a_stag…-012345 ")
+    assert "1,000,000,000,000" in text
+    assert "again by Spark" not in text
+
+
+def test_what_went_wrong_has_a_line() -> None:
+    """Retries and Spark's own exchanges are told apart, and only where there were some."""
+    one = replace(stage(), retries=2, storage_retries=5, storage_wait_seconds=0.5)
+    text = str(Report("job", 1, (one, stage())))
+    more = (
+        "query-012345: 2 tasks started again by Spark, "
+        "5 storage requests sent again (waited 0.50 s)"
+    )
+    assert text.splitlines()[-1] == more
+    assert "native" not in text
+
+
+def test_a_report_of_nothing() -> None:
+    """A session that did nothing says so without failing."""
+    assert str(Report("job", 1, ())).startswith("job job, generation 1")

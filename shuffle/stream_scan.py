@@ -135,7 +135,8 @@ class StageScan:
             if any(at < least for at, least in zip(low.next, first.next, strict=True)):
                 raise NotFoundError(
                     "rows were released that the reader asks for: "
-                    f"stage={self.stage.path.folder!r} asked for {list(low.next)}, the earliest available is {list(first.next)} "
+                    f"stage={self.stage.path.folder!r} asked for {list(low.next)}, the earliest "
+                    f"available is {list(first.next)} "
                     "(next row per subpartition): begin anew with a new checkpoint and "
                     "startingOffsets=earliest, and declare readers (consumers=) to hold rows back"
                 )

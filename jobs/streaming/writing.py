@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -38,7 +37,6 @@ from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.log_producer_records import ProducerOpen
-from durable_shuffle.shuffle.records import EXTENT
 from durable_shuffle.shuffle.run_log import (
     Part,
     Run,
@@ -49,18 +47,10 @@ from durable_shuffle.shuffle.run_log import (
     read_tail,
     written,
 )
-from durable_shuffle.shuffle.segment_writer import (
-    IdBatch,
-    SegmentWriter,
-    checked_batches,
-    give_back,
-)
+from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
+from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
-
-_SEGMENT_NUMBERS = 1 << 31
-"""Tasks of a run draw their segments' numbers below this. One that is taken is refused by the
-storage, and the task is tried again."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +162,17 @@ def _write(
     if not has_batch(tail, run, batch, log.prefix):
         tail = open_run(stage, target.producer, run, batch)
         message = _stored_in(stage, target, newest_schema(stage, target.producer, tail))
-        part = _write_part(in_schema(stage, message), target.producer, run, number, rows)
+        wide = in_schema(stage, message)
+        part = write_part(
+            wide,
+            target.producer,
+            run,
+            number,
+            _with_ids(wide, number, rows),
+            first_segment=secrets.randbelow(SEGMENT_NUMBERS),
+            first_ordinal=secrets.randbelow(FIRST_ORDINALS),
+            settings=Settings(),
+        )
     return PartMessage(target.place, target.path, target.producer, run, batch, message, part)
 
 
@@ -181,36 +181,6 @@ def _stored_in(stage: StageHandle, target: _Target, newest: bytes) -> bytes:
     stored, found = schema_from_bytes(newest), schema_from_bytes(target.schema)
     wide = widened(stored, found, stage=stage.path.name)
     return newest if wide.equals(stored, check_metadata=True) else schema_to_bytes(wide)
-
-
-def _write_part(
-    stage: StageHandle, producer: int, run: Run, number: int, rows: Iterator[pa.RecordBatch]
-) -> Part:
-    start = secrets.randbits(60)
-    ordinals = np.full(stage.describe.partitions, start, dtype=np.uint64)
-    writer = SegmentWriter(
-        stage,
-        producer,
-        run.id,
-        Settings(),
-        next_ordinals=ordinals,
-        first_number=secrets.randbelow(_SEGMENT_NUMBERS),
-    )
-    try:
-        for batch, ids in checked_batches(stage, _with_ids(stage, number, rows)):
-            writer.add(batch, ids)
-        writer.finish()
-    except BaseException:
-        give_back(stage.storage, writer.written_keys)
-        raise
-    extents = np.concatenate([*writer.extents, np.zeros(0, dtype=EXTENT)])
-    return Part(
-        number,
-        int(extents["rows"].sum()),
-        writer.memory_bytes,
-        tuple(writer.segments),
-        extents.tobytes(),
-    )
 
 
 def _with_ids(stage: StageHandle, number: int, rows: Iterator[pa.RecordBatch]) -> Iterator[IdBatch]:

@@ -55,7 +55,7 @@ def read_extent(stage: StageHandle, subpartition: int, extent: Extent) -> Iterat
         if frame.kind is FrameKind.MARKER:
             yield extent.producer, ordinal, decode_marker(frame.body, name=extent.key)
             continue
-        for number in decode_batch(frame.body, stage.schema).column("k").to_pylist():
+        for number in decode_batch(frame.body, stage.schema).column(0).to_pylist():
             yield extent.producer, ordinal, number
             ordinal += 1
     decoder.end()

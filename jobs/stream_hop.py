@@ -19,7 +19,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
 from durable_shuffle.jobs.streaming.register import register

@@ -1,5 +1,7 @@
 """Making the data source known to a session."""
 
+from typing import Any, cast
+
 import pyspark
 from pyspark.sql import SparkSession
 
@@ -36,9 +38,19 @@ def add_source(spark: SparkSession) -> None:
     """Register the source with a session that has this package already."""
     from durable_shuffle.jobs.streaming.source import DurableShuffleSource
 
-    spark.dataSource.register(DurableShuffleSource)
-    if not is_connect(spark):
-        active = SparkSession.getActiveSession()
-        if active is not None and active is not spark:
-            # Spark looks a sink up in the active session, whichever session's frame is written
-            active.dataSource.register(DurableShuffleSource)
+    if is_connect(spark):
+        spark.dataSource.register(DurableShuffleSource)
+        return
+    # Spark looks a sink up in the thread's active session, whichever session's frame is written,
+    # and refuses a name in one session that the active one knows
+    active = SparkSession.getActiveSession()
+    sessions = SparkSession._get_j_spark_session_class(cast("Any", spark)._jvm)  # noqa: SLF001
+    try:
+        for session in filter(None, (spark, active)):
+            sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+            session.dataSource.register(DurableShuffleSource)
+    finally:
+        if active is None:
+            sessions.clearActiveSession()
+        else:
+            sessions.setActiveSession(active._jsparkSession)  # noqa: SLF001

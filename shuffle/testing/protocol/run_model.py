@@ -173,7 +173,7 @@ class RunModel:
         me = state.runs[who]
         if self._fenced(state, who):
             return self._stops(state, who)
-        ready = "stopped" if me.phase == "orphan" else "commit"
+        ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
         if self._known(state, me.batch):
             return (
                 f"run {who} finds batch {me.batch}",

@@ -4,6 +4,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.layout import check_name
@@ -153,6 +154,10 @@ def _place(found: Mapping[str, str]) -> Place:
             )
     if "url" in found and "path" in found and found["url"] != found["path"]:
         raise InvalidInputError("options 'url' and 'path' are two names of one thing: give one")
+    if "://" not in url and not Path(url.removeprefix("file:")).is_absolute():
+        raise InvalidInputError(
+            f"option 'url' must be absolute, tasks run in folders of their own: found={url!r}"
+        )
     check_name("job", found["job"])
     check_name("stage name", found["stage"])
     text = found.get("storageoptions", "")

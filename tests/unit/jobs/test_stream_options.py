@@ -31,6 +31,7 @@ def test_names_are_found_in_any_case_and_path_is_the_url() -> None:
         ({"columns": "a,a"}, "names one thing twice"),
         ({"storageOptions": "secret"}, "option 'storageOptions' must be a JSON object"),
         ({"path": "/tmp/y"}, "two names of one thing"),
+        ({"url": "hop"}, "option 'url' must be absolute"),
         ({"job": ""}, "option 'job' is missing"),
     ],
 )

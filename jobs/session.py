@@ -30,6 +30,7 @@ from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
 from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.jobs.stored_stages import StoredStages
+from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
@@ -109,6 +110,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         self._url = url or default_url(spark)
         task_storage = open_storage(self._url, storage_options)
         ship(spark)
+        if can_register():
+            add_source(spark)
         storage = preflight(spark, task_storage, job, self._ids)
         self._storage = CountingStorage(storage)
         self._log = JobLog.claim(

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.arrow_codec import decode_batch, schema_from_bytes
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
+from durable_shuffle.serialization.schema_change import fit_batch
 from durable_shuffle.shuffle.extent_feed import EndOfInput
 from durable_shuffle.shuffle.frame_source import FrameSource, NothingYet, PlacedFrame
 
@@ -36,6 +37,7 @@ class BatchSource:
     """Decodes frames of Arrow records. Not thread-safe.
 
     Args:
+        schema: the stage's; columns that were added to it later are left out.
         wanted: says of a frame whether any of its records will be handed out.
     """
 
@@ -60,7 +62,10 @@ class BatchSource:
             return PlacedBatch(placed, None)
         if frame.kind is not FrameKind.ARROW:
             raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
-        batch = decode_batch(frame.body, self.schema)
+        own = placed.extent.schema
+        batch = decode_batch(frame.body, schema_from_bytes(own) if own else self.schema)
+        if own:
+            batch = fit_batch(batch, self.schema)
         if batch.num_rows != frame.rows:
             raise CorruptDataError(
                 f"a frame states {frame.rows} rows and holds {batch.num_rows}: "

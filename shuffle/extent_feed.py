@@ -4,11 +4,17 @@ A sealed stage's extents are all known from its index (`sealed_feed`); those of 
 while they write (`log_feed`). A view knows neither: it asks its feed for the next extent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.markers import EndMode as EndMode
 from durable_shuffle.shuffle.position import ProducerPosition
+
+
+def shifted(ordinal: int, shift: int) -> int:
+    """Return the ordinal in the count of the frame's writer."""
+    return (ordinal + shift) % 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,14 @@ class Extent:
     """Of the first record, from 0."""
     rows: int
     """Records; 0 if the frames are markers only."""
+    shift: int = 0
+    """Added to an ordinal, modulo 2**64, for the seed of a frame."""
+    schema: bytes = b""
+    """Arrow IPC schema message of the rows; b"" if it is the stage's."""
+
+    def seed(self, incarnation: str, subpartition: int, ordinal: int) -> int:
+        """Return what the checksum of the frame is seeded with whose first record is `ordinal`."""
+        return frame_seed(incarnation, self.producer, subpartition, shifted(ordinal, self.shift))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +89,10 @@ def clip(extent: Extent, at: ProducerPosition) -> Extent:
         or not extent.first_ordinal <= frame_ordinal < extent.first_ordinal + extent.rows
     ):
         return extent
-    return Extent(
-        extent.producer,
-        extent.key,
-        extent.segment,
-        extent.slot,
-        at.frame_offset,
-        extent.length - skipped,
-        frame_ordinal,
-        extent.rows - (frame_ordinal - extent.first_ordinal),
+    return replace(
+        extent,
+        offset=at.frame_offset,
+        length=extent.length - skipped,
+        first_ordinal=frame_ordinal,
+        rows=extent.rows - (frame_ordinal - extent.first_ordinal),
     )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame
@@ -110,7 +109,7 @@ class FrameSource:
         incarnation, subpartition = self._incarnation, self._subpartition
 
         def seed(ordinal: int) -> int:
-            return frame_seed(incarnation, extent.producer, subpartition, ordinal)
+            return extent.seed(incarnation, subpartition, ordinal)
 
         self._decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=self._max_body_bytes)
         self._decoder.feed(piece.buffer.data)

@@ -180,3 +180,43 @@ class JobLog:
                 f"{self._generation}, newest=generation {self._state.generation}; this driver "
                 "must stop"
             )
+
+
+def enter_stage(
+    storage: Storage, path: StagePath, *, record_id: str, claim_id: str, replaces: bool
+) -> StagePath:
+    """Enter a described stage into its job's log, without a claim: whoever claimed goes on.
+
+    For writers that make one stage and delete nothing. A job that nobody ever claimed is claimed.
+
+    Args:
+        replaces: enter it even if a stage of this name stands; readers then find the new one.
+
+    Returns:
+        The stage of this name that counts: `path`, or the one that another writer entered first.
+
+    Raises:
+        ConflictError: others kept winning the slots; try again.
+    """
+    log = SlotLog(storage, job_log_prefix(path.job))
+    state = read_job(storage, path.job)
+    for _ in range(_APPEND_TRIES):
+        standing = newest_named(state, path.name)
+        if standing is not None and (standing == path or not replaces):
+            return standing
+        record: JobRecord = Claim(claim_id, path.job, 1, LAYOUT_VERSION)
+        if state.generation:
+            record = StageUse(
+                record_id, state.generation, path.name, path.fingerprint, path.incarnation
+            )
+        answer = log.append(state.next_slot, JOB_RECORDS.encode(record))
+        if isinstance(answer, Won):
+            state.apply(record)
+        else:
+            state.apply(_decode(log, state.next_slot, answer.existing))
+    raise ConflictError(f"could not write to the log of job {path.job!r}")
+
+
+def newest_named(state: JobState, name: str) -> StagePath | None:
+    """Return the newest stage with a label that is not released."""
+    return next((path for path in reversed(state.order) if path.name == name), None)

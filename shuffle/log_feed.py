@@ -24,6 +24,7 @@ from durable_shuffle.shuffle.log_producer_records import (
     End,
     LogProducerRecord,
     ProducerOpen,
+    parts_of,
 )
 from durable_shuffle.shuffle.position import Positions, ProducerPosition
 from durable_shuffle.shuffle.records import Closed
@@ -212,11 +213,13 @@ class _Cursor:
     def _extents_of(self, record: Append) -> list[Extent]:
         """Return what an APPEND names for this subpartition."""
         entries = record.extent_array(self._where)
+        shifts, schema = parts_of(record, len(entries), self._where)
         lengths = {segment.number: segment.length for segment in record.segments}
         found = []
-        for _, number, offset, length, first, rows in entries[
-            entries["subpartition"] == self._subpartition
-        ].tolist():
+        mine = entries["subpartition"] == self._subpartition
+        for (_, number, offset, length, first, rows), shift in zip(
+            entries[mine].tolist(), shifts[mine].tolist(), strict=True
+        ):
             if length == 0 or offset + length > lengths.get(number, -1):
                 raise CorruptDataError(
                     f"an extent is empty or not in the segments of its APPEND: {self._where} "
@@ -224,7 +227,18 @@ class _Cursor:
                 )
             key = self._stage.path.segment_key(self._producer, record.record_id, number)
             found.append(
-                Extent(self._producer, key, number, self._slot, offset, length, first, rows)
+                Extent(
+                    self._producer,
+                    key,
+                    number,
+                    self._slot,
+                    offset,
+                    length,
+                    first,
+                    rows,
+                    shift,
+                    schema,
+                )
             )
         return found
 

@@ -79,6 +79,23 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendParts(Append):
+    """An APPEND of segments that were written side by side, before anyone knew their ordinals.
+
+    Frames are seeded with ordinals of their writer's own count. `record_id` is that of the run's
+    OPEN, as in every record; all writers of the run name their segments by it, with numbers of
+    their own choice.
+    """
+
+    KIND: ClassVar[str] = "APPEND_PARTS"
+    shifts: bytes
+    """Packed little-endian u8 per extent: what is to be added to an ordinal, modulo 2**64, for the
+    seed of a frame."""
+    schema: bytes
+    """Arrow IPC schema message of these rows: DESCRIBE's, or one that adds nullable columns."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """No more records. After SUSPEND a successor may open, and its records supersede this."""
 
@@ -90,5 +107,21 @@ class End:
     progress: Progress
 
 
+def parts_of(record: Append, extents: int, name: str) -> tuple[npt.NDArray[np.uint64], bytes]:
+    """Return the shift of each extent of an APPEND, and the schema of its rows, b"" if it is the
+    stage's.
+
+    Raises:
+        CorruptDataError: not one shift per extent; names `name`.
+    """
+    if not isinstance(record, AppendParts):
+        return np.zeros(extents, dtype=np.uint64), b""
+    if len(record.shifts) != extents * 8:
+        raise CorruptDataError(
+            f"{name}: shifts take {len(record.shifts)} bytes, expected {extents * 8}"
+        )
+    return np.frombuffer(record.shifts, dtype="<u8").astype(np.uint64), record.schema
+
+
 LogProducerRecord = ProducerOpen | Append | End | Closed
-LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, End, Closed))
+LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, AppendParts, End, Closed))

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from durable_shuffle.serialization.errors import NotFoundError
-from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.job_log import newest_named, read_job
 from durable_shuffle.shuffle.layout import check_name
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage import Storage
 
 
 def named_stage(
@@ -23,12 +24,16 @@ def named_stage(
         InvalidInputError: a bad name or URL.
     """
     check_name("job", job)
-    storage = open_storage(url, storage_options)
+    return stage_named(open_storage(url, storage_options), job, name)
+
+
+def stage_named(storage: Storage, job: str, name: str) -> StageHandle:
+    """As `named_stage`, on an open storage."""
     state = read_job(storage, job)
     order = state.order
-    for path in reversed(order):
-        if path.name == name:
-            return open_stage(storage, path)
+    path = newest_named(state, name)
+    if path is not None:
+        return open_stage(storage, path)
     if not state.generation:
         raise NotFoundError(f"no job {job!r} below {storage.description}: none has claimed it")
     names = ", ".join(sorted({path.name for path in order})) or "none"

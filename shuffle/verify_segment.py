@@ -29,6 +29,7 @@ from durable_shuffle.serialization.frames import (
 )
 from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.serialization.pair_codec import unpack_pairs
+from durable_shuffle.shuffle.extent_feed import shifted
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_report import Finding, finding_of
@@ -47,6 +48,8 @@ class SegmentTask:
     schema: pa.Schema | None
     max_frame_bytes: int
     kind: FrameKind = FrameKind.ARROW
+    shifts: tuple[int, ...] = ()
+    """Per entry, see `Extent.shift`; () if all are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,16 @@ def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
             expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
             findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
     rows = 0
-    for extent in task.extents:
-        good, bad = _check_extent(task, extent, memoryview(data)[:length])
+    shifts = task.shifts or (0,) * len(task.extents)
+    for extent, shift in zip(task.extents, shifts, strict=True):
+        good, bad = _check_extent(task, extent, shift, memoryview(data)[:length])
         rows += good
         findings.extend(bad)
     return SegmentCheck(rows, 1, len(data), tuple(findings))
 
 
 def _check_extent(
-    task: SegmentTask, extent: np.void, data: memoryview
+    task: SegmentTask, extent: np.void, shift: int, data: memoryview
 ) -> tuple[int, list[Finding]]:
     """Return (rows of intact frames, findings) of one extent."""
     start, length = int(extent["offset"]), int(extent["length"])
@@ -115,7 +119,8 @@ def _check_extent(
             return good, findings
         size = frame_size(header.body_length)
         try:
-            good += _check_frame(task, int(extent["subpartition"]), ordinal, data[start:end])
+            seeded = shifted(ordinal, shift)
+            good += _check_frame(task, int(extent["subpartition"]), seeded, data[start:end])
         except DurableShuffleError as error:
             expected = f"a frame with first ordinal {ordinal}"
             size = min(size, end - start)

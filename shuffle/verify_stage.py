@@ -21,7 +21,7 @@ from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append
+from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append, parts_of
 from durable_shuffle.shuffle.records import (
     PRODUCER_RECORDS,
     STAGE_RECORDS,
@@ -304,6 +304,14 @@ class StageWalk:
                 if isinstance(record, Append):  # of a COMMIT it is a finding of check_commit
                     self.data.findings.append(finding_of(error, key, "whole extents"))
                 continue
+            shifts, own = np.zeros(len(extents), dtype=np.uint64), b""
+            try:
+                if isinstance(record, Append):
+                    shifts, own = parts_of(record, len(extents), key)
+                rows_schema = schema_from_bytes(own) if own else schema
+            except DurableShuffleError as error:
+                self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))
+                continue
             for info in record.segments:
                 mine = (extents["segment"] == info.number) & (extents["length"] > 0)
                 yield SegmentTask(
@@ -312,7 +320,8 @@ class StageWalk:
                     producer=p,
                     info=info,
                     extents=extents[mine],
-                    schema=schema,
+                    shifts=tuple(shifts[mine].tolist()),
+                    schema=rows_schema,
                     max_frame_bytes=self._settings.max_frame_bytes,
                     kind=FrameKind.MSGPACK if pairs else FrameKind.ARROW,
                 )

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_batch
-from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
@@ -47,7 +46,7 @@ def read_extent(stage: StageHandle, subpartition: int, extent: Extent) -> Iterat
     """Yield what an extent holds; every frame's checksum is checked."""
 
     def seed(ordinal: int) -> int:
-        return frame_seed(stage.path.incarnation, extent.producer, subpartition, ordinal)
+        return extent.seed(stage.path.incarnation, subpartition, ordinal)
 
     decoder = FrameDecoder(seed, first_ordinal=extent.first_ordinal)
     decoder.feed(stage.storage.read_range(extent.key, extent.offset, extent.length))
@@ -56,7 +55,7 @@ def read_extent(stage: StageHandle, subpartition: int, extent: Extent) -> Iterat
         if frame.kind is FrameKind.MARKER:
             yield extent.producer, ordinal, decode_marker(frame.body, name=extent.key)
             continue
-        for number in decode_batch(frame.body, stage.schema).column("k").to_pylist():
+        for number in decode_batch(frame.body, stage.schema).column(0).to_pylist():
             yield extent.producer, ordinal, number
             ordinal += 1
     decoder.end()

@@ -13,6 +13,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, FencedErro
 if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
     from durable_shuffle.jobs.spark_tasks.make import spark_tasks
+    from durable_shuffle.jobs.streaming.register import register
     from durable_shuffle.recovery.async_map import async_map
     from durable_shuffle.recovery.async_operator import AsyncOperator
     from durable_shuffle.recovery.async_step import AsyncStep
@@ -63,6 +64,7 @@ __all__ = [
     "named_stage",
     "open_view",
     "raised",
+    "register",
     "spark_tasks",
     "write_output",
 ]
@@ -91,6 +93,7 @@ _MODULES = {
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
     "raised": "durable_shuffle.shuffle.retry",
+    "register": "durable_shuffle.jobs.streaming.register",
     "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",
     "write_output": "durable_shuffle.shuffle.outputs",
 }

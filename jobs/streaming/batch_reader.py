@@ -1,0 +1,64 @@
+"""The batch reader: a stage as it is when the query is planned, with subpartitions skipped by key.
+
+A filter that a key must equal one of a few values names the subpartitions that can hold such rows;
+others are not read. Spark filters what is read all the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.streaming.key_filter import subpartitions_for
+from durable_shuffle.jobs.streaming.options import ReadOptions
+from durable_shuffle.jobs.streaming.reading import Pieces, read_task, scan_of, tasks_of
+
+
+class BatchReader(DataSourceReader):
+    """Reads all rows of a stage that stand when the query is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._wanted: dict[str, tuple[Any, ...]] = {}
+        # PySpark refuses a reader that has `pushFilters` of its own while
+        # spark.sql.python.filterPushdown.enabled is off; this one reads either way
+        self.pushFilters = _Pushed(self._wanted)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        scan = scan_of(self._options)
+        pieces = scan.pieces(scan.earliest(), scan.latest())
+        kept = subpartitions_for(scan.stage, self._wanted, self._schema)
+        if kept is not None:
+            pieces = [piece for piece in pieces if piece.subpartition in kept]
+        # for an empty list Spark would call `read` with a partition of its own
+        return list(tasks_of(scan.stage, pieces)) or [Pieces(scan.stage.path, ())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Pieces)
+        return read_task(self._options, partition, self._schema)
+
+
+class _Pushed:
+    """`pushFilters` of a reader: takes note of what keys must be, and leaves all to Spark."""
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, wanted: dict[str, tuple[Any, ...]]) -> None:
+        self._wanted = wanted
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        for found in filters:
+            if isinstance(found, (EqualTo, EqualNullSafe)) and len(found.attribute) == 1:
+                self._wanted[found.attribute[0]] = (found.value,)
+            elif isinstance(found, In) and len(found.attribute) == 1:
+                self._wanted[found.attribute[0]] = tuple(found.value)
+        return filters

@@ -1,0 +1,65 @@
+"""What both readers share: where a stage is, which tasks read which pieces, and how."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.streaming.options import ReadOptions
+from durable_shuffle.jobs.streaming.schemas import as_spark
+from durable_shuffle.jobs.worker_start import quicken_worker
+from durable_shuffle.recovery.grouping import GroupingRule, group_alike
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.named_stage import stage_named
+from durable_shuffle.shuffle.piece_reader import read_pieces
+from durable_shuffle.shuffle.sealed_reader import join_small
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.stream_scan import Piece, StageScan
+
+_MIB = 1 << 20
+
+
+@dataclass
+class Pieces(InputPartition):
+    """What one task reads. Holds no credentials: the reader has them."""
+
+    path: StagePath
+    pieces: tuple[Piece, ...]
+
+
+def scan_of(options: ReadOptions) -> StageScan:
+    """Return the named stage, read in this process."""
+    place = options.place
+    return StageScan(stage_named(place.storage(), place.job, place.stage))
+
+
+def newest_message(scan: StageScan) -> bytes:
+    """Return the schema message of the newest rows, of all lanes."""
+    return max((lane.schema() for lane in scan.lanes), key=len)
+
+
+def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
+    """Return the pieces as tasks: neighbouring small subpartitions are read by one."""
+    sizes = [0] * stage.describe.partitions
+    for piece in pieces:
+        sizes[piece.subpartition] += piece.length
+    rule = GroupingRule(target_bytes=64 * _MIB, tasks=os.cpu_count() or 8, least_bytes=4 * _MIB)
+    groups = group_alike([sizes], rule)
+    found = [
+        tuple(piece for piece in pieces if first <= piece.subpartition < end)
+        for first, end in groups
+    ]
+    return [Pieces(stage.path, mine) for mine in found if mine]
+
+
+def read_task(options: ReadOptions, task: Pieces, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task, as Spark asks for them."""
+    quicken_worker()
+    stage = open_stage(options.place.storage(), task.path)
+    settings = Settings()
+    rows = as_spark(stage, read_pieces(stage, task.pieces, settings), schema)
+    yield from join_small(rows, settings.read_batch_rows)

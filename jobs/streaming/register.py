@@ -1,0 +1,56 @@
+"""Making the data source known to a session."""
+
+from typing import Any, cast
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.ship import is_connect, ship
+from durable_shuffle.serialization.errors import InvalidInputError
+
+_LEAST = (4, 2)
+"""From here on Python sources have admission control and Arrow stream writers."""
+
+
+def can_register() -> bool:
+    """Return whether this PySpark has what the data source needs."""
+    return tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= _LEAST
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("durable_shuffle")` known to a session, classic or Spark Connect.
+
+    Safe to repeat. `DurableShuffle(spark, ...)` does it, too.
+
+    Raises:
+        InvalidInputError: PySpark is older than 4.2.
+    """
+    if not can_register():
+        raise InvalidInputError(
+            f"format durable_shuffle needs PySpark {'.'.join(map(str, _LEAST))} or newer, found "
+            f"{pyspark.__version__}"
+        )
+    ship(spark)
+    add_source(spark)
+
+
+def add_source(spark: SparkSession) -> None:
+    """Register the source with a session that has this package already."""
+    from durable_shuffle.jobs.streaming.source import DurableShuffleSource
+
+    if is_connect(spark):
+        spark.dataSource.register(DurableShuffleSource)
+        return
+    # Spark looks a sink up in the thread's active session, whichever session's frame is written,
+    # and refuses a name in one session that the active one knows
+    active = SparkSession.getActiveSession()
+    sessions = SparkSession._get_j_spark_session_class(cast("Any", spark)._jvm)  # noqa: SLF001
+    try:
+        for session in filter(None, (spark, active)):
+            sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+            session.dataSource.register(DurableShuffleSource)
+    finally:
+        if active is None:
+            sessions.clearActiveSession()
+        else:
+            sessions.setActiveSession(active._jsparkSession)  # noqa: SLF001

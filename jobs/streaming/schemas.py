@@ -1,0 +1,111 @@
+"""Between Spark's schemas and those of stored rows, by the user's column names."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.arrow_schema import arrow_schema
+from durable_shuffle.jobs.column_types import check_columns
+from durable_shuffle.serialization.arrow_codec import schema_from_bytes, storable_schema
+from durable_shuffle.serialization.decimals import logical_batch, logical_schema
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.schema_change import fit_batch, shown
+from durable_shuffle.shuffle.stage import StageHandle
+
+
+def written_schema(schema: StructType) -> pa.Schema:
+    """Return in which schema rows are stored, under the user's column names.
+
+    Raises:
+        InvalidInputError: a column cannot be stored, or two have one name.
+    """
+    check_columns(schema)
+    names = schema.names
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InvalidInputError(f"two columns are named {twice[0]!r}: give them names of their own")
+    plain = storable_schema(arrow_schema(schema))
+    return pa.schema([f.with_name(name) for f, name in zip(plain, names, strict=True)])
+
+
+def expected_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark takes rows of a data source."""
+    found = arrow_schema(schema)
+    return pa.schema([f.with_name(name) for f, name in zip(found, schema.names, strict=True)])
+
+
+def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
+    """Return the logical schema of stored rows under the user's column names.
+
+    Args:
+        message: the schema message of the rows; the stage's, or a later one.
+    """
+    if stage.describe.codec != "arrow":
+        raise InvalidInputError(
+            f"a stage of Python objects has no columns: {stage.path.prefix!r}; read it with an RDD "
+            "stage"
+        )
+    found = logical_schema(schema_from_bytes(message))
+    names = stage.describe.columns
+    return pa.schema([f.with_name(names[n]) if n < len(names) else f for n, f in enumerate(found)])
+
+
+def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
+    """Return what Spark sees of stored rows: all columns nullable, or only those named.
+
+    Raises:
+        InvalidInputError: there is no such column.
+    """
+    for name in columns:
+        if name not in schema.names:
+            raise InvalidInputError(
+                f"option 'columns': no column {name!r}; stored are {', '.join(schema.names)}"
+            )
+    found = from_arrow_schema(schema)
+    wanted = columns or found.names
+    result = StructType()
+    for name in wanted:
+        result = result.add(name, found[name].dataType, nullable=True)
+    return result
+
+
+def check_readable(stored: pa.Schema, wanted: StructType, stage: str) -> None:
+    """Refuse a schema given by the user that stored rows cannot be read in.
+
+    Columns may be left out, in any order; ones that are not stored are read as null.
+
+    Raises:
+        IncompatibleError: a column has another type, or none is stored; names both schemas.
+    """
+    asked = expected_schema(wanted)
+    types = dict(zip(stored.names, storable_schema(stored).types, strict=True))
+    plain = storable_schema(asked)
+    wrong = [f.name for f in plain if f.name in types and types[f.name] != f.type]
+    absent = [f.name for f in asked if f.name not in types and not f.nullable]
+    if wrong or absent or not any(name in types for name in asked.names):
+        raise IncompatibleError(
+            f"stage {stage!r} cannot be read in the schema asked for, see column "
+            f"{(wrong or absent or asked.names or ['none'])[0]!r}: stored ({shown(stored)}), asked "
+            f"for ({shown(asked)})"
+        )
+
+
+def as_spark(
+    stage: StageHandle, batches: Iterator[pa.RecordBatch], schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield stored rows in the columns and types that Spark asks for."""
+    expected = expected_schema(schema)
+    plain = storable_schema(expected)
+    names = stage.describe.columns
+    for batch in batches:
+        logical = logical_batch(batch, batch.schema)
+        renamed = logical.rename_columns(
+            [names[n] if n < len(names) else name for n, name in enumerate(logical.schema.names)]
+        )
+        fitted = fit_batch(renamed, plain)
+        if expected != plain:
+            columns = [c.cast(f.type) for c, f in zip(fitted.columns, expected, strict=True)]
+            fitted = pa.RecordBatch.from_arrays(columns, schema=expected)
+        yield fitted

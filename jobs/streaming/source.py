@@ -1,0 +1,52 @@
+"""The data source `durable_shuffle`, as Spark knows it. Options: `options.py`; guide:
+docs/streaming.md.
+"""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.streaming.batch_reader import BatchReader
+from durable_shuffle.jobs.streaming.options import read_options, write_options
+from durable_shuffle.jobs.streaming.reading import newest_message, scan_of
+from durable_shuffle.jobs.streaming.schemas import spark_schema, stored_schema
+from durable_shuffle.jobs.streaming.stream_reader import StreamReader
+from durable_shuffle.jobs.streaming.writing import BatchWriter, StreamWriter
+from durable_shuffle.serialization.errors import InvalidInputError
+
+FORMAT = "durable_shuffle"
+
+
+class DurableShuffleSource(DataSource):
+    """Stages of a job as tables and streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        options = read_options(self.options, stream=True)
+        scan = scan_of(options)
+        return spark_schema(stored_schema(scan.stage, newest_message(scan)), options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options, stream=False)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_options(self.options, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001
+        if overwrite:
+            raise InvalidInputError(
+                "output mode complete would write all rows anew in each batch: use append or update"
+            )
+        return StreamWriter(write_options(self.options), schema)

@@ -1,0 +1,156 @@
+"""The stage that a writer of the data source writes: found by its name, or made.
+
+Made stages are written by log producers, one per writer at a time, so that they can be followed
+while they grow. Several writers that make one stage at once agree on the one that was entered
+first.
+"""
+
+import hashlib
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.column_types import check_key
+from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, WriteOptions
+from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.job_log import enter_stage, newest_named, read_job
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.partitioner import check_partition_count
+from durable_shuffle.shuffle.records import Describe
+from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, describe_stage, open_stage
+from durable_shuffle.shuffle.storage import Storage
+
+
+def stage_to_write(
+    storage: Storage,
+    options: WriteOptions,
+    schema: pa.Schema,
+    *,
+    spark_schema: StructType,
+    fresh: bool,
+    ids: IdSource,
+    clock: Clock,
+) -> StageHandle:
+    """Return the stage that the options name; makes it if there is none.
+
+    Args:
+        fresh: describe a new one in any case. It counts only once it is entered into the job log.
+
+    Raises:
+        InvalidInputError: the stage that stands is sealed, or has other keys or counts than asked
+            for; or a key is no column, or has no hash.
+    """
+    place = options.place
+    standing = newest_named(read_job(storage, place.job), place.stage)
+    if standing is not None and not fresh:
+        stage = open_stage(storage, standing)
+        _check_fits(stage, options)
+    else:
+        stage = _describe(storage, options, schema, spark_schema, ids, clock)
+        if not fresh:
+            path = enter(stage, ids, replaces=False)
+            stage = open_stage(storage, path)
+            _check_fits(stage, options)
+    if options.consumers:
+        register_consumers(
+            stage, options.consumers, ids=ids, generation=stage.describe.generation, closed=True
+        )
+    return stage
+
+
+def enter(stage: StageHandle, ids: IdSource, *, replaces: bool) -> StagePath:
+    """Make a described stage count under its name; return the one that does."""
+    return enter_stage(
+        stage.storage,
+        stage.path,
+        record_id=ids.new_id(),
+        claim_id=ids.new_id(),
+        replaces=replaces,
+    )
+
+
+def _check_fits(stage: StageHandle, options: WriteOptions) -> None:
+    describe = stage.describe
+    if describe.writing != "log":
+        raise InvalidInputError(
+            f"stage {describe.name!r} is sealed, nothing can be appended: {stage.path.prefix!r}; "
+            "give another stage, or mode('overwrite')"
+        )
+    keys = tuple(describe.columns[k] for k in describe.keys)
+    for what, asked, found in (
+        ("partitions", options.partitions, describe.partitions),
+        ("producers", options.producers, describe.producers),
+        ("keys", options.keys or None, keys),
+    ):
+        if asked is not None and asked != found:
+            raise InvalidInputError(
+                f"stage {describe.name!r} was made with {what}={found}, found {asked}: leave the "
+                "option out, or give another stage"
+            )
+    if options.producer >= describe.producers:
+        raise InvalidInputError(
+            f"option 'producer' counts from 0 and must be below the stage's {describe.producers} "
+            f"producers, found {options.producer}: {stage.path.prefix!r}"
+        )
+
+
+def _describe(
+    storage: Storage,
+    options: WriteOptions,
+    schema: pa.Schema,
+    spark_schema: StructType,
+    ids: IdSource,
+    clock: Clock,
+) -> StageHandle:
+    partitions, producers = options.partitions or DEFAULT_PARTITIONS, options.producers or 1
+    check_partition_count(partitions)
+    Settings(compression=options.compression)
+    if options.producer >= producers:
+        raise InvalidInputError(
+            f"option 'producer' counts from 0 and must be below producers={producers}, found "
+            f"{options.producer}"
+        )
+    for key in options.keys:
+        if key not in schema.names:
+            raise InvalidInputError(
+                f"option 'keys': no column {key!r}; there are {', '.join(schema.names)}"
+            )
+        check_key(key, spark_schema[key].dataType)
+    shape = repr((schema.to_string(), options.keys, producers, partitions))
+    path = StagePath(
+        options.place.job,
+        options.place.stage,
+        hashlib.sha256(shape.encode()).hexdigest()[:32],
+        ids.new_id(),
+    )
+    describe = Describe(
+        record_id=ids.new_id(),
+        generation=1,
+        name=path.name,
+        fingerprint=path.fingerprint,
+        incarnation=path.incarnation,
+        schema=schema_to_bytes(schema),
+        codec="arrow",
+        compression=options.compression,
+        columns=tuple(schema.names),
+        producers=producers,
+        partitions=partitions,
+        writing="log",
+        partitioner="hash" if options.keys else "round_robin",
+        keys=tuple(schema.names.index(key) for key in options.keys),
+        components={},
+        splits="",
+        planning={},
+        created_wall_seconds=clock.wall(),
+    )
+    return describe_stage(storage, path, describe)
+
+
+def in_schema(stage: StageHandle, schema: bytes) -> StageHandle:
+    """Return the stage as one whose rows have another schema message."""
+    return StageHandle(stage.storage, stage.path, replace(stage.describe, schema=schema))

@@ -1,0 +1,129 @@
+"""The stream reader: offsets, admission control, available-now; tasks read pieces.
+
+The driver's calls come to one process that lives as long as the query; tasks get the reader pickled
+and use its options alone. An acknowledged offset is one record of the named consumer, by which
+storage may be given back (`shuffle/stream_consumer.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.streaming.options import ReadOptions
+from durable_shuffle.jobs.streaming.reading import Pieces, read_task, scan_of, tasks_of
+from durable_shuffle.jobs.streaming.starting import starting_offset
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.stream_consumer import StreamConsumer
+from durable_shuffle.shuffle.stream_offset import (
+    Limits,
+    StreamOffset,
+    advance,
+    capped,
+    offset_from_json,
+)
+from durable_shuffle.shuffle.stream_scan import StageScan
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stage as a stream. Makes no request before it is asked for something."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._scan_found: StageScan | None = None
+        self._target: StreamOffset | None = None
+        self._consumer: StreamConsumer | None = None
+        self._checked = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the options and the schema."""
+        return {
+            **self.__dict__,
+            "_scan_found": None,
+            "_target": None,
+            "_consumer": None,
+        }
+
+    def initialOffset(self) -> dict[str, Any]:
+        return starting_offset(self._scan, self._options.starting).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most_rows, most_bytes = self._options.most_rows, self._options.most_bytes
+        if most_rows is not None:
+            return ReadMaxRows(most_rows)
+        return ReadAllAvailable() if most_bytes is None else ReadMaxBytes(most_bytes)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = self._offset(start)
+        if not self._checked:
+            self._scan.check_not_released(begin)
+            self._join()
+            self._checked = True
+        if isinstance(limit, ReadAllAvailable):
+            end = self._scan.latest(begin)
+        else:
+            end = advance(begin, self._scan.arrivals(begin), self._limits(limit))
+        if self._target is not None:
+            end = capped(end, self._target)
+        return end.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._scan.latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return (self._target or self._scan.latest()).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin = self._offset(start)
+        pieces = self._scan.pieces(begin, self._offset(end))
+        return tasks_of(self._scan.stage, pieces)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Pieces)
+        return read_task(self._options, partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.consumer:
+            self._join()
+            assert self._consumer is not None
+            self._consumer.acknowledge(self._offset(end))
+
+    @property
+    def _scan(self) -> StageScan:
+        if self._scan_found is None:
+            self._scan_found = scan_of(self._options)
+        return self._scan_found
+
+    def _offset(self, found: dict[str, Any]) -> StreamOffset:
+        folder, widths = self._scan.stage.path.folder, self._scan.widths
+        return offset_from_json(found, stage=folder, widths=widths)
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        """Return the engine's limit, and the other one of the options where both are given."""
+        if isinstance(limit, ReadMaxRows):
+            return Limits(limit.max_rows, self._options.most_bytes)
+        if isinstance(limit, ReadMaxBytes):
+            return Limits(None, limit.max_bytes)
+        raise InvalidInputError(f"a stage is not read by {type(limit).__name__}")
+
+    def _join(self) -> None:
+        """Become the consumer that the options name, if they name one."""
+        options = self._options
+        if options.consumer and self._consumer is None:
+            self._consumer = StreamConsumer(
+                self._scan.stage,
+                options.consumer,
+                declared=options.consumers,
+                sealed=self._scan.sealed,
+                ids=RandomIds(),
+            )

@@ -1,0 +1,221 @@
+"""Writers of the data source: tasks write segments, the driver's commit makes a batch count.
+
+Every call runs in a process of its own and remembers nothing: what is decided stands in the
+producer's log (`shuffle/run_log.py`). A stage is looked up once per batch, by the planner.
+
+Not guaranteed: that rows of a batch that is replayed are those that stand; the first committed do.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.streaming.options import Place, WriteOptions
+from durable_shuffle.jobs.streaming.schemas import written_schema
+from durable_shuffle.jobs.streaming.stage_making import enter, in_schema, stage_to_write
+from durable_shuffle.jobs.worker_start import quicken_worker
+from durable_shuffle.recovery.pipeline.source_run import partition_ids
+from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.serialization.schema_change import fit_batch, widened
+from durable_shuffle.shuffle.cleanup import delete_orphans
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.log_producer_records import ProducerOpen
+from durable_shuffle.shuffle.run_log import (
+    Part,
+    Run,
+    append_batch,
+    has_batch,
+    newest_schema,
+    open_run,
+    read_tail,
+    written,
+)
+from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
+from durable_shuffle.shuffle.segment_writer import IdBatch
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+
+
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):
+    """What a task tells the commit."""
+
+    place: Place
+    path: StagePath
+    producer: int
+    run: Run
+    batch: int
+    schema: bytes
+    part: Part | None
+    """None if the batch was there already."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The stage, as tasks get it."""
+
+    place: Place
+    path: StagePath
+    producer: int
+    schema: bytes
+    """Schema message of the rows as they come from Spark."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch's writer; made anew for planning and for each commit or abort."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        stage = _found(options, schema, fresh=False)
+        self._target = _target(options, stage, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = _context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        start = context.getLocalProperty("spark.jobGroup.id")
+        if not (query and batch and start):
+            raise IncompatibleError("a stream is written by tasks of a streaming query only")
+        run = Run(query, hashlib.sha256(f"{query} {start}".encode()).hexdigest()[:32])
+        return _write(self._target, run, int(batch), context.partitionId(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave everything: a commit may have been sent. The next run clears up behind this one."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Appends the rows of one write job as one batch; with `overwrite` to a stage of its own."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        stage = _found(options, schema, fresh=overwrite)
+        self._target = _target(options, stage, schema)
+        self._overwrite = overwrite
+        self._run = Run("", secrets.token_hex(16))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self._target, self._run, 0, _context().partitionId(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _commit(messages, 0)
+        if self._overwrite:
+            target = self._target
+            enter(open_stage(target.place.storage(), target.path), RandomIds(), replaces=True)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave everything: a commit may have been sent."""
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise IncompatibleError("rows are written inside Spark tasks only")
+    return context
+
+
+def _found(options: WriteOptions, schema: StructType, *, fresh: bool) -> StageHandle:
+    stored = pa.schema([field.with_nullable(nullable=True) for field in written_schema(schema)])
+    return stage_to_write(
+        options.place.storage(),
+        options,
+        stored,
+        spark_schema=schema,
+        fresh=fresh,
+        ids=RandomIds(),
+        clock=SystemClock(),
+    )
+
+
+def _target(options: WriteOptions, stage: StageHandle, schema: StructType) -> _Target:
+    message = schema_to_bytes(written_schema(schema))
+    return _Target(options.place, stage.path, options.producer, message)
+
+
+def _write(
+    target: _Target, run: Run, batch: int, number: int, rows: Iterator[pa.RecordBatch]
+) -> PartMessage:
+    """Write one task's part of a batch; nothing, if the batch is there already."""
+    quicken_worker()
+    stage = open_stage(target.place.storage(), target.path)
+    log = stage.producer_log(target.producer)
+    tail = read_tail(log, batch)
+    part = None
+    message = stage.describe.schema
+    if not has_batch(tail, run, batch, log.prefix):
+        tail = open_run(stage, target.producer, run, batch)
+        message = _stored_in(stage, target, newest_schema(stage, target.producer, tail))
+        wide = in_schema(stage, message)
+        part = write_part(
+            wide,
+            target.producer,
+            run,
+            number,
+            _with_ids(wide, number, rows),
+            first_segment=secrets.randbelow(SEGMENT_NUMBERS),
+            first_ordinal=secrets.randbelow(FIRST_ORDINALS),
+            settings=Settings(),
+        )
+    return PartMessage(target.place, target.path, target.producer, run, batch, message, part)
+
+
+def _stored_in(stage: StageHandle, target: _Target, newest: bytes) -> bytes:
+    """Return the schema message in which the rows are stored."""
+    stored, found = schema_from_bytes(newest), schema_from_bytes(target.schema)
+    wide = widened(stored, found, stage=stage.path.name)
+    return newest if wide.equals(stored, check_metadata=True) else schema_to_bytes(wide)
+
+
+def _with_ids(stage: StageHandle, number: int, rows: Iterator[pa.RecordBatch]) -> Iterator[IdBatch]:
+    seen = number
+    for batch in rows:
+        fitted = fit_batch(_plain(batch, stage.schema), stage.schema)
+        yield fitted, partition_ids(stage, fitted, seen)
+        seen += batch.num_rows
+
+
+def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns that have a place in the schema, in its types."""
+    names = [name for name in batch.schema.names if name in schema.names]
+    return batch.select(names).cast(pa.schema([schema.field(name) for name in names]))
+
+
+def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    """Make a batch count, whichever process asks; a batch that counts already is left alone."""
+    found = [message for message in messages if isinstance(message, PartMessage)]
+    if not found or len(found) != len(messages):
+        raise InvalidInputError(
+            f"batch {batch} cannot be committed: {len(found)} of {len(messages)} tasks said what "
+            "they wrote"
+        )
+    one = found[0]
+    if {(m.path, m.run, m.batch) for m in found} != {(one.path, one.run, batch)}:
+        raise IncompatibleError(f"the tasks of batch {batch} wrote for other stages or batches")
+    stage = open_stage(one.place.storage(), one.path)
+    before = read_tail(stage.producer_log(one.producer), batch)
+    parts = [message.part for message in found if message.part is not None]
+    newest = max((m.schema for m in found if m.part is not None), key=len, default=one.schema)
+    if len(parts) < len(found) and not has_batch(before, one.run, batch, stage.path.prefix):
+        raise IncompatibleError(f"batch {batch} was there and is gone: {stage.path.prefix!r}")
+    append_batch(stage, one.producer, one.run, batch, parts, newest)
+    first = isinstance(before.last, ProducerOpen) and before.owner == one.run.id
+    if first and written(before, stage.path.prefix).past:
+        with suppress(DurableShuffleError):  # what is left costs space; gc finds it, too
+            delete_orphans(stage, RandomIds(), cause="another run writes")

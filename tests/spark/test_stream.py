@@ -1,0 +1,220 @@
+"""The data source `durable_shuffle`: streams and batches through one stage, against plain Spark."""
+
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from durable_shuffle import DurableShuffle, named_stage, open_view, register
+from durable_shuffle.serialization.errors import NotReadyError
+
+pytestmark = pytest.mark.spark
+
+
+class Streams:
+    """Queries over one stage below a folder; each waits for its end."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        register(spark)
+        self.spark, self.folder = spark, folder
+        self.place = {"url": str(folder / "root"), "job": "tests", "stage": "hop"}
+
+    def rows(self, first: int, end: int, **more: str) -> None:
+        """Put a file of rows numbered [first, end) into the input folder."""
+        columns = [f"{text} AS {name}" for name, text in more.items()]
+        df = self.spark.range(first, end, 1, 1).selectExpr("id", "id % 7 AS k", *columns)
+        df.write.mode("append").parquet(str(self.folder / "in"))
+
+    def write(self, schema: str = "id long, k long", **options: Any) -> StreamingQuery:
+        """Write all files that are new to the stage."""
+        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        frame = stream.parquet(str(self.folder / "in"))
+        chosen = {"keys": "k", "partitions": 4, **self.place, **options}
+        checkpoint = chosen.pop("checkpoint", self.folder / "write")
+        writer = frame.writeStream.format("durable_shuffle").options(**chosen)
+        return self._run(writer, checkpoint)
+
+    def read(self, **options: Any) -> StreamingQuery:
+        """Read what is new to files."""
+        chosen = {**self.place, **options}
+        checkpoint = chosen.pop("checkpoint", self.folder / "read")
+        frame = self.spark.readStream.format("durable_shuffle").options(**chosen).load()
+        sink = frame.writeStream.format("parquet").option("path", str(self.folder / "out"))
+        return self._run(sink, checkpoint)
+
+    def stored(self, **options: Any) -> DataFrame:
+        """The stage as a table."""
+        chosen = {**self.place, **options}
+        return self.spark.read.format("durable_shuffle").options(**chosen).load()
+
+    def delivered(self) -> Counter[int]:
+        """How often each row came out of the reader."""
+        found = self.spark.read.parquet(str(self.folder / "out")).collect()
+        return Counter(row.id for row in found)
+
+    def _run(self, writer: Any, checkpoint: Path) -> StreamingQuery:
+        named = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query: StreamingQuery = named.start()
+        query.awaitTermination()
+        return query
+
+
+@pytest.fixture
+def streams(session: SparkSession, tmp_path: Path) -> Streams:
+    return Streams(session, tmp_path)
+
+
+def once(first: int, end: int) -> Counter[int]:
+    return Counter(range(first, end))
+
+
+@pytest.mark.requirement("R-F135-1")
+def test_rows_pass_a_stage_once_and_in_place(streams: Streams) -> None:
+    """Written by one query, read by another in steps, both stopped and started again."""
+    streams.rows(0, 300)
+    streams.write()
+    query = streams.read(maxRecordsPerTrigger=70)
+    steps = [p.numInputRows for p in query.recentProgress if p.numInputRows]
+    assert sum(steps) == 300
+    assert max(steps) <= 70
+    assert streams.delivered() == once(0, 300)
+
+    streams.rows(300, 500)
+    streams.write()
+    streams.read()
+    assert streams.delivered() == once(0, 500)
+
+    rows = streams.stored().selectExpr("id", "k", "spark_partition_id() AS p").collect()
+    assert Counter(row.id for row in rows) == once(0, 500)
+    stored = json.loads(query.recentProgress[-1].sources[0].endOffset)
+    assert [len(p["next"]) for p in stored["producers"]] == [4]
+
+
+def test_a_batch_that_is_replayed_with_other_rows_is_dropped(streams: Streams) -> None:
+    """The sink had committed, Spark's log had not: what stands stays, whatever comes again."""
+    streams.rows(0, 100)
+    streams.rows(100, 200)
+    streams.write()
+    before = Counter(row.id for row in streams.stored().collect())
+    (streams.folder / "write" / "commits" / "1").unlink()
+    (streams.folder / "write" / "commits" / ".1.crc").unlink()
+    for path in (streams.folder / "in").glob("*.parquet"):  # the same files, with other rows
+        other = streams.spark.range(5000, 5100, 1, 1).selectExpr("id", "id % 7 AS k")
+        other.write.parquet(str(streams.folder / "other" / path.name))
+        (written,) = (streams.folder / "other" / path.name).glob("*.parquet")
+        (path.parent / f".{path.name}.crc").unlink()
+        written.replace(path)
+    query = streams.write()
+    assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [100]
+    assert Counter(row.id for row in streams.stored().collect()) == before == once(0, 200)
+    streams.rows(200, 210)
+    streams.write()
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 210)
+
+
+def test_columns_may_be_added_and_nothing_else(streams: Streams) -> None:
+    """Old rows have null in a new column; a change of type names both schemas."""
+    streams.rows(0, 10)
+    streams.write()
+    streams.rows(10, 20, note="cast(id AS string)")
+    streams.write("id long, k long, note string")
+    found = {row.id: row.note for row in streams.stored().collect()}
+    assert found == {n: None if n < 10 else str(n) for n in range(20)}
+    streams.read()
+    out = streams.spark.read.parquet(str(streams.folder / "out")).collect()
+    assert {row.id: row.note for row in out} == found
+
+    pruned = streams.stored(columns="note").collect()
+    assert Counter(row.note for row in pruned) == Counter(found.values())
+    chosen = streams.spark.read.schema("note string, id long").format("durable_shuffle")
+    assert chosen.options(**streams.place).load().columns == ["note", "id"]
+
+    streams.rows(20, 30)
+    for schema in ("id long, k long", "id long, k long, note long"):
+        with pytest.raises(Exception, match="only nullable columns can be added") as refused:
+            streams.write(schema)
+        assert "stored schema (id int64, k int64, note string)" in str(refused.value)
+        assert "found (id int64, k int64" in str(refused.value)
+
+
+def test_batches_write_and_read_by_the_same_name(streams: Streams) -> None:
+    """Append, overwrite, keys where Spark puts them, filters that are pushed down."""
+    spark = streams.spark
+    rows = spark.range(40).selectExpr("id", "id % 7 AS k")
+
+    def save(df: DataFrame, mode: str, **options: Any) -> None:
+        writer = df.write.format("durable_shuffle").mode(mode)
+        writer.options(**{**streams.place, **options}).save()
+
+    save(rows, "append", keys="k", partitions=4)
+    save(rows.selectExpr("id + 40 AS id", "k"), "append")
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 80)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    few = streams.stored().where("k IN (3, 5) AND id > 20").collect()
+    assert Counter(row.id for row in few) == Counter(
+        n for n in range(21, 80) if n % 40 % 7 in (3, 5)
+    )
+    save(rows.limit(5), "overwrite", keys="id")
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 5)
+    with pytest.raises(Exception, match=r"was made with keys=\('id',\), found \('k',\)"):
+        save(rows, "append", keys="k")
+    with pytest.raises(Exception, match="no column 'x'; there are id, k"):
+        save(rows, "overwrite", keys="x")
+    streams.rows(0, 3)
+    streams.place["stage"] = "other"
+    streams.write()
+    with pytest.raises(Exception, match=r"streaming query .* writes here, found a write job"):
+        save(rows, "append")
+
+
+def test_stages_of_other_makers_are_streams_and_the_other_way_round(streams: Streams) -> None:
+    """`repartition` first, a stream reads; a stream first, a view without Spark reads."""
+    spark = streams.spark
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    numbers = spark.range(100).selectExpr("id", "id % 7 AS k", "cast(id / 4 AS decimal(9,2)) AS d")
+    with DurableShuffle(spark, streams.place["url"], job="tests") as shuffle:
+        shuffle.repartition(numbers, 3, "k", name="stored")
+    query = streams.read(stage="stored", maxRecordsPerTrigger=30)
+    assert max(p.numInputRows for p in query.recentProgress) <= 30
+    assert streams.delivered() == once(0, 100)
+    out = spark.read.parquet(str(streams.folder / "out"))
+    assert out.selectExpr("sum(d)").collect() == numbers.selectExpr("sum(d)").collect()
+
+    streams.rows(0, 50)
+    streams.write()
+    stage = named_stage(streams.place["url"], "tests", "hop")
+    found: Counter[int] = Counter()
+    for k in range(4):
+        with (
+            open_view(stage, k, consumer="plain", follow_seconds=0.0) as view,
+            suppress(NotReadyError),  # the stage has no end
+        ):
+            for batch in view:
+                found.update(batch.column("id").to_pylist())
+    assert found == once(0, 50)
+    with pytest.raises(Exception, match="is sealed, nothing can be appended"):
+        streams.write(stage="stored", checkpoint=streams.folder / "third")
+
+
+def test_checkpoints_of_other_stages_are_refused(streams: Streams) -> None:
+    """A reader's and a writer's; misspelled options; an output mode that makes no sense."""
+    streams.rows(0, 10)
+    streams.write()
+    streams.read()
+    streams.rows(10, 20)
+    streams.write(stage="another", checkpoint=streams.folder / "second")
+    with pytest.raises(Exception, match=r"the checkpoint reads 'hop-.* the options name 'another-"):
+        streams.read(stage="another")
+    with pytest.raises(Exception, match=r"the checkpoint of query .* is of another stage"):
+        streams.write(stage="third")
+    with pytest.raises(Exception, match="did you mean 'maxRecordsPerTrigger'"):
+        streams.read(maxRecordPerTrigger=5)
+    with pytest.raises(Exception, match="did you mean 'partitions'"):
+        streams.write(partition=5)
+    with pytest.raises(Exception, match=r"streaming query .* writes here, found streaming query"):
+        streams.write(checkpoint=streams.folder / "fourth")

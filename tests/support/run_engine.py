@@ -1,0 +1,66 @@
+"""Spark's micro-batch engine as far as a sink sees it, without Spark: for schedules by the hundred.
+
+A checkpoint says how many batches are done. A run tries the batch behind it: tasks write, then the
+commit; what dies is tried again by a new run, with the batch's rows in another order, dealt out to
+other tasks. Batch b holds the numbers [b * ROWS, (b + 1) * ROWS), and row n belongs to subpartition
+n % R.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from durable_shuffle.shuffle.run_log import Part, Run, append_batch, has_batch, open_run, read_tail
+from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
+from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
+
+ROWS = 12
+SCHEMA = pa.schema([("n", pa.int64())])
+QUERY = "7d9f3f7e-query"
+
+
+@dataclass
+class EngineRun:
+    """One start of the query. `stage` stands on a storage of this run's own, which may fail."""
+
+    stage: StageHandle
+    draw: random.Random
+    query: str = QUERY
+    run: Run = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.run = Run(self.query, SeededIds(self.draw).new_id())
+
+    def tasks(self, batch: int) -> list[Part | None]:
+        """Run the tasks of a batch; None from those that find it done."""
+        numbers = list(range(batch * ROWS, (batch + 1) * ROWS))
+        self.draw.shuffle(numbers)
+        cut = self.draw.randrange(ROWS + 1)
+        return [self._task(batch, t, mine) for t, mine in enumerate((numbers[:cut], numbers[cut:]))]
+
+    def commit(self, batch: int, parts: list[Part | None]) -> bool:
+        """Return whether this commit is the one that counts."""
+        found = [part for part in parts if part is not None]
+        schema = self.stage.describe.schema
+        return append_batch(self.stage, 0, self.run, batch, found, schema).wrote
+
+    def _task(self, batch: int, number: int, mine: list[int]) -> Part | None:
+        log = self.stage.producer_log(0)
+        if has_batch(read_tail(log, batch), self.run, batch, log.prefix):
+            return None
+        open_run(self.stage, 0, self.run, batch)
+        rows = pa.record_batch([pa.array(mine, pa.int64())], schema=SCHEMA)
+        ids = (np.array(mine, dtype=np.int64) % self.stage.describe.partitions).astype(np.uint16)
+        return write_part(
+            self.stage,
+            0,
+            self.run,
+            number,
+            [(rows, ids)] if mine else [],
+            first_segment=self.draw.randrange(SEGMENT_NUMBERS),
+            first_ordinal=self.draw.randrange(FIRST_ORDINALS),
+            settings=SMALL,
+        )

@@ -1,4 +1,4 @@
-"""Batches as PySpark before 4.3 hands them over: without the offsets of nested arrays that are empty."""
+"""Batches as PySpark before 4.3 hands them over: empty nested arrays have no offsets."""
 
 import pyarrow as pa
 import pytest

@@ -181,12 +181,24 @@ def test_a_point_on_s3(points: list[Point], calls: Calls, seed: int, s3_server: 
     try_points(random.Random(seed).sample(points, 1), calls, lambda: on_s3(s3_server))
 
 
-class FromCall:
-    """A storage in memory up to a call, from then on another, which is given what it holds."""
+Listing = frozenset[tuple[str, int]]
+"""Names and sizes. Names hold random ids, so that a name tells the bytes."""
 
-    def __init__(self, nth: int, memory: MemoryStorage, then: Storage) -> None:
-        self._nth, self._memory, self._then = nth, memory, then
-        self._calls = 0
+
+def listing(storage: Storage) -> Listing:
+    return frozenset((info.key, info.size_bytes) for info in storage.list(""))
+
+
+class FromCall:
+    """A storage in memory up to a call, from then on another, which is made to hold the same.
+
+    Args:
+        there: what the other one holds.
+    """
+
+    def __init__(self, nth: int, memory: MemoryStorage, then: Storage, there: Listing) -> None:
+        self._nth, self._memory, self._then, self._there = nth, memory, then, there
+        self._calls, self.reached = 0, False
 
     @property
     def description(self) -> str:
@@ -196,24 +208,30 @@ class FromCall:
         def call(*arguments: Any) -> Any:
             self._calls += 1
             if self._calls == self._nth:
-                copy_objects(self._memory, self._then)
-            storage = self._memory if self._calls < self._nth else self._then
+                become(self._then, self._there, self._memory)
+                self.reached = True
+            storage = self._then if self.reached else self._memory
             return getattr(storage, verb)(*arguments)
 
         return call
 
 
+def become(storage: Storage, there: Listing, wanted: MemoryStorage) -> None:
+    """Have a storage that holds `there` hold what another one does."""
+    goal = listing(wanted)
+    storage.delete([key for key, _ in there - goal])
+    put_objects(wanted, storage, [key for key, _ in goal - there])
+
+
 def in_memory(storage: Storage) -> MemoryStorage:
     """Return what a storage holds: looked at, a remote one costs a request per object."""
     memory = MemoryStorage()
-    copy_objects(storage, memory)
+    put_objects(storage, memory, [info.key for info in storage.list("")])
     return memory
 
 
-def copy_objects(source: Storage, target: Storage) -> None:
-    """Put everything that one storage holds into the other."""
+def put_objects(source: Storage, target: Storage, keys: list[str]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        keys = [info.key for info in source.list("")]
         list(pool.map(lambda key: target.put(key, [source.read(key)]), keys))
 
 
@@ -228,19 +246,22 @@ def test_all_points_on_s3(
 
     The calls before it, of which all points have the same, are made in memory and their outcome is
     put on the server. What two points leave behind, name by name and size by size, is often the
-    same: then it is recovered from once. Names hold random ids, so that a name tells the bytes.
+    same: then it is recovered from once.
     """
     mine = points[part * len(points) // PARTS : (part + 1) * len(points) // PARTS]
-    left: set[frozenset[tuple[str, int]]] = set()
+    left: set[Listing] = set()
+    storage, there = on_s3(s3_server), frozenset[tuple[str, int]]()
     for point in mine:
-        memory, storage = MemoryStorage(), on_s3(s3_server)
-        meet(point, calls, cast("Storage", FromCall(point.nth, memory, storage)))
-        if not list(storage.list("")):  # it died before the call
-            copy_objects(memory, storage)
-        state = frozenset((info.key, info.size_bytes) for info in storage.list(""))
-        if state not in left:
-            left.add(state)
+        memory = MemoryStorage()
+        spliced = FromCall(point.nth, memory, storage, there)
+        meet(point, calls, cast("Storage", spliced))
+        if not spliced.reached:  # it died before the call
+            become(storage, there, memory)
+        there = listing(storage)
+        if there not in left:
+            left.add(there)
             recover_and_compare(storage, point, in_memory)
+            storage, there = on_s3(s3_server), frozenset()
     print(f"{len(mine)} of {len(points)} crash points on S3, {len(left)} states to recover from")
 
 

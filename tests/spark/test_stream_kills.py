@@ -76,6 +76,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_every_phase(programs: Any, tmp_path: Path) -> None:
     """Before and after each call, one after the other."""
     gates = [f"{phase} {when}" for phase in WRITER + READER for when in ("before", "after")]

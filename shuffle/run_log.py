@@ -29,6 +29,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import shown
+from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.log_producer_log import decode
 from durable_shuffle.shuffle.log_producer_records import (
     LOG_PRODUCER_RECORDS,
@@ -47,6 +48,9 @@ from durable_shuffle.shuffle.stage import StageHandle
 PAST_RUNS = 100
 """So many earlier runs are remembered. One that is older and still alive could open again and fence
 the newest; no batch would be lost or doubled by that."""
+
+CLEAR_RECORDS = 1000
+"""A run that takes over reads at most so many records to tell what others left."""
 
 _TRIES = 64
 
@@ -259,6 +263,43 @@ def segment_keys(stage: StageHandle, producer: int, run: Run, parts: Sequence[Pa
         for part in parts
         for segment in part.segments
     ]
+
+
+def clear_behind(stage: StageHandle, producer: int, run: Run) -> int:
+    """Delete segments that the runs before this one left and no record names; return how many.
+
+    Called by a run that has appended for the first time. A run that appended has cleared up behind
+    those before it, so the walk back ends there. After `CLEAR_RECORDS` it is given up: gc does it.
+    """
+    log = stage.producer_log(producer)
+    slot = read_tail(log).next_slot
+    named: set[tuple[str, int]] = set()
+    before: set[str] = set()
+    opened = False
+    for _ in range(CLEAR_RECORDS):
+        slot -= 1
+        data = log.read(slot) if slot >= 0 else None
+        record = None if data is None else decode(log, slot, data)
+        if record is None:
+            break
+        if isinstance(record, ProducerOpen):
+            opened = opened or record.record_id == run.id
+            # only what stands below the own OPEN was followed; above it, a run may be writing
+            if opened and record.record_id != run.id:
+                before.add(record.record_id)
+                if any(author == record.record_id for author, _ in named):
+                    break
+        elif isinstance(record, Append):
+            named |= {(record.record_id, segment.number) for segment in record.segments}
+    else:
+        return 0
+    doomed = []
+    for info in stage.storage.list(stage.path.segments_prefix):
+        mine, author, number = parse_segment_key(info.key)
+        if mine == producer and author in before and (author, number) not in named:
+            doomed.append(info.key)
+    stage.storage.delete(doomed)
+    return len(doomed)
 
 
 def newest_schema(stage: StageHandle, producer: int, tail: Tail) -> bytes:

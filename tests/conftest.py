@@ -25,6 +25,7 @@ _FIRST = (
     "test_pipeline_on_spark.py",
     "test_stage_memory.py",
     "test_query_drivers.py",
+    "test_stream_kills.py",
 )
 """Files of few and long tests: begun last, they would leave the other process without work. Those
 that start clusters stand apart."""

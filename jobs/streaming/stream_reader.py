@@ -44,6 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._consumer: StreamConsumer | None = None
         self._checked = False
+        self._seen: StreamOffset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the schema."""
@@ -52,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "_scan_found": None,
             "_target": None,
             "_consumer": None,
+            "_seen": None,
         }
 
     def initialOffset(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked = True
         if isinstance(limit, ReadAllAvailable):
             end = self._scan.latest(begin)
+            self._seen = end
         else:
             end = advance(begin, self._scan.arrivals(begin), self._limits(limit))
         if self._target is not None:
@@ -81,7 +84,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._scan.latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return (self._target or self._scan.latest()).to_json()
+        self._seen = self._target or self._scan.latest(self._seen)
+        return self._seen.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = self._offset(start)

@@ -33,7 +33,6 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import fit_batch, widened
-from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.log_producer_records import ProducerOpen
@@ -41,6 +40,7 @@ from durable_shuffle.shuffle.run_log import (
     Part,
     Run,
     append_batch,
+    clear_behind,
     has_batch,
     newest_schema,
     open_run,
@@ -218,4 +218,4 @@ def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     first = isinstance(before.last, ProducerOpen) and before.owner == one.run.id
     if first and written(before, stage.path.prefix).past:
         with suppress(DurableShuffleError):  # what is left costs space; gc finds it, too
-            delete_orphans(stage, RandomIds(), cause="another run writes")
+            clear_behind(stage, one.producer, one.run)

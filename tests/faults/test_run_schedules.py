@@ -15,6 +15,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.piece_reader import read_pieces
+from durable_shuffle.shuffle.run_log import clear_behind
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.stream_offset import Limits, advance, offset_from_json
@@ -57,6 +58,7 @@ def run_schedule(seed: int) -> Counter[str]:
     alive: list[tuple[EngineRun, int]] = []
     while done < BATCHES:
         on, run, batch = _start(storage, stage, draw, done)
+        first = batch
         try:
             while batch < BATCHES:
                 parts = run.tasks(batch)
@@ -65,6 +67,8 @@ def run_schedule(seed: int) -> Counter[str]:
                     seen["overtaken"] += 1
                     break
                 seen["appended" if run.commit(batch, parts) else "dropped"] += 1
+                if batch == first:
+                    seen["cleared"] += clear_behind(run.stage, 0, run.run)
                 if draw.random() < 0.2:
                     seen["died behind its commit"] += 1
                     break
@@ -134,7 +138,15 @@ def test_every_row_stands_once_in_every_schedule(seed: int) -> None:
     """Sixty schedules; each kind of turn occurs."""
     seen = sum((run_schedule(seed + n) for n in range(60)), Counter[str]())
     print(seed, dict(seen))
-    for turn in ("appended", "dropped", "died", "died behind its commit", "no answer", "fenced"):
+    for turn in (
+        "appended",
+        "dropped",
+        "died",
+        "died behind its commit",
+        "no answer",
+        "fenced",
+        "cleared",
+    ):
         assert seen[turn], turn
     assert seen["faults"]
 
@@ -144,6 +156,20 @@ def test_two_thousand_schedules(seed: int) -> None:
     """As above."""
     for n in range(2000):
         run_schedule(seed + 1000 + n)
+
+
+def test_clearing_up_spares_who_came_later() -> None:
+    """A run clears behind itself while its successor has written and not committed yet."""
+    draw = random.Random(2)
+    stage = new_stage(MemoryStorage(), SeededIds(draw), SCHEMA, partitions=2, writing="log")
+    dead, first, second = (EngineRun(stage, draw) for _ in range(3))
+    assert any(dead.tasks(0))
+    assert first.commit(0, first.tasks(0))
+    parts = second.tasks(1)
+    assert clear_behind(stage, 0, first.run) > 0
+    assert clear_behind(stage, 0, first.run) == 0
+    assert second.commit(1, parts)
+    assert Counter(rows_read(stage, draw)) == Counter(range(2 * ROWS))
 
 
 def test_the_oracle_would_notice() -> None:

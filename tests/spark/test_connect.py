@@ -153,3 +153,12 @@ def test_a_pipeline_does_not_run_here(seen: dict[str, Any]) -> None:
     """It says what to use instead."""
     assert "no job groups" in seen["pipeline"]
     assert "use a session with a SparkContext, or local processes" in seen["pipeline"]
+
+
+def test_streams_and_tables_of_the_data_source(seen: dict[str, Any]) -> None:
+    """One stage, written and read by streams, and read as a table; limits and refusals hold."""
+    streams = seen["streams"]
+    assert streams["delivered"] == streams["stored"] == list(range(100))
+    assert streams["steps"] >= 3, "at most 40 rows in each"
+    assert streams["table"] == 10
+    assert "did you mean 'columns'" in streams["misspelled"]

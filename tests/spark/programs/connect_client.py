@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, spark_tasks
+from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, register, spark_tasks
 from durable_shuffle.jobs.preflight import preflight
 from durable_shuffle.jobs.remote_storage import RemoteStorage
 from durable_shuffle.shuffle.clock import RandomIds
@@ -219,6 +219,35 @@ def pipeline(spark: SparkSession) -> str:
     return "nothing"
 
 
+def streams(spark: SparkSession, root: str) -> dict[str, Any]:
+    """Write and read one stage, each as a stream and as a table."""
+    register(spark)
+    place = {"url": f"{root}/stages", "job": "tests", "stage": "hop"}
+    spark.range(0, 100, 1, 2).selectExpr("id", "id % 7 AS k").write.parquet(f"{root}/in")
+    rows = spark.readStream.schema("id long, k long").parquet(f"{root}/in")
+    writer = rows.writeStream.format("durable_shuffle").options(**place, keys="k", partitions="3")
+    writer.option("checkpointLocation", f"{root}/w").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    stream = spark.readStream.format("durable_shuffle").options(**place, maxRecordsPerTrigger="40")
+    sink = stream.load().writeStream.format("parquet").option("path", f"{root}/out")
+    query = sink.option("checkpointLocation", f"{root}/r").trigger(availableNow=True).start()
+    query.awaitTermination()
+    table = spark.read.format("durable_shuffle").options(**place).load()
+    more = spark.range(100, 110).selectExpr("id", "id % 7 AS k")
+    other = {**place, "stage": "table"}
+    more.write.format("durable_shuffle").mode("append").options(**other).save()
+    return {
+        "delivered": sorted(row.id for row in spark.read.parquet(f"{root}/out").collect()),
+        "stored": sorted(row.id for row in table.collect()),
+        "steps": len(list(Path(root, "r", "commits").glob("[0-9]*"))),
+        "table": spark.read.format("durable_shuffle").options(**other).load().count(),
+        "misspelled": failure(
+            lambda: spark.read.format("durable_shuffle").options(**place, column="k").load().count()
+        ),
+    }
+
+
 def main(root: str, folder: str) -> None:
     """Run all parts."""
     spark = (
@@ -234,6 +263,7 @@ def main(root: str, folder: str) -> None:
         "remote": remote(spark, f"{root}/remote"),
         "other_host": other_host(spark, f"{root}/host"),
         "pipeline": pipeline(spark),
+        "streams": streams(spark, f"{root}/streams"),
     }
     print(json.dumps(answer), flush=True)
     spark.stop()

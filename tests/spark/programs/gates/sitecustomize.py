@@ -1,0 +1,74 @@
+"""Stops a process at a storage call of a stream: on PYTHONPATH it is loaded by every Python process
+of a driver, Spark's planners and workers among them.
+
+`$DURABLE_SHUFFLE_GATE/gate` names the call as `PHASE WHEN`. Who meets it first writes `reached`
+beside it and goes no further: the test kills it.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+PHASES = {
+    "open": ("put_if_absent", r"/producers/p\d+/\d+$", b"OPEN"),
+    "segment": ("put", r"/segments/", b""),
+    "record": ("put_if_absent", r"/producers/p\d+/\d+$", b"APPEND_PARTS"),
+    "rows": ("read_ranges", r"/segments/", b""),
+    "cursor": ("put_if_absent", r"/consumers/", b""),
+}
+"""Storage call, pattern of its key, and what the record holds."""
+
+
+class Gated:
+    """A storage that waits for ever before or after one call."""
+
+    def __init__(self, storage: Any, folder: Path) -> None:
+        self._storage, self._folder = storage, folder
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if name not in {verb for verb, _, _ in PHASES.values()}:
+            return found
+
+        def call(*args: Any) -> Any:
+            when = self._when(name, args)
+            if when == "before":
+                self._stop()
+            answer = found(*args)
+            if when == "after":
+                self._stop()
+            return answer
+
+        return call
+
+    def __reduce__(self) -> Any:
+        return Gated, (self._storage, self._folder)
+
+    def _when(self, name: str, args: Any) -> str:
+        phase, _, when = (self._folder / "gate").read_text().partition(" ")
+        if phase not in PHASES:
+            return ""
+        verb, pattern, holds = PHASES[phase]
+        key = args[0][0].key if name == "read_ranges" else args[0]
+        data = bytes(args[1]) if name == "put_if_absent" else b""
+        return when if verb == name and re.search(pattern, key) and holds in data else ""
+
+    def _stop(self) -> None:
+        (self._folder / "reached").touch()
+        while True:
+            time.sleep(60)
+
+
+def install(folder: Path) -> None:
+    """Put the gate around every storage that is opened by its URL from now on."""
+    from durable_shuffle.shuffle import open_storage
+
+    plain: Callable[[str, Mapping[str, object]], Any] = open_storage.open_backend
+    open_storage.open_backend = lambda url, options: Gated(plain(url, options), folder)
+
+
+if os.environ.get("DURABLE_SHUFFLE_GATE"):
+    install(Path(os.environ["DURABLE_SHUFFLE_GATE"]))

@@ -12,6 +12,7 @@ from durable_shuffle.jobs.bench.task_history import (
     Attempt,
     Span,
     again,
+    as_committed,
     attempts_of,
     moved,
     timeline,
@@ -22,6 +23,7 @@ from durable_shuffle.jobs.cli.stage_details import stage_details
 from durable_shuffle.jobs.reports.timeline import Timeline
 from durable_shuffle.jobs.storage_counts import reruns
 from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.layout import slot_name
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.stage import open_stage
 
@@ -36,7 +38,7 @@ def collect(
     by_job: dict[str, list[Run]] = {}
     for run in runs:
         by_job.setdefault(run.step.job, []).append(run)
-    attempts = {job: attempts_of(read_lines(r[0].step.folder(work))) for job, r in by_job.items()}
+    attempts = {job: _attempts(work, found[0].step) for job, found in by_job.items()}
     figures, timelines = [], {}
     for job, found in by_job.items():
         step = found[0].step
@@ -44,6 +46,15 @@ def collect(
         figures.append(_figures(work, found, by_job[calm], attempts[job], attempts[calm], oracle))
         timelines[job] = _timeline(found, attempts[job])
     return figures, timelines
+
+
+def _attempts(work: Path, step: Step) -> list[Attempt]:
+    found = attempts_of(read_lines(step.folder(work)))
+    if step.peer != "durable":
+        return found
+    slots = (store_folder(work) / step.job).glob(f"*/producers/p*/{slot_name(0)}")
+    commits = {int(s.parent.name.removeprefix("p")): s.stat().st_mtime for s in slots}
+    return as_committed(found, commits)
 
 
 def _figures(

@@ -10,7 +10,7 @@ from typing import Any
 from durable_shuffle.jobs.bench.cases import FAULTS, Cell
 
 _REDONE_ON_PURPOSE = ("F6", "F8", "F10")
-"""A damaged producer is run again; a zombie and a twin are second attempts by definition."""
+"""A damaged producer is run again; a zombie and a twin are second attempts beside the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Figures:
     evidence: str
     maps: int
     maps_again: int
-    """Map tasks that ended although an attempt of them had ended before."""
+    """Map tasks that ended although an attempt of them had ended before it began; for the durable
+    peer, had committed."""
     reduces_again: int
     bytes_rewritten: int
     """Uncompressed Arrow bytes that map tasks put out beyond those of the run without a fault;

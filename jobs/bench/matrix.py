@@ -73,6 +73,7 @@ def measured(
         )
         runs = runner.run(steps)
         figures, timelines = collect(work, runs, Oracle(options.scale, options.seed))
+    figures.sort(key=lambda f: (cells.index(f.cell), f.round))
     failed = failures(figures)
     summary = summaries(figures)
     for line in failed:

@@ -59,6 +59,19 @@ class Run:
     finished: bool = False
 
 
+def next_session(left: Sequence[Step]) -> list[Step]:
+    """Return the steps that the next driver is started for, in their order.
+
+    Where steps need different kinds of sessions, a session holds steps of one round only: peers
+    that cannot share a session still take turns.
+    """
+    first = left[0]
+    alike = [s for s in left if s.session == first.session]
+    if len(alike) == len(left):
+        return alike
+    return [s for s in alike if s.round == first.round]
+
+
 class SparkRunner:
     """Runs steps below one work folder. Not thread-safe.
 
@@ -80,8 +93,7 @@ class SparkRunner:
         runs: list[Run] = []
         left = list(steps)
         while left:
-            head = [s for s in left if s.session == left[0].session]
-            done = self._session(head)
+            done = self._session(next_session(left))
             runs += done
             over = {run.step.number for run in done}
             left = [s for s in left if s.number not in over]

@@ -1,11 +1,13 @@
 """From the lines of tasks to attempts, to counts of work done twice, and to a timeline. Pure."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
+
+_CLOCK_STEP_SECONDS = 0.02
+"""Times of files lag behind the clock by as much as a step of the kernel's timer."""
 
 
 @dataclass(slots=True)
@@ -46,13 +48,37 @@ def attempts_of(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     return sorted(found.values(), key=lambda a: a.start)
 
 
+def as_committed(attempts: Sequence[Attempt], commits: Mapping[int, float]) -> list[Attempt]:
+    """Return the attempts with those map tasks as not ended that were not the ones to commit.
+
+    An attempt may do all its work and die before its COMMIT, or lose to another's.
+
+    Args:
+        commits: producer -> wall seconds of its first COMMIT.
+    """
+    found = []
+    for a in attempts:
+        at = commits.get(a.partition, float("-inf"))
+        if a.phase == "map" and a.ended and a.start <= at:
+            rivals = [
+                b.last
+                for b in attempts
+                if b.task == a.task and b.ended and b.last <= at + _CLOCK_STEP_SECONDS
+            ]
+            found.append(replace(a, ended=bool(rivals) and a.last == max(rivals)))
+        else:
+            found.append(a)
+    return found
+
+
 def again(attempts: Sequence[Attempt], phase: str) -> int:
-    """Return how often a task of a phase was done although an attempt of it had ended."""
-    ends: dict[int, int] = defaultdict(int)
-    for attempt in attempts:
-        if attempt.phase == phase and attempt.ended:
-            ends[attempt.partition] += 1
-    return sum(n - 1 for n in ends.values())
+    """Return how many tasks of a phase were done although an attempt of them had ended before."""
+    first: dict[int, float] = {}
+    count = 0
+    for a in sorted((a for a in attempts if a.ended), key=lambda a: a.last):
+        if a.phase == phase:
+            count += a.start > first.setdefault(a.partition, a.last)
+    return count
 
 
 def moved(attempts: Sequence[Attempt], phase: str) -> int:
@@ -63,14 +89,17 @@ def moved(attempts: Sequence[Attempt], phase: str) -> int:
 
 def outcomes(attempts: Sequence[Attempt], fault_at: float | None) -> list[Outcome]:
     """Say of each attempt what became of it."""
-    ended: set[tuple[str, int]] = set()
+    ended: dict[tuple[str, int], float] = {}
+    for a in attempts:
+        if a.ended:
+            ended[a.task] = min(a.last, ended.get(a.task, a.last))
     started: set[tuple[str, int]] = set()
     found: list[Outcome] = []
     later = {id(a): any(b.task == a.task and b.start > a.start for b in attempts) for a in attempts}
     for a in attempts:
         if not a.ended:
             found.append("lost")
-        elif a.task in ended:
+        elif a.start > ended[a.task]:
             found.append("again")
         elif a.task in started:
             found.append("retry")
@@ -79,8 +108,6 @@ def outcomes(attempts: Sequence[Attempt], fault_at: float | None) -> list[Outcom
         else:
             found.append("done")
         started.add(a.task)
-        if a.ended:
-            ended.add(a.task)
     return found
 
 

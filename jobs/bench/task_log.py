@@ -7,6 +7,7 @@ so many have ended, the others wait with theirs until the fault has happened. So
 middle of a phase on a machine of any speed.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ _POLL_SECONDS = 0.01
 _TELL_SECONDS = 0.2
 """A task says this often how much it moved: what a killed one did is known this closely."""
 
-LINES, STATE, OPENED = "tasks.jsonl", "state.json", "gate-open"
+LINES, STATE, OPENED, _LOCK = "tasks.jsonl", "state.json", "gate-open", "gate-lock"
 
 
 def prepare(folder: Path, run: int, gate: tuple[str, int] | None) -> None:
@@ -104,9 +105,21 @@ class TaskLog:
         self._tell_sometimes()
 
     def end(self) -> None:
-        """Pass the gate, then say that the attempt has done all its work."""
-        self._pass_gate()
-        self._write("end")
+        """Say that the attempt has done all its work, once the gate lets it.
+
+        Raises:
+            UnavailableError: the fault that the gate waits for did not happen.
+        """
+        gate = json.loads((self.folder / STATE).read_text(encoding="utf-8"))["gate"]
+        mine = gate is not None and gate[0] == self.phase
+        deadline, held = self.clock.monotonic() + _GATE_BOUND_SECONDS, False
+        while not self._ended_within(gate[1] if mine else None):
+            if not held:
+                self._write("held")
+            held = True
+            if self.clock.monotonic() > deadline:
+                raise UnavailableError(f"the fault did not happen: {self.phase} {self.partition}")
+            self.clock.sleep(_POLL_SECONDS)
 
     def _tell_sometimes(self) -> None:
         now = self.clock.monotonic()
@@ -114,16 +127,15 @@ class TaskLog:
             self._told = now
             self._write("moved")
 
-    def _pass_gate(self) -> None:
-        gate = json.loads((self.folder / STATE).read_text(encoding="utf-8"))["gate"]
-        if gate is None or gate[0] != self.phase or ended(self.folder, self.phase) < gate[1]:
-            return
-        self._write("held")
-        deadline = self.clock.monotonic() + _GATE_BOUND_SECONDS
-        while not (self.folder / OPENED).exists():
-            if self.clock.monotonic() > deadline:
-                raise UnavailableError(f"the fault did not happen: {self.phase} {self.partition}")
-            self.clock.sleep(_POLL_SECONDS)
+    def _ended_within(self, limit: int | None) -> bool:
+        """Say the end if the gate is open or fewer than `limit` have; one task at a time looks."""
+        with (self.folder / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            shut = limit is not None and not (self.folder / OPENED).exists()
+            if shut and limit is not None and ended(self.folder, self.phase) >= limit:
+                return False
+            self._write("end")
+            return True
 
     def _write(self, event: str, **more: Any) -> None:
         line = {

@@ -20,6 +20,8 @@ from durable_shuffle.jobs.reports.timeline import (
 
 _WIDTH, _LEFT, _RIGHT = 1000, 118, 16
 _ROW, _GAP, _TOP, _BOTTOM = 17, 10, 40, 26
+_BARE_TOP = 8
+"""Where there is no mark to be named."""
 _SHORT = 26
 """Pixels: a bar narrower than this has its number only as a tooltip."""
 
@@ -39,7 +41,8 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
     ]
     parts: list[str] = []
     tops: dict[str, tuple[float, float]] = {}
-    y = float(_TOP)
+    top = float(_TOP if timeline.marks else _BARE_TOP)
+    y = top
     for lane, rows in lanes:
         height = max(1, len(rows)) * _ROW + 4.0
         tops[lane] = (y, y + height)
@@ -53,7 +56,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
             parts += [_bar(bar, y + 2 + number * _ROW, scale) for bar in row]
         y += height + _GAP
     bottom = y - _GAP
-    axis = _axis(total, scale, bottom)
+    axis = _axis(total, scale, top, bottom)
     marks = [_mark(mark, scale, bottom, tops) for mark in timeline.marks]
     height = bottom + _BOTTOM
     told = f"{timeline.title}: {timeline.took:.1f} seconds, {len(timeline.bars)} task attempts"
@@ -110,13 +113,14 @@ def _mark(mark: Mark, scale: float, bottom: float, tops: dict[str, tuple[float, 
     return f'<g data-mark="{mark.kind}"><title>{escape(told)}</title>{line}{cross}{text}</g>'
 
 
-def _axis(total: float, scale: float, bottom: float) -> str:
+def _axis(total: float, scale: float, top: float, bottom: float) -> str:
     step = _nice(total / 8)
     parts = []
     for number in range(int(total / step + 1e-9) + 1):
         x = _LEFT + number * step * scale
         parts.append(
-            f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 4}" y2="{bottom + 4:.1f}"/>'
+            f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 4:.1f}" '
+            f'y2="{bottom + 4:.1f}"/>'
             f'<text class="dim" x="{x:.1f}" y="{bottom + 18:.1f}" font-size="11" '
             f'text-anchor="middle">{number * step:g} s</text>'
         )

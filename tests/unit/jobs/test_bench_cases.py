@@ -6,7 +6,9 @@ import pytest
 
 from durable_shuffle.jobs.bench.cases import FAULTS, PEERS, WORKLOADS, objection, plan_cells
 from durable_shuffle.jobs.bench.figures import Figures, failures, summaries
+from durable_shuffle.jobs.bench.matrix import RecoveryOptions, plan_steps
 from durable_shuffle.jobs.bench.schedule import moment, schedule_text
+from durable_shuffle.jobs.bench.spark_runner import next_session
 from durable_shuffle.serialization.errors import InvalidInputError
 
 GOOD = Figures(
@@ -76,6 +78,22 @@ def test_a_ledger_of_spark_may_hold_records_twice() -> None:
     assert failures([replace(ledger, peer="native")]) == []
     assert len(failures([ledger])) == 1
     assert failures([]) == ["nothing ran"]
+
+
+def test_peers_take_turns_whatever_session_they_need() -> None:
+    """Alone, Spark's peers keep one session for all rounds; beside Dask, one per round."""
+    for peers, sessions in ((["native"], 1), (["native", "dask"], 4)):
+        options = RecoveryOptions(faults=("F2",), peers=tuple(peers), rounds=2)
+        left, _ = plan_steps(options, plan_cells(["W4"], ["F2"], peers)[0])
+        count, rounds = 0, []
+        while left:
+            head = next_session(left)
+            assert len({s.session for s in head}) == 1
+            left = [s for s in left if s not in head]
+            rounds += [s.round for s in head]
+            count += 1
+        assert count == sessions
+        assert rounds == sorted(rounds)
 
 
 def test_ratios_are_of_one_round() -> None:

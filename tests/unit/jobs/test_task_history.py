@@ -7,6 +7,7 @@ from typing import Any
 from durable_shuffle.jobs.bench.task_history import (
     Span,
     again,
+    as_committed,
     attempts_of,
     moved,
     outcomes,
@@ -62,6 +63,25 @@ def test_a_killed_executor() -> None:
     (mark,) = drawn.marks
     assert (mark.at, mark.lane) == (2.0, lost.lane)
     assert Timeline.from_dict(drawn.to_dict()) == drawn
+
+
+def test_only_a_commit_is_an_end_of_a_durable_map() -> None:
+    """One died between work and COMMIT, one lost to a twin: neither was done twice."""
+    lines = [
+        ("map", 0, 11, 100.0, 101.0),  # killed before its COMMIT
+        ("map", 1, 11, 100.0, 104.0),  # ended behind its twin's COMMIT
+        ("map", 1, 12, 101.0, 102.0),
+        ("map", 0, 12, 103.0, 104.0),
+        ("map", 2, 12, 103.0, 104.0),
+        ("map", 2, 12, 105.0, 106.0),  # began although the COMMIT stood
+    ]
+    attempts = attempts_of(lines_of(lines))
+    assert again(attempts, "map") == 2
+    committed = as_committed(attempts, {0: 104.01, 1: 102.01, 2: 104.01})
+    assert again(committed, "map") == 1
+    assert [a.ended for a in committed if a.partition == 0] == [False, True]
+    assert [a.ended for a in committed if a.partition == 1] == [False, True]
+    assert outcomes(committed, None).count("again") == 1
 
 
 def test_a_killed_driver() -> None:

@@ -4,7 +4,7 @@ RELEASE_UPTO is won in the stage log, behind the REGISTER by which it was decide
 is deleted. Logs stay: what goes is the segments of APPENDs that all registered consumers passed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,13 +26,20 @@ from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_release
 
 
 def release_upto(
-    stage: StageHandle, asked: Mapping[int, int] | None, *, ids: IdSource, generation: int
+    stage: StageHandle,
+    asked: Mapping[int, int] | None,
+    *,
+    ids: IdSource,
+    generation: int,
+    since: Sequence[int] | None = None,
 ) -> Freed:
     """Release what all registered consumers have acknowledged, and never more.
 
     Args:
         asked: producer -> slot of its log, exclusive, below which data may go; None for all that
             may. Whatever is asked is clamped to the smallest committed cursor.
+        since: per producer, the slot below which the caller knows that all is deleted: those
+            records are not read again. Default: all are read.
 
     Returns:
         What went; nothing if no more may go. Safe to repeat: it also finishes what died midway.
@@ -46,6 +53,7 @@ def release_upto(
     if stage.describe.writing != "log":
         raise InvalidInputError(f"a sealed stage goes only as a whole: {stage.path.prefix!r}")
     producers = range(stage.describe.producers)
+    begin = since or (0,) * len(producers)
     while True:  # ends: every turn passes at least one more record of a finite log
         state = read_state(stage)
         if state.release is not None:
@@ -57,7 +65,7 @@ def release_upto(
             )
         progress = progress_in(stage, register.consumers)
         consumed = [
-            consumed_upto(map(_ends, appends_of(stage, p)), register, progress, p)
+            consumed_upto(map(_ends, appends_of(stage, p, begin[p])), register, progress, p)
             for p in producers
         ]
         standing = unpack_upto(state.upto, len(consumed))
@@ -72,7 +80,7 @@ def release_upto(
     doomed = {
         stage.path.segment_key(p, record.record_id, segment.number)
         for p in producers
-        for slot, record in appends_of(stage, p)
+        for slot, record in appends_of(stage, p, begin[p])
         if slot < upto[p]
         for segment in record.segments
     }
@@ -87,10 +95,10 @@ def all_ended(stage: StageHandle) -> bool:
     return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
 
 
-def appends_of(stage: StageHandle, producer: int) -> list[tuple[int, Append]]:
-    """Return the APPENDs of a producer with their slots."""
+def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:
+    """Return the APPENDs of a producer with their slots, from slot `begin` on."""
     log = stage.producer_log(producer)
-    records = ((slot, decode(log, slot, data)) for slot, data in log.read_from())
+    records = ((slot, decode(log, slot, data)) for slot, data in log.read_from(begin))
     return [(slot, record) for slot, record in records if isinstance(record, Append)]
 
 

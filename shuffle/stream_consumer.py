@@ -12,10 +12,10 @@ from durable_shuffle.shuffle.consumer_records import Ack, InputCursor
 from durable_shuffle.shuffle.layout import ConsumerPath
 from durable_shuffle.shuffle.position import Positions, ProducerPosition
 from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release_upto import release_upto
+from durable_shuffle.shuffle.release_upto import release_upto, unpack_upto
 from durable_shuffle.shuffle.resume_set import InputKey, ResumeSet, cursor
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage import StageHandle, read_state
 from durable_shuffle.shuffle.stream_offset import StreamOffset
 
 TASK = "stream"
@@ -59,6 +59,7 @@ class StreamConsumer:
         self._releases = bool(declared)
         self._held: HeldLog | None = None
         self._released_slots = 0
+        self._deleted: tuple[int, ...] | None = None
 
     def acknowledge(self, offset: StreamOffset) -> None:
         """Record that everything before `offset` has been dealt with, then let go what may go.
@@ -84,10 +85,24 @@ class StreamConsumer:
             held.write(record)
         slots = sum(lane.slot for lane in offset.lanes)
         if self._releases and slots >= self._released_slots + RELEASE_EVERY_SLOTS:
-            release_upto(
-                self._stage, None, ids=self._ids, generation=self._stage.describe.generation
-            )
+            self._release()
             self._released_slots = slots
+
+    def _release(self) -> None:
+        """Let go what all have passed; what this process has deleted it does not look at again.
+
+        What stands before the call is deleted by it; what another reader released meanwhile may
+        not be.
+        """
+        standing = unpack_upto(read_state(self._stage).upto, self._stage.describe.producers)
+        release_upto(
+            self._stage,
+            None,
+            ids=self._ids,
+            generation=self._stage.describe.generation,
+            since=self._deleted,
+        )
+        self._deleted = standing
 
     def _opened(self) -> HeldLog:
         if self._held is None:

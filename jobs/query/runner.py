@@ -99,8 +99,8 @@ class QueryRunner:
             raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
         if df.isStreaming:
             raise InvalidInputError(
-                "a streaming DataFrame is no query that ends: use the data source "
-                "'durable_shuffle' for streams, or query() inside foreachBatch"
+                "a streaming DataFrame is no query that ends: write it with "
+                "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
             )
         query = self._first_plan(df, name, self._engine.planning_settings())
         recorded = self._recorded(query)

@@ -217,3 +217,20 @@ def test_filters_on_the_key_skip_subpartitions(stored: Stored) -> None:
     assert kept(In(("n",), (4, 9))) == set(np.asarray(ids).tolist())
     assert kept(EqualTo(("n",), "text")) == set(range(PARTITIONS))
     assert kept(EqualTo(("m",), 4)) == set(range(PARTITIONS))
+
+
+def test_storage_stays_bounded_while_a_declared_reader_keeps_up(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each release begins where the one before ended, also across a new start of the reader."""
+    monkeypatch.setattr(stream_consumer, "RELEASE_EVERY_SLOTS", 4)
+    reader = stored.reader(consumer="one", consumers="one")
+    offset, left = reader.initialOffset(), []
+    for turn in range(40):
+        stored.write(1)
+        offset = reader.latestOffset(offset, ReadAllAvailable())
+        reader.commit(offset)
+        left.append(len(list(Path(stored.url).glob("*/*/segments/*/*.seg"))))
+        if turn == 20:
+            reader = stored.reader(consumer="one", consumers="one")
+    assert max(left) <= 2 * 6, left

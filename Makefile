@@ -10,6 +10,7 @@ setup:
 
 # halves the time that the JVMs of the tests take to start
 $(CLASSES): scripts/class_archive.py pyproject.toml | setup
+	@echo "setup: writing an archive of Spark's classes" >&2
 	@$(PY) scripts/class_archive.py $@
 
 demo: setup

@@ -4,6 +4,7 @@ from mutations import Mutation
 
 COMPACTION = "tests/unit/shuffle/test_compaction.py"
 REPAIR = "tests/unit/shuffle/test_repair.py"
+REPAIR_RACES = "tests/unit/shuffle/test_repair_races.py"
 
 MUTATIONS = (
     Mutation(
@@ -54,7 +55,7 @@ MUTATIONS = (
         "shuffle/stage_fold.py",
         "record.base != state.seal_slot",
         "False",
-        f"{REPAIR} -k landed_behind",
+        f"{REPAIR_RACES} -k landed_behind",
     ),
     Mutation(
         "repair",
@@ -62,7 +63,7 @@ MUTATIONS = (
         "shuffle/index_rewrite.py",
         "and (isinstance(found, Replace) or isinstance(record, Compact))",
         "and isinstance(record, type(found))",
-        f"{REPAIR} -k began_before",
+        f"{REPAIR_RACES} -k began_before",
     ),
     Mutation(
         "repair",
@@ -70,7 +71,7 @@ MUTATIONS = (
         "shuffle/index_rewrite.py",
         "        if attempt in state.void or",
         "        if state.compact is not None or attempt in state.void or",
-        f"{REPAIR} -k replace_on_its_way",
+        f"{REPAIR_RACES} -k replace_on_its_way",
     ),
     Mutation(
         "repair",
@@ -78,7 +79,7 @@ MUTATIONS = (
         "shuffle/repair.py",
         "_DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)",
         "_DAMAGE = tuple(ErrorKind)",
-        f"{REPAIR} -k does_not_answer",
+        f"{REPAIR_RACES} -k does_not_answer",
     ),
     Mutation(
         "repair",

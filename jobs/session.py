@@ -216,7 +216,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
         Eager. Rows with equal keys are in the partition where Spark itself would put them, so on
         classic Spark a following join or group-by on the key needs no second exchange. Without
-        columns rows are dealt out in turn.
+        columns rows go to the partitions in turn.
 
         Args:
             n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. A column may

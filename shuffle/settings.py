@@ -18,7 +18,7 @@ class Settings:
 
     writer_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a producer gathers before it writes a segment. A worker's peak
-    is about three times this. Larger segments mean larger frames, which read faster."""
+    is several times this. Larger segments mean larger frames, which read faster."""
 
     compression: str = "lz4"
     """Codec of Arrow bodies: "lz4", "zstd" or "none"."""
@@ -73,7 +73,7 @@ class Settings:
 
     reduce_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to
-    local scratch space. Its peak is about three times this."""
+    local scratch space. Its peak is several times this."""
 
     ack_rows: int = 1 << 20
     """A resumable reducer acknowledges after this many rows at the latest: what a crash makes it

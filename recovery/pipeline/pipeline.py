@@ -98,7 +98,7 @@ class Pipeline:
 
         Args:
             schema: of its rows. Not for a `StageSource`, which has a schema and partitions.
-            key: columns; rows with equal keys go to one partition. Without it they are dealt out.
+            key: columns; rows with equal keys go to one partition. Without it they go in turn.
             producers: tasks that read the source, each its share of it.
             partitions: tasks of each consumer of this stream.
             version: another one tells an update that the source is not what it was, where its code

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from durable_shuffle.shuffle.outputs import write_output
     from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
     from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+    from durable_shuffle.shuffle.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "RestartSettings",
     "ResumableReducer",
     "RetryPolicy",
+    "Settings",
     "StageSource",
     "__version__",
     "async_map",
@@ -88,6 +90,7 @@ _MODULES = {
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
     "RestartSettings": "durable_shuffle.recovery.restart_budget",
     "RetryPolicy": "durable_shuffle.shuffle.retry",
+    "Settings": "durable_shuffle.shuffle.settings",
     "StageSource": "durable_shuffle.recovery.pipeline.sources",
     "async_map": "durable_shuffle.recovery.async_map",
     "named_stage": "durable_shuffle.shuffle.named_stage",

@@ -122,7 +122,7 @@ def test_wheel_gives_exactly_one_top_level_name(wheel: Path) -> None:
 
 
 def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
-    """All four folders are packed as they are, with the typing marker, and nothing else."""
+    """All four folders are packed as they are, with the typing marker, and no jar."""
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
     packed = {name for name in names if name.endswith(".py")} - {"durable_shuffle/__init__.py"}
@@ -133,6 +133,7 @@ def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
     }
     assert packed == sources
     assert "durable_shuffle/py.typed" in names
+    assert not [name for name in names if name.endswith((".jar", ".class"))]
     assert not [name for name in names if "tests" in name or "__pycache__" in name]
 
 

@@ -9,22 +9,35 @@ import pytest
 from doc_blocks import PAGES, ROOT
 
 NAMED = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)*)(?:\[[^`]*\])?`")
-WRITTEN = {"requirements.md", "mutations.md", "soak.md"}
-"""Pages that are written by a program, from tests that ran."""
+WRITTEN = {"requirements.md", "soak.md"}
+"""Pages that are written anew, whole, from the tests of today."""
 
 
 @cache
 def defined_in(file: str) -> frozenset[str]:
-    """`::name` and `::Class::name` of everything defined in a file."""
+    """`::name` and `::Class::name` of everything defined in a file, inherited methods included."""
     tree = ast.parse((ROOT / file).read_text())
     found = {""}
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(f"::{node.name}")
         if isinstance(node, ast.ClassDef):
-            inner = (part for part in node.body if isinstance(part, ast.FunctionDef))
-            found |= {f"::{node.name}::{part.name}" for part in inner}
+            names = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            # a base in the same file stands above
+            known = found.union(*(imported(tree, base) for base in bases))
+            names |= {n.split("::")[2] for n in known for b in bases if n.startswith(f"::{b}::")}
+            found |= {f"::{node.name}::{name}" for name in names}
     return frozenset(found)
+
+
+def imported(tree: ast.Module, name: str) -> frozenset[str]:
+    """What the module of this package defines from which a file imports a name."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            module = (node.module or "").removeprefix("durable_shuffle.").replace(".", "/") + ".py"
+            return defined_in(module) if (ROOT / module).exists() else frozenset()
+    return frozenset()
 
 
 def missing(text: str) -> list[str]:
@@ -52,6 +65,8 @@ def test_what_is_not_there_is_found() -> None:
     assert missing(f"`{here}::test_what_is_not_there_is_found` `{here}`") == []
     assert missing(f"`{here}::test_none`") == [f"{here}::test_none"]
     assert missing("`tests/none.py`") == ["tests/none.py"]
+    kit = "tests/storage/test_local_storage.py::TestLocalStorage"
+    assert missing(f"`{kit}::test_none`") == [f"{kit}::test_none"]
 
 
 def test_every_fault_names_its_test() -> None:

@@ -32,7 +32,7 @@ def test_one_changed_byte_is_other_code() -> None:
 
 def test_archive_names_its_code(tmp_path: Path) -> None:
     """What is imported from the archive knows its code without reading it."""
-    path = make_archive(tmp_path)
+    path = make_archive(tmp_path, compiled=True)
     inside = f"{path}/durable_shuffle/__init__.py"
     assert code_in(inside) == code_in(str(path)) == running_code()
     assert path.name == archive_name(running_code())
@@ -43,7 +43,7 @@ def test_archive_names_its_code(tmp_path: Path) -> None:
 def test_workers_compile_nothing(tmp_path: Path, damage: bytes) -> None:
     """What the driver has loaded is imported from the archive as byte code of the same source; a
     Python that does not know that byte code takes the source."""
-    path = make_archive(tmp_path)
+    path = make_archive(tmp_path, compiled=True)
     if damage:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}

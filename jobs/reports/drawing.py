@@ -6,6 +6,7 @@ Colours come from style classes and `style.py`, so that one drawing reads on lig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 from durable_shuffle.jobs.reports.axis import axis, breaks
 from durable_shuffle.jobs.reports.drawn_time import clock_text, duration_text, wall_at
@@ -28,6 +29,8 @@ _LEAST = 6.0
 _LETTER = 6.2
 """Pixels of a letter on a bar, at most on average."""
 _LANE_LETTERS = 15
+Side = Literal["start", "end"]
+"""Of a text: where its mark is."""
 _NAME_ROOM = 64
 """Pixels that the name of a mark takes."""
 
@@ -66,14 +69,15 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
     bottom = y - _GAP
     grid = axis(timeline, total, _LEFT, scale, (top, bottom))
     cuts = breaks(timeline, _LEFT, scale, (top, bottom))
-    marks, free = [], {"fault": 0.0, "note": 0.0}
+    marks, free = [], 0.0
     for mark in sorted(timeline.marks, key=lambda m: m.at):
         x = _LEFT + mark.at * scale
-        if mark.kind in free:
-            name = x >= free[mark.kind] or mark.kind == "fault"
-            if name:
-                free[mark.kind] = x + _NAME_ROOM
-            marks.append(_mark(timeline, mark, x, bottom, tops, name=name))
+        if mark.kind == "fault":
+            side: Side | None = "end" if x > _WIDTH * 0.6 else "start"
+            marks.append(_mark(timeline, mark, x, bottom, tops, side))
+        elif mark.kind == "note":
+            side, free = _free_side(x, free)
+            marks.append(_mark(timeline, mark, x, bottom, tops, side))
         elif mark.lane in tops:
             marks.append(_change(timeline, mark, x, tops[mark.lane]))
     height = bottom + _BOTTOM
@@ -112,22 +116,29 @@ def _bar(timeline: Timeline, bar: Bar, y: float, scale: float) -> str:
     )
 
 
+def _free_side(x: float, free: float) -> tuple[Side | None, float]:
+    """Return where a mark's name has room, and up to where the row is taken from then on."""
+    if x >= free and x + _NAME_ROOM <= _WIDTH:
+        return "start", x + _NAME_ROOM
+    if x - _NAME_ROOM >= free:
+        return "end", x
+    return None, free
+
+
 def _mark(
     timeline: Timeline,
     mark: Mark,
     x: float,
     bottom: float,
     tops: dict[str, tuple[float, float]],
-    *,
-    name: bool,
+    side: Side | None,
 ) -> str:
-    right = x > _WIDTH * 0.6
-    anchor, shift = ("end", -5) if right else ("start", 5)
     y = 15 if mark.kind == "fault" else 31
     text = ""
-    if name:
+    if side is not None:
         text = (
-            f'<text x="{x + shift:.1f}" y="{y}" font-size="12" text-anchor="{anchor}" '
+            f'<text x="{x + (5 if side == "start" else -5):.1f}" y="{y}" font-size="12" '
+            f'text-anchor="{side}" '
             f'class="{"fault-text" if mark.kind == "fault" else "dim"}">{escape(mark.text)}</text>'
         )
     line = (
@@ -160,7 +171,7 @@ def _group(timeline: Timeline, mark: Mark, inner: str) -> str:
     return f'<g data-mark="{mark.kind}"><title>{escape(told)}</title>{inner}</g>'
 
 
-_PHASES = {"map": "m0: map task 0", "reduce": "r0: reduce task 0"}
+_PHASES = {"map": "map task", "reduce": "reduce task"}
 _MARKS = {
     "fault": "a failure",
     "note": "a driver takes the job up",

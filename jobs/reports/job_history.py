@@ -12,7 +12,12 @@ import numpy as np
 
 from durable_shuffle.jobs.cli.names import find_job
 from durable_shuffle.jobs.cli.producer_logs import read_producer_logs
-from durable_shuffle.jobs.reports.log_history import AppendingAttempt, appending_attempts, thinned
+from durable_shuffle.jobs.reports.log_history import (
+    AppendingAttempt,
+    appending_attempts,
+    left_bytes,
+    thinned,
+)
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Finished, Open, Released
 from durable_shuffle.shuffle.job_log import read_job
@@ -92,6 +97,8 @@ class StageHistory:
     """How many log producers will never append again; None: of batch producers."""
     appending: list[AppendingAttempt] = field(default_factory=list)
     """Attempts of log producers."""
+    left_bytes: int = 0
+    """Stored by attempts that do not count."""
     changes: list[tuple[float, Change]] = field(default_factory=list)
     """COMPACTs and REPLACEs that count."""
     error: str | None = None
@@ -168,6 +175,7 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
         history.ended = sum(log.ended for log in producers)
         history.rows = sum(int(log.stored.sum()) for log in producers)
         history.data_bytes = sum(log.data_bytes for log in producers)
+        history.left_bytes = left_bytes(stage, producers)
         history.appending = appending_attempts(stage, producers, logs)
         return
     if seal is not None:
@@ -191,6 +199,7 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
         late = last > committed.get(producer, float("inf"))
         fate: Fate = "superseded" if late else "uncommitted"
         history.attempts.append(_attempt(producer, parts, last, fate))
+    history.left_bytes = sum(a.stored_bytes for a in history.attempts if a.fate != "counts")
     history.attempts.sort(key=lambda a: (a.first, a.producer))
 
 

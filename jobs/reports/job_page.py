@@ -33,7 +33,7 @@ _OUTCOMES: dict[Outcome, str] = {
     "retry": "resumed",
     "again": "written although a COMMIT stood",
     "open": "not at its end yet: at work, or stopped",
-    "lost": "left without a COMMIT, or without an end",
+    "lost": "left without a COMMIT",
 }
 _CHANGES = {"compact": "compacted", "replace": "repaired"}
 _PARTITION = re.compile(r"[0-9a-f]{32}-k(\d+)")
@@ -113,7 +113,7 @@ def _view_bar(view: ConsumerView, time: DrawnTime, *, again: bool) -> Bar:
     if view.newest and not view.finished:
         outcome, told = "open", "stopped" if view.released else "still reading, or gone"
     elif not (view.finished or view.released):
-        outcome, told = "lost", "gone without an end, a later view went on"
+        told = "taken over by a later view; what it acknowledged counts"  # killed or told to stop
     return Bar(
         view.consumer, "reduce", label, time.at(view.first), time.at(view.last), outcome,
         label.rpartition(" ")[2], f"{told}, {plural(view.records, 'record')} in its log",
@@ -130,7 +130,7 @@ def job_page(history: JobHistory, storage: str) -> str:
     attempts = [a for stage in history.stages for a in stage.attempts]
     reused = sum(max(0, len(stage.uses) - 1) for stage in history.stages)
     again = sum(a.fate == "superseded" for a in attempts)
-    left = sum(a.stored_bytes for a in attempts if a.fate != "counts")
+    left = sum(stage.left_bytes for stage in history.stages)
     stored = sum(stage.data_bytes for stage in history.stages)
     phases = {"map": "a producer", "reduce": "a consumer's view"}
     body = [

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from durable_shuffle.jobs.cli.producer_logs import LogAttempt, ProducerLog
+from durable_shuffle.jobs.cli.stage_details import listed_segments
 from durable_shuffle.shuffle.extent_feed import EndMode
 from durable_shuffle.shuffle.stage import StageHandle
 
@@ -52,6 +53,18 @@ def appending_attempts(
                 newest = attempt is log.attempts[-1]
                 found.append(_attempt(log.producer, attempt, written, newest=newest))
     return sorted(found, key=lambda a: (a.first, a.producer))
+
+
+def left_bytes(stage: StageHandle, logs: Sequence[ProducerLog]) -> int:
+    """Return bytes of segments that no record names and none will."""
+    named = {(log.producer, *segment) for log in logs for segment in log.segments}
+    last = [(log.producer, log.attempts[-1]) for log in logs if log.attempts]
+    at_work = {(producer, one.attempt) for producer, one in last if one.end is None}
+    return sum(
+        length
+        for producer, attempt, number, length in listed_segments(stage)
+        if (producer, attempt, number) not in named and (producer, attempt) not in at_work
+    )
 
 
 def _attempt(

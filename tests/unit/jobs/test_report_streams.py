@@ -155,6 +155,28 @@ def test_as_text(stream: Stream, run: Callable[..., Any]) -> None:
     assert [a["appends"] for a in stage["appending"]] == [2, 1, 1]
 
 
-def test_nothing_left_over_needs_no_advice(stream: Stream) -> None:
-    """The page names the clean-up only where there is something to clean up."""
+def test_left_over_bytes(stream: Stream) -> None:
+    """Of attempts that are over; one that appends may still name its segment. The page names the
+    clean-up only where there is something to clean up."""
+    path = stream.stage.path
+    other = stream.history().stages[0].appending[-1]
+    assert other.end is None
+    (segment,) = stream.root.rglob(f"p{other.producer:06d}-*.seg")
+    attempt = segment.name.split("-")[1]
+    stream.storage.put(path.segment_key(other.producer, attempt, 9), [b"on its way"])
     assert "durable-shuffle gc" not in job_page(stream.history(), "here")
+    stream.storage.put(path.segment_key(0, "c" * 32, 0), [b"left behind"])
+    assert stream.history().stages[0].left_bytes == 11
+    assert "durable-shuffle gc" in job_page(stream.history(), "here")
+
+
+def test_a_view_that_was_taken_over_is_not_called_dead(stream: Stream) -> None:
+    """Killed or told to stop: its log does not tell, and what it acknowledged counts."""
+    for seconds in (14, 16):
+        view = open_view(stream.stage, 0, consumer="reader", follow_seconds=300)
+        next(iter(view))
+        view.ack()
+        stream.at(seconds)
+    bars = [b for b in job_timeline(stream.history()).bars if b.lane == "reader"]
+    assert [b.outcome for b in bars] == ["done", "open"]
+    assert bars[0].told.startswith("taken over by a later view")

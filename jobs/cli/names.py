@@ -12,8 +12,8 @@ from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
 _SHOWN = 10
-_SHORT = 12
-"""Characters of an id in a short name."""
+SHORT_ID = 12
+"""Characters of an id that people are shown."""
 _SLOT = re.compile(r"\d{10,}")
 
 
@@ -67,7 +67,7 @@ def folder(path: StagePath) -> str:
 
 def short_name(name: str, fingerprint: str) -> str:
     """Return the start of a folder's name that people are shown; it names the stage, too."""
-    return f"{name}-{fingerprint[:_SHORT]}"
+    return f"{name}-{fingerprint[:SHORT_ID]}"
 
 
 def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
@@ -120,7 +120,7 @@ def _ambiguous(job: JobCopy, text: str, found: Sequence[StagePath]) -> InvalidIn
     )
     short = [short_name(path.name, path.fingerprint) for path in found]
     for path, name in list(zip(found, short, strict=True))[:_SHOWN]:
-        longer = f"{path.name}-{path.fingerprint}-{path.incarnation[:_SHORT]}"
+        longer = f"{path.name}-{path.fingerprint}-{path.incarnation[:SHORT_ID]}"
         error.add_note(name if short.count(name) == 1 else longer)
     if len(found) > _SHOWN:
         error.add_note(f"and {len(found) - _SHOWN} more")

@@ -7,6 +7,9 @@ import typer
 Url = Annotated[str, typer.Argument(metavar="URL", help="Folder or URL, e.g. s3://bucket/shuffle.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: all jobs.")]
+OneJob = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="Name of the job; may also end the URL.")
+]
 _STAGE = "Name, the start of <name>-<fingerprint>, or the whole folder name."
 Stage = Annotated[str, typer.Argument(metavar="STAGE", help=_STAGE)]
 OptionalStage = Annotated[

@@ -73,6 +73,7 @@ def release(
             paths = live
         else:
             paths = [] if before else [find_stage(copy, stage, released=False)]
+        candidates = len(paths)
         if age is not None:
             now = SystemClock().wall()
             paths = [path for path in paths if _age(storage, path, now) > age.total_seconds()]
@@ -90,7 +91,9 @@ def release(
             document["released_before"] = [folder(path) for path in before]
         if dry_run or not (paths or unfinished):
             nothing = (
-                f"stage {stage!r} was released already: nothing to do" if before else "no stages"
+                f"stage {stage!r} was released already: nothing to do"
+                if before
+                else _none_older(older_than, candidates)
             )
             call.emit(document, f"would release:\n{stage_table(shown)}" if paths else nothing)
             return
@@ -131,6 +134,12 @@ def parse_age(text: str) -> timedelta:
 
 def _age(storage: Storage, path: StagePath, now: float) -> float:
     return now - open_stage(storage, path).describe.created_wall_seconds
+
+
+def _none_older(age: str | None, younger: int) -> str:
+    if age is None or not younger:
+        return "no stages"
+    return f"no stage is older than {age} ({younger} {'is' if younger == 1 else 'are'} younger)"
 
 
 def _confirm(call: Call, *, yes: bool, what: str) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from durable_shuffle.jobs.cli.names import short_name
+from durable_shuffle.jobs.cli.names import SHORT_ID, short_name
 from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.cli.text import size, table, when
 from durable_shuffle.serialization.errors import DurableShuffleError
@@ -74,7 +74,7 @@ def summaries(storage: Storage, job: JobCopy) -> list[StageSummary]:
 
 
 def stage_table(stages: list[StageSummary]) -> str:
-    """Return stages for people, with the errors below."""
+    """Return stages for people, ids shortened, with the errors below."""
     head = ["STAGE", "STATUS", "PRODUCERS", "PARTITIONS", "ROWS", "SIZE", "CREATED", "INCARNATION"]
     rows = [
         [
@@ -85,7 +85,7 @@ def stage_table(stages: list[StageSummary]) -> str:
             s.rows,
             size(s.data_bytes),
             when(s.created_wall_seconds),
-            s.incarnation,
+            s.incarnation[:SHORT_ID],
         ]
         for s in stages
     ]

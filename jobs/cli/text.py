@@ -28,6 +28,11 @@ def size(count: int | None) -> str | None:
     return f"{count} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, which takes an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def when(wall_seconds: float | None) -> str | None:
     """Return a time since 1970 as UTC."""
     if wall_seconds is None:

@@ -5,14 +5,21 @@ for decisions. When an attempt began is not recorded: it is seen from its first 
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from durable_shuffle.jobs.cli.names import find_job
+from durable_shuffle.jobs.cli.producer_logs import read_producer_logs
+from durable_shuffle.jobs.reports.log_history import (
+    AppendingAttempt,
+    appending_attempts,
+    left_bytes,
+    thinned,
+)
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Finished, Open
+from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Finished, Open, Released
 from durable_shuffle.shuffle.job_log import read_job
 from durable_shuffle.shuffle.layout import (
     consumers_prefix,
@@ -21,12 +28,22 @@ from durable_shuffle.shuffle.layout import (
     parse_segment_key,
 )
 from durable_shuffle.shuffle.producer_log import counting_commit, read_log
-from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, Commit, Seal, StageUse
+from durable_shuffle.shuffle.records import (
+    JOB_RECORDS,
+    STAGE_RECORDS,
+    Claim,
+    Commit,
+    Compact,
+    Replace,
+    Seal,
+    StageUse,
+)
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 
 Fate = Literal["counts", "superseded", "uncommitted"]
+Change = Literal["compact", "replace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,12 @@ class ConsumerView:
     records: int
     """Slots that it won, OPEN included."""
     finished: bool
+    released: bool = False
+    """It gave the rest back by itself, for a later view to go on."""
+    newest: bool = True
+    """No later view took the task over."""
+    times: tuple[float, ...] = ()
+    """Wall seconds of its records, evenly thinned."""
 
 
 @dataclass(slots=True)
@@ -63,11 +86,37 @@ class StageHistory:
     """0 where unknown."""
     uses: list[tuple[float, int]] = field(default_factory=list)
     """When which driver generation took it up: the first made it, later ones reuse it."""
+    created: float | None = None
+    """When it was described."""
     sealed: float | None = None
     rows: int = 0
+    """Of a stage of log producers: those that were not released; so are `data_bytes`."""
     data_bytes: int = 0
     attempts: list[StoredAttempt] = field(default_factory=list)
+    ended: int | None = None
+    """How many log producers will never append again; None: of batch producers."""
+    appending: list[AppendingAttempt] = field(default_factory=list)
+    """Attempts of log producers."""
+    left_bytes: int = 0
+    """Stored by attempts that do not count."""
+    changes: list[tuple[float, Change]] = field(default_factory=list)
+    """COMPACTs and REPLACEs that count."""
     error: str | None = None
+
+    @property
+    def appends(self) -> int:
+        """APPENDs of log producers."""
+        return sum(attempt.appends for attempt in self.appending)
+
+    @property
+    def status(self) -> str:
+        """For people: how far its life is."""
+        if self.error is not None:
+            return "could not be read"
+        if self.ended is None:
+            return "sealed" if self.sealed is not None else "not sealed"
+        word = "ended" if self.ended == self.producers else "open"
+        return f"{word}, {self.ended} of {self.producers} producers ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +167,31 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
     state = read_state(stage)
     seal = state.seal
     history.producers = (seal.producers if seal else stage.describe.producers) or 0
+    times = _times(stage.storage, stage.path.log_prefix)
+    history.created = times.get(stage.log().key(0))
+    logs = _times(stage.storage, stage.path.producers_prefix)
     if stage.describe.writing == "log":
-        return  # log producers: `pipeline status` shows them
+        producers = read_producer_logs(stage, state)
+        history.ended = sum(log.ended for log in producers)
+        history.rows = sum(int(log.stored.sum()) for log in producers)
+        history.data_bytes = sum(log.data_bytes for log in producers)
+        history.left_bytes = left_bytes(stage, producers)
+        history.appending = appending_attempts(stage, producers, logs)
+        return
     if seal is not None:
         history.rows, history.data_bytes = seal.rows, seal.data_bytes
-        times = _times(stage.storage, stage.path.log_prefix)
         history.sealed = times.get(stage.log().key(state.seal_slot))
-    logs = _times(stage.storage, stage.path.producers_prefix)
+        history.changes = _changes(stage, set(state.counted), times)
     segments: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.segments_prefix):
         producer, attempt, _ = parse_segment_key(info.key)
         segments[producer, attempt].append((info.modified_wall_seconds, info.size_bytes))
     counted = _counting(stage, seal, sorted({p for p, _ in segments} | _producers(logs)))
     for producer, (attempt, slot) in counted.items():
-        at = logs.get(stage.producer_log(producer).key(slot), 0.0)
-        parts = segments.pop((producer, attempt), [(at, 0)])
+        parts = segments.pop((producer, attempt), [])
+        known = logs.get(stage.producer_log(producer).key(slot))
+        at = known if known is not None else max((t for t, _ in parts), default=0.0)
+        parts = parts or [(at, 0)]
         history.attempts.append(_attempt(producer, parts, at, "counts"))
     committed = {a.producer: a.last for a in history.attempts}
     for (producer, _), parts in segments.items():
@@ -140,7 +199,19 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
         late = last > committed.get(producer, float("inf"))
         fate: Fate = "superseded" if late else "uncommitted"
         history.attempts.append(_attempt(producer, parts, last, fate))
+    history.left_bytes = sum(a.stored_bytes for a in history.attempts if a.fate != "counts")
     history.attempts.sort(key=lambda a: (a.first, a.producer))
+
+
+def _changes(
+    stage: StageHandle, counted: set[str], times: dict[str, float]
+) -> list[tuple[float, Change]]:
+    log, found = stage.log(), list[tuple[float, Change]]()
+    for slot, data in log.read_from():
+        record, at = STAGE_RECORDS.decode(data, name=log.key(slot)), times.get(log.key(slot))
+        if at is not None and isinstance(record, Compact | Replace) and record.record_id in counted:
+            found.append((at, "compact" if isinstance(record, Compact) else "replace"))
+    return found
 
 
 def _attempt(
@@ -181,18 +252,28 @@ def _views(storage: Storage, job: str) -> list[ConsumerView]:
             slots[path.consumer, path.task].append((info.key, info.modified_wall_seconds))
     found: list[ConsumerView] = []
     for (consumer, task), entries in sorted(slots.items()):
-        view: ConsumerView | None = None
+        views: list[list[tuple[float, object]]] = []
         for key, at in sorted(entries):
             record = CONSUMER_RECORDS.decode(storage.read(key), name=key)
             if isinstance(record, Open):
-                if view is not None:
-                    found.append(view)
-                view = ConsumerView(consumer, task, at, at, 0, finished=False)
-            if view is not None:
-                ended = isinstance(record, Finished)
-                view = replace(view, last=at, records=view.records + 1, finished=ended)
-        if view is not None:
-            found.append(view)
+                views.append([])
+            if views:
+                views[-1].append((at, record))
+        for view in views:
+            times, last = sorted(at for at, _ in view), view[-1][1]
+            found.append(
+                ConsumerView(
+                    consumer,
+                    task,
+                    times[0],
+                    times[-1],
+                    len(view),
+                    finished=isinstance(last, Finished),
+                    released=isinstance(last, Released),
+                    newest=view is views[-1],
+                    times=thinned(times),
+                )
+            )
     return found
 
 

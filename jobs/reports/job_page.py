@@ -1,12 +1,21 @@
 """The page of a user's own job: who stored what when, and which work was used again. Pure."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.cli.text import plural, size
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
-from durable_shuffle.jobs.reports.job_history import JobHistory, StageHistory
+from durable_shuffle.jobs.reports.drawn_time import DrawnTime
+from durable_shuffle.jobs.reports.job_history import (
+    ConsumerView,
+    JobHistory,
+    StageHistory,
+    StoredAttempt,
+)
+from durable_shuffle.jobs.reports.log_history import AppendingAttempt
 from durable_shuffle.jobs.reports.page import (
     Value,
     heading,
@@ -20,51 +29,95 @@ from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
 
 _OUTCOMES: dict[Outcome, str] = {
     "done": "counts",
-    "reused": "counts, and a later driver took the stage up",
+    "reused": "counts, and a later driver used it again",
     "retry": "resumed",
     "again": "written although a COMMIT stood",
-    "lost": "left without a COMMIT, or without an end",
+    "open": "not at its end yet: at work, or stopped",
+    "lost": "left without a COMMIT",
 }
-_LONG_PAUSE = 0.25
-"""Share of the whole: a pause without any event longer than this is drawn shortened."""
+_CHANGES = {"compact": "compacted", "replace": "repaired"}
+_PARTITION = re.compile(r"[0-9a-f]{32}-k(\d+)")
+"""Task of a consumer that reads one partition of one stage."""
 
 
 def job_timeline(history: JobHistory) -> Timeline:
-    """Return one lane per stage and per consumer; long pauses between drivers are shortened."""
-    clock = _Clock(_moments(history))
+    """Return one lane per stage and per consumer, at times of day; long pauses are shortened."""
+    time = DrawnTime(_moments(history))
     lanes: list[str] = []
     bars: list[Bar] = []
+    marks = [
+        Mark(time.at(at), f"driver {generation}", kind="note") for at, generation in history.drivers
+    ]
     for number, stage in enumerate(history.stages, 1):
-        lane = _lane(number, stage.name)
+        lane = f"{number} {stage.name}"
         lanes.append(lane)
-        for a in stage.attempts:
-            start, end = clock.at(a.first), clock.at(a.last)
-            outcome = _outcome(stage, a.last, a.fate)
-            bars.append(Bar(lane, "map", f"producer {a.producer}", start, end, outcome))
+        bars += [_attempt_bar(lane, stage, a, time) for a in stage.attempts]
+        bars += [_appending_bar(lane, a, time) for a in stage.appending]
+        marks += [Mark(time.at(at), _CHANGES[what], lane, what) for at, what in stage.changes]
     for consumer in dict.fromkeys(view.consumer for view in history.views):
         lanes.append(consumer)
         seen: set[str] = set()
         for view in history.views:
             if view.consumer == consumer:
-                done: Outcome = "retry" if view.task in seen else "done"
+                bars.append(_view_bar(view, time, again=view.task in seen))
                 seen.add(view.task)
-                partition = view.task.rpartition("-k")[2].lstrip("0") or "0"
-                bars.append(
-                    Bar(
-                        consumer,
-                        "reduce",
-                        f"partition {partition}",
-                        clock.at(view.first),
-                        clock.at(view.last),
-                        done if view.finished else "lost",
-                    )
-                )
-    marks = [
-        Mark(clock.at(at), f"driver {generation}", kind="note")
-        for at, generation in history.drivers
-    ]
-    seconds = clock.seconds
-    return Timeline(history.job, seconds, seconds, tuple(lanes), tuple(bars), tuple(marks))
+    return Timeline(
+        history.job,
+        time.seconds,
+        time.took,
+        tuple(lanes),
+        tuple(bars),
+        tuple(marks),
+        time.spans,
+        time.pauses,
+    )
+
+
+def _attempt_bar(lane: str, stage: StageHistory, a: StoredAttempt, time: DrawnTime) -> Bar:
+    outcome, told = _outcome(stage, a)
+    return Bar(
+        lane, "map", f"producer {a.producer}", time.at(a.first), time.at(a.last), outcome,
+        str(a.producer), f"{told}, {size(a.stored_bytes)}",
+    )  # fmt: skip
+
+
+def _outcome(stage: StageHistory, a: StoredAttempt) -> tuple[Outcome, str]:
+    if a.fate == "uncommitted":
+        return "lost", "left without a COMMIT"
+    if a.fate == "superseded":
+        return "again", "written although a COMMIT stood"
+    later = [str(generation) for at, generation in stage.uses[1:] if at > a.last]
+    if not later:
+        return "done", "committed"
+    drivers = f"driver{'' if len(later) == 1 else 's'} {', '.join(later)}"
+    return "reused", f"committed; used again by {drivers}"
+
+
+def _appending_bar(lane: str, a: AppendingAttempt, time: DrawnTime) -> Bar:
+    outcome: Outcome = "done"
+    told = f"ended with {a.end}" if a.end else "taken over by another attempt"
+    if a.newest and (a.end is None or a.end == "SUSPEND"):
+        outcome, told = "open", "suspended" if a.end else "open, may append more"
+    wrote = f"{plural(a.appends, 'append')}, {plural(a.rows, 'row')}, {size(a.stored_bytes)}"
+    return Bar(
+        lane, "map", f"producer {a.producer}", time.at(a.first), time.at(a.last), outcome,
+        str(a.producer), f"{told}, {wrote}",
+    )  # fmt: skip
+
+
+def _view_bar(view: ConsumerView, time: DrawnTime, *, again: bool) -> Bar:
+    match = _PARTITION.fullmatch(view.task)
+    label = f"partition {int(match[1])}" if match else view.task
+    outcome: Outcome = "retry" if again else "done"
+    told = "read to the end" if view.finished else "gave the rest back"
+    if view.newest and not view.finished:
+        outcome, told = "open", "stopped" if view.released else "still reading, or gone"
+    elif not (view.finished or view.released):
+        told = "taken over by a later view; what it acknowledged counts"  # killed or told to stop
+    return Bar(
+        view.consumer, "reduce", label, time.at(view.first), time.at(view.last), outcome,
+        label.rpartition(" ")[2], f"{told}, {plural(view.records, 'record')} in its log",
+    )  # fmt: skip
 
 
 def job_page(history: JobHistory, storage: str) -> str:
@@ -77,27 +130,27 @@ def job_page(history: JobHistory, storage: str) -> str:
     attempts = [a for stage in history.stages for a in stage.attempts]
     reused = sum(max(0, len(stage.uses) - 1) for stage in history.stages)
     again = sum(a.fate == "superseded" for a in attempts)
-    left = sum(a.stored_bytes for a in attempts if a.fate != "counts")
-    sealed = sum(stage.sealed is not None for stage in history.stages)
+    left = sum(stage.left_bytes for stage in history.stages)
     stored = sum(stage.data_bytes for stage in history.stages)
-    key = legend((b.outcome for b in line.bars), _OUTCOMES, "paler: a consumer's view")
+    phases = {"map": "a producer", "reduce": "a consumer's view"}
     body = [
         heading(f"Job {history.job}", f"{storage}. {_span(history)}", None),
         tiles(
             [
-                ("stages sealed", f"{sealed} of {len(history.stages)}", size(stored) or ""),
-                ("stages taken up by a later driver", str(reused), _drivers(history)),
-                ("committed producers run again", str(again), "counted from storage"),
-                ("bytes of attempts that do not count", size(left) or "", "`gc` removes them"),
+                ("stages", str(len(history.stages)), f"{_counted(history.stages)}{size(stored)}"),
+                ("reused stages", str(reused), _drivers(history)),
+                ("committed work done again", str(again), "producers, counted from storage"),
+                ("left-over bytes", size(left) or "", "durable-shuffle gc" if left else "none"),
             ]
         ),
         section(
             "When output was stored",
-            "Times are the storage's own. A producer's attempt is seen from its first stored "
-            "segment to its COMMIT, a consumer's view from its OPEN to its last acknowledgement. "
-            "Long pauses are drawn shortened; hover over a bar for details.",
+            "Times are the storage's own, in UTC. A producer's attempt is seen from its first "
+            "stored segment to its COMMIT, that of a stream from its first to its last append, a "
+            "consumer's view from its OPEN to its last acknowledgement. Hover over a bar for "
+            "details.",
         ),
-        f'<div class="card">{timeline_svg(line)}{key}</div>'
+        f'<div class="card">{timeline_svg(line)}{legend([line], _OUTCOMES, phases)}</div>'
         if line.bars
         else "<p>Nothing is stored yet.</p>",
         section("Stages"),
@@ -111,51 +164,23 @@ def job_page(history: JobHistory, storage: str) -> str:
     return page(f"Job {history.job}", body)
 
 
-class _Clock:
-    """Turns wall seconds into seconds from the start, with long pauses shortened."""
-
-    def __init__(self, moments: Sequence[float]) -> None:
-        self._moments = sorted(set(moments)) or [0.0]
-        gaps = [b - a for a, b in zip(self._moments, self._moments[1:], strict=False)]
-        busy = sorted(gaps)[: max(1, len(gaps) * 9 // 10)]
-        longest = max(1.0, 4 * _LONG_PAUSE * sum(busy))
-        self._places = [0.0]
-        for gap in gaps:
-            self._places.append(self._places[-1] + min(gap, longest))
-
-    @property
-    def seconds(self) -> float:
-        return max(self._places[-1], 0.1)
-
-    def at(self, wall: float) -> float:
-        """`wall` is one of the moments."""
-        return self._places[self._moments.index(wall)]
-
-
 def _moments(history: JobHistory) -> list[float]:
     found = [at for at, _ in history.drivers]
     for stage in history.stages:
         found += [t for a in stage.attempts for t in (a.first, a.last)]
-    return found + [t for view in history.views for t in (view.first, view.last)]
+        found += [t for a in stage.appending for t in a.times]
+        found += [t for t, _ in stage.changes]
+        found += [t for t in (stage.created, stage.sealed) if t is not None]
+    return found + [t for view in history.views for t in view.times]
 
 
-def _outcome(stage: StageHistory, last: float, fate: str) -> Outcome:
-    if fate == "uncommitted":
-        return "lost"
-    if fate == "superseded":
-        return "again"
-    later = any(at > last for at, _ in stage.uses[1:])
-    return "reused" if later else "done"
-
-
-def _lane(number: int, name: str) -> str:
-    short = name if len(name) <= 14 else name[:13] + "…"
-    return f"{number} {short}"
+def _counted(stages: Sequence[StageHistory]) -> str:
+    counts = Counter(stage.status.partition(",")[0] for stage in stages)
+    return "".join(f"{count} {word}, " for word, count in counts.items())
 
 
 def _drivers(history: JobHistory) -> str:
-    count = len(history.drivers)
-    return f"{count} driver{'' if count == 1 else 's'} in all"
+    return f"{plural(len(history.drivers), 'driver')} in all"
 
 
 def _span(history: JobHistory) -> str:
@@ -169,22 +194,29 @@ def _span(history: JobHistory) -> str:
 def _stages(stages: Sequence[StageHistory]) -> str:
     rows: list[list[Any]] = []
     for number, s in enumerate(stages, 1):
-        counts = sum(a.fate == "counts" for a in s.attempts)
-        again = sum(a.fate == "superseded" for a in s.attempts)
-        rows.append(
-            [
-                _lane(number, s.name),
-                "sealed" if s.sealed else "not sealed",
-                ", ".join(str(generation) for _, generation in s.uses),
+        drivers = ", ".join(str(generation) for _, generation in s.uses)
+        row: list[Any] = [f"{number} {s.name}", s.status, drivers]
+        if s.ended is not None:
+            row += ["", "", "", f"{s.appends:,}"]
+        else:
+            counts = sum(a.fate == "counts" for a in s.attempts)
+            again = sum(a.fate == "superseded" for a in s.attempts)
+            row += [
                 f"{counts} of {s.producers or '?'}",
                 str(sum(a.fate == "uncommitted" for a in s.attempts)),
                 Value(str(again), "bad" if again else "good"),
-                f"{s.rows:,}",
-                size(s.data_bytes),
+                "",
             ]
-        )
-    head = ["stage", "", "drivers", "committed", "uncommitted", "run again", "rows", "stored"]
-    return table(head, rows, left=3)
+        counted = s.ended is not None or s.sealed is not None  # else nobody has added them up
+        rows.append([*row, *([f"{s.rows:,}", size(s.data_bytes)] if counted else ["", ""])])
+    head = ["stage", "status", "drivers", "committed", "uncommitted", "run again", "appends"]
+    shown = [*range(9)]
+    if not any(s.ended is not None for s in stages):
+        shown.remove(6)
+    elif all(s.ended is not None for s in stages):
+        shown = [0, 1, 2, 6, 7, 8]
+    heads = [*head, "rows", "stored"]
+    return table([heads[n] for n in shown], [[row[n] for n in shown] for row in rows], left=3)
 
 
 def _consumers(history: JobHistory) -> str:

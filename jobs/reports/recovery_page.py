@@ -157,7 +157,7 @@ def _timelines(entries: Sequence[dict[str, Any]]) -> list[str]:
             f"<h3>{escape(peer)}, {timeline.took:.1f} s</h3>{timeline_svg(timeline, seconds)}"
             for peer, timeline in drawn
         )
-        key = legend(bar.outcome for _, timeline in drawn for bar in timeline.bars)
+        key = legend([timeline for _, timeline in drawn])
         parts.append(f'<div class="card">{inner}{key}</div>')
     return parts
 

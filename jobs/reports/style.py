@@ -15,6 +15,7 @@ OUTCOME_COLOURS = {
     "reused": "#0d9488",
     "again": "#e0523d",
     "retry": "#e3a33b",
+    "open": "#5b7fd6",
     "lost": "#9aa0a8",
 }
 
@@ -73,17 +74,29 @@ td.good { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); fo
   margin: 10px 0 4px; }
 .legend span { display: inline-flex; align-items: center; gap: 6px; }
 .legend i { width: 14px; height: 12px; border-radius: 3px; display: inline-block; }
-svg.timeline { display: block; width: 100%; height: auto; }
+.legend .key-fault { height: 0; border-top: 2px dashed var(--fault); }
+.legend .key-note { height: 0; border-top: 2px dotted var(--soft); }
+.legend .key-compact, .legend .key-replace { width: 10px; height: 10px; border-radius: 0;
+  transform: rotate(45deg); background: #7c5cff; }
+.legend .key-replace { background: #d97706; }
+.legend .key-break { background: repeating-linear-gradient(115deg, var(--soft) 0 2px,
+  var(--lane) 2px 6px); }
+svg.timeline { display: block; width: 100%; min-width: 760px; height: auto; }
 svg text { fill: var(--ink); font-family: inherit; }
 svg .dim { fill: var(--soft); } svg .lane { fill: var(--lane); }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 svg .fault-line { stroke: var(--fault); stroke-width: 1.6; stroke-dasharray: 5 3; }
 svg .fault-text { fill: var(--fault); font-weight: 600; }
 svg .note-line { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 2 3; }
+svg .break { fill: var(--card); }
+svg .break-line { stroke: var(--soft); stroke-width: 1.4; }
+svg .compact { fill: #7c5cff; stroke: var(--card); stroke-width: 1.2; }
+svg .replace { fill: #d97706; stroke: var(--card); stroke-width: 1.2; }
 svg .lost { fill-opacity: 0.28; stroke: var(--fault); stroke-width: 1; stroke-dasharray: 3 2; }
 svg .kill { stroke: var(--fault); stroke-width: 2.6; stroke-linecap: round; }
 ul.plain { list-style: none; padding: 0; margin: 6px 0; font-size: 13.5px; }
 ul.plain li { padding: 2px 0; }
 footer { margin-top: 48px; color: var(--soft); font-size: 13px; }
-@media (max-width: 640px) { main { padding: 24px 14px 48px; } h1 { font-size: 24px; } }
+@media (max-width: 640px) { main { padding: 24px 14px 48px; } h1 { font-size: 24px; }
+  .tiles { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; } }
 """

@@ -45,8 +45,12 @@ def add_source(spark: SparkSession) -> None:
     # and refuses a name in one session that the active one knows
     active = SparkSession.getActiveSession()
     sessions = SparkSession._get_j_spark_session_class(cast("Any", spark)._jvm)  # noqa: SLF001
+    name = DurableShuffleSource.name()
     try:
         for session in filter(None, (spark, active)):
+            state = session._jsparkSession.sessionState()  # noqa: SLF001
+            if state.dataSourceManager().dataSourceExists(name):
+                continue  # once more would only be warned of; often both are one session, too
             sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
             session.dataSource.register(DurableShuffleSource)
     finally:

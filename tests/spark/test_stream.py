@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.streaming import StreamingQuery
 
 from durable_shuffle import DurableShuffle, named_stage, open_view, register
@@ -85,6 +86,24 @@ class Streams:
 @pytest.fixture
 def streams(session: SparkSession, tmp_path: Path) -> Streams:
     return Streams(session, tmp_path)
+
+
+def test_a_session_is_told_of_the_source_once(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the active one: Spark warns of each name that is registered once more."""
+    told = []
+    tell = DataSourceRegistration.register
+
+    def counted(registration: DataSourceRegistration, source: Any) -> None:
+        told.append(source.name())
+        tell(registration, source)
+
+    monkeypatch.setattr(DataSourceRegistration, "register", counted)
+    session.createDataFrame([(1,)], "id int")  # makes it the thread's active one
+    register(session)
+    register(session)
+    assert told == ["durable_shuffle"]
 
 
 def once(first: int, end: int) -> Counter[int]:

@@ -185,6 +185,9 @@ def test_release_dry_run_changes_nothing(job: Any, run: Callable[..., Any]) -> N
     assert job.files() == before
     job.log.check_owner()
     assert run("release", job.url, "nightly", "--older-than", "9d", "--yes").exit_code == 0
+    for words, told in (([], "3 are"), (["orders"], "1 is")):
+        none = run("release", job.url, "nightly", *words, "--older-than", "9d", "--dry-run")
+        assert none.stdout == f"no stage is older than 9d ({told} younger)\n"
     job.log.check_owner()
     assert job.files() == before
 

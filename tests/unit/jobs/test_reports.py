@@ -12,8 +12,9 @@ import pytest
 from browser import open_page
 
 from durable_shuffle.jobs.bench.figures import Figures, summaries
-from durable_shuffle.jobs.reports.drawing import timeline_svg
+from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.job_history import read_history
+from durable_shuffle.jobs.reports.job_page import job_page
 from durable_shuffle.jobs.reports.recovery_page import recovery_page
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Timeline
 from durable_shuffle.shuffle.clock import RandomIds
@@ -99,6 +100,18 @@ def test_equal_seconds_are_equally_long() -> None:
     assert widths[0][1] == widths[1][1]
 
 
+def test_bars_are_wide_enough_to_be_hit() -> None:
+    """A task of no length at all has six pixels; only what occurs has an entry and a swatch."""
+    short = replace(KILLED, bars=tuple(replace(b, end=b.start) for b in KILLED.bars))
+    widths = re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="([\d.]+)"', timeline_svg(short))
+    assert len(widths) == 3
+    assert min(map(float, widths)) >= 6
+    maps = replace(KILLED, bars=KILLED.bars[:1], marks=())
+    key = legend([maps])
+    assert key.count("<span>") == key.count("<i ") == 1
+    assert legend([KILLED]).count("<i ") == 3 + 2 + 1, "outcomes, phases, the fault"
+
+
 def test_a_broken_page_is_noticed(tmp_path: Path) -> None:
     """The browser's complaints reach the tests: otherwise none of these could fail."""
     page = tmp_path / "broken.html"
@@ -150,6 +163,33 @@ def test_a_wrong_job_url(job: Any, run: Callable[..., Any]) -> None:
     assert result.exit_code == 2
     assert "nightly" in result.stderr
     assert run("report", "nightly").exit_code == 2
+    for url in (job.url, f"{job.url}/"):
+        result = run("report", url)
+        assert result.exit_code == 2
+        assert f"holds 1 job; did you mean `report {url} nightly`?" in result.stderr
+
+
+def test_what_a_second_driver_and_a_compaction_did(job: Any, run: Callable[..., Any]) -> None:
+    """Who used what again is told without any failure; a compaction and a repair are seen."""
+    storage, path = LocalStorage(job.url), job.orders.path
+    assert run("compact", job.url, "nightly", "orders").exit_code == 0
+    segment = min((Path(job.url) / path.segments_prefix).rglob("p000002-*.seg"))
+    segment.write_bytes(b"damaged")
+    assert run("verify", job.url, "nightly", "--repair").exit_code == 0
+    (Path(job.url) / path.segment_key(0, "c" * 32, 0)).parent.mkdir(exist_ok=True)
+    (Path(job.url) / path.segment_key(0, "c" * 32, 0)).write_bytes(b"left over")
+    for file in Path(job.url).rglob("*"):
+        os.utime(file, (BEGAN, BEGAN))
+    second = JobLog.claim(storage, "nightly", RandomIds().new_id())
+    use = StageUse(RandomIds().new_id(), 2, path.name, path.fingerprint, path.incarnation)
+    second.append(use)
+    page = job_page(read_history(storage, "nightly"), "here")
+    assert "committed; used again by driver 2, " in page
+    assert "before the failure" not in page
+    assert page.count('data-mark="compact"') == 1
+    assert page.count('data-mark="replace"') == 1
+    assert "stage compacted" in page
+    assert "durable-shuffle gc" in page
 
 
 def test_storage_calls(tmp_path: Path, run: Callable[..., Any]) -> None:

@@ -303,7 +303,7 @@ def test_rows_without_identity_need_a_version(session: SparkSession, root: str) 
 def test_streams_are_refused(session: SparkSession, root: str) -> None:
     """The error names what to use for streams."""
     stream = session.readStream.format("rate").load().groupBy("value").count()
-    with pytest.raises(InvalidInputError, match="data source"):
+    with pytest.raises(InvalidInputError, match="writeStream"):
         shuffle_of(session, root).query(stream)
 
 

@@ -50,7 +50,7 @@ def bench_spark(
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    SparkSession.builder.getOrCreate().stop()
+    # the first session of this process: it decides the memory of the JVM for good
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

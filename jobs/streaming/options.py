@@ -20,6 +20,7 @@ STREAM_READ_OPTIONS = (
     "startingOffsets",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
+    "maxWaitMillis",
     "consumer",
     "consumers",
 )
@@ -28,6 +29,8 @@ _KNOWN = tuple(dict.fromkeys((*STREAM_READ_OPTIONS, *WRITE_OPTIONS)))
 
 DEFAULT_PARTITIONS = 8
 """Subpartitions of a stage that a writer makes, if it says nothing."""
+DEFAULT_WAIT_MILLIS = 1000
+"""How long a trigger of a stream reader waits for rows, if the reader says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class ReadOptions:
     """"earliest", "latest" or an offset as JSON."""
     most_rows: int | None
     most_bytes: int | None
+    wait_seconds: float
+    """How long a trigger of a stream waits for rows that come while it does."""
     consumer: str
     """"" for a reader that holds nothing back."""
     consumers: tuple[str, ...]
@@ -96,12 +101,14 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
             f"option 'consumers' declares all readers and must name this one: consumer={consumer!r}"
             f" consumers={', '.join(consumers)}"
         )
+    wait_millis = _number(found, "maxWaitMillis", 0)
     return ReadOptions(
         _place(found),
         _names(found, "columns"),
         found.get("startingoffsets", "earliest"),
         _number(found, "maxRecordsPerTrigger", 1),
         _number(found, "maxBytesPerTrigger", 1),
+        (DEFAULT_WAIT_MILLIS if wait_millis is None else wait_millis) / 1000,
         consumer,
         consumers,
     )

@@ -18,6 +18,7 @@ from durable_shuffle.jobs.streaming.schemas import spark_schema, stored_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
 from durable_shuffle.jobs.streaming.writing import BatchWriter, StreamWriter
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.clock import SystemClock
 
 FORMAT = "durable_shuffle"
 
@@ -39,7 +40,7 @@ class DurableShuffleSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(read_options(self.options, stream=True), schema)
+        return StreamReader(read_options(self.options, stream=True), schema, SystemClock())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         return BatchWriter(write_options(self.options), schema, overwrite=overwrite)

@@ -22,8 +22,9 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.reading import Pieces, read_task, scan_of, tasks_of
 from durable_shuffle.jobs.streaming.starting import starting_offset
+from durable_shuffle.jobs.streaming.watching import watch
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.clock import Clock, RandomIds
 from durable_shuffle.shuffle.stream_consumer import StreamConsumer
 from durable_shuffle.shuffle.stream_offset import (
     Limits,
@@ -38,8 +39,8 @@ from durable_shuffle.shuffle.stream_scan import StageScan
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stage as a stream. Makes no request before it is asked for something."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
+    def __init__(self, options: ReadOptions, schema: StructType, clock: Clock) -> None:
+        self._options, self._schema, self._clock = options, schema, clock
         self._scan_found: StageScan | None = None
         self._target: StreamOffset | None = None
         self._consumer: StreamConsumer | None = None
@@ -71,14 +72,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan.check_not_released(begin)
             self._join()
             self._checked = True
-        if isinstance(limit, ReadAllAvailable):
-            end = self._scan.latest(begin)
-            self._seen = end
-        else:
-            end = advance(begin, self._scan.arrivals(begin), self._limits(limit))
         if self._target is not None:
-            end = capped(end, self._target)
-        return end.to_json()
+            return capped(self._end(begin, limit), self._target).to_json()
+        standing = self._scan.latest(begin)
+        if (end := self._end(begin, limit, standing)).rows < standing.rows:
+            return end.to_json()
+        wait = self._options.wait_seconds
+        self._seen = watch(self._scan, standing, clock=self._clock, longest_seconds=wait)
+        return self._end(begin, limit, self._seen).to_json()
+
+    def _end(
+        self, begin: StreamOffset, limit: ReadLimit, standing: StreamOffset | None = None
+    ) -> StreamOffset:
+        """Return how far a step from `begin` goes; `standing` is the end, where it is known."""
+        if isinstance(limit, ReadAllAvailable):
+            return standing or self._scan.latest(begin)
+        return advance(begin, self._scan.arrivals(begin), self._limits(limit))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._scan.latest()

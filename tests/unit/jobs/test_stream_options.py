@@ -26,6 +26,7 @@ def test_names_are_found_in_any_case_and_path_is_the_url() -> None:
         ({"keys": "k"}, "option 'keys' is not one of a reader"),
         ({"maxRecordsPerTrigger": "0"}, "must be a whole number from 1 on, found='0'"),
         ({"maxBytesPerTrigger": "many"}, "option 'maxBytesPerTrigger' must be a whole number"),
+        ({"maxWaitMillis": "-1"}, "option 'maxWaitMillis' must be a whole number from 0 on"),
         ({"consumer": "a/b"}, "consumer must be 1 to"),
         ({"consumers": "a,b"}, "must name this one"),
         ({"columns": "a,a"}, "names one thing twice"),

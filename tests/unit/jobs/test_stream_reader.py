@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, In
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
 from pyspark.sql.types import LongType, StructType
 from run_engine import ROWS, SCHEMA, EngineRun
 
@@ -26,12 +31,12 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle import stream_consumer
-from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.clock import Clock, RandomIds
 from durable_shuffle.shuffle.job_log import enter_stage
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage
+from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, new_stage
 
 SPARK_SCHEMA = StructType().add("n", LongType())
 PARTITIONS = 3
@@ -61,10 +66,10 @@ class Stored:
             assert self.run.commit(self.batches, self.run.tasks(self.batches))
             self.batches += 1
 
-    def reader(self, **options: Any) -> StreamReader:
+    def reader(self, clock: Clock | None = None, **options: Any) -> StreamReader:
         place = {"url": self.url, "job": "job", "stage": "stage"}
         found = read_options({**place, **{k: str(v) for k, v in options.items()}}, stream=True)
-        return StreamReader(found, SPARK_SCHEMA)
+        return StreamReader(found, SPARK_SCHEMA, clock or ManualClock(0.0, []))
 
 
 @pytest.fixture
@@ -107,6 +112,49 @@ def test_limits_and_starting_points(stored: Stored) -> None:
     first = small.initialOffset()
     assert len(rows(small, first, small.latestOffset(first, ReadMaxBytes(1)))) == 1
     assert small.latestOffset(first, ReadAllAvailable()) == latest
+
+
+class Writing(ManualClock):
+    """A clock during whose third pause a batch is committed."""
+
+    stored: Stored
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.pauses) == 3:
+            self.stored.write(1)
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(5 * ROWS)])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_trigger_takes_rows_that_come_while_it_waits(
+    stored: Stored, limit: ReadLimit, before: int
+) -> None:
+    """It goes on with them at once, also if others were there; without any when time is up."""
+    clock = Writing(0.0, [])
+    clock.stored = stored
+    stored.write(before)
+    reader = stored.reader(clock, maxWaitMillis=400)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, limit)
+    assert Counter(rows(reader, start, end)) == Counter(range((before + 1) * ROWS))
+    assert clock.pauses == pytest.approx([0.01, 0.02, 0.04])
+    assert reader.latestOffset(end, limit) == end
+    assert sum(clock.pauses[3:]) == pytest.approx(0.4)
+
+
+def test_a_trigger_does_not_wait_for_nothing(stored: Stored) -> None:
+    """Not beyond a limit that is reached, not when told so, not for an available-now run."""
+    stored.write(2)
+    clock = ManualClock(0.0, [])
+    reader = stored.reader(clock)
+    start = reader.initialOffset()
+    reader.latestOffset(start, ReadMaxRows(ROWS))
+    hasty = stored.reader(clock, maxWaitMillis=0)
+    hasty.latestOffset(start, ReadAllAvailable())
+    reader.prepareForTriggerAvailableNow()
+    reader.latestOffset(start, ReadMaxRows(5 * ROWS))
+    assert clock.pauses == []
 
 
 def test_available_now_ends_at_what_was_there(stored: Stored) -> None:

@@ -1,0 +1,30 @@
+"""Waiting for rows at the beginning of a trigger, so that a hop need not add a whole one.
+
+Spark starts the triggers of all queries at multiples of their interval: without a wait, a reader
+would look a moment before the writer of the same interval commits, and find the batch one trigger
+later.
+"""
+
+from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.stream_offset import StreamOffset
+from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.waiting import backoff_seconds
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.1
+
+
+def watch(
+    scan: StageScan, standing: StreamOffset, *, clock: Clock, longest_seconds: float
+) -> StreamOffset:
+    """Return the stage's end as soon as it lies behind `standing`, else `standing` after the time.
+
+    A sealed stage is not watched: it never grows.
+    """
+    deadline = clock.monotonic() + longest_seconds
+    misses, end = 0, standing
+    while not scan.sealed and end == standing and (left := deadline - clock.monotonic()) > 0:
+        misses += 1
+        pause = backoff_seconds(misses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        clock.sleep(min(pause, left))
+        end = scan.latest(standing)
+    return end

@@ -84,18 +84,26 @@ _STARTED = pytest.StashKey[float]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group by file; when measuring, leave the long ones out and put the commands first."""
+    """Group by file, leave the long ones out; when measuring, put the commands first."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             group = item.path.stem.removeprefix("bench_")
             item.add_marker(pytest.mark.benchmark(group=group))
-    if not config.getoption("benchmark_enable"):
-        return
-    items.sort(key=lambda item: item.path.name not in _FIRST)
-    if not FULL:
-        long = [item for item in items if item.get_closest_marker("long_bench")]
+    measuring = config.getoption("benchmark_enable")
+    if measuring:
+        items.sort(key=lambda item: item.path.name not in _FIRST)
+    if not FULL or not measuring:
+        long = [item for item in items if _is_long(item, whole=measuring)]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+def _is_long(item: pytest.Item, *, whole: bool) -> bool:
+    """Return whether a test is long; if not `whole`, only a case whose shorter sister runs."""
+    marks = (
+        item.iter_markers() if whole else item.callspec.marks if hasattr(item, "callspec") else ()
+    )
+    return any(mark.name == "long_bench" for mark in marks)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

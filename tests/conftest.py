@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 from hypothesis import HealthCheck, settings
+from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 
 from durable_shuffle.shuffle.testing.s3_server import S3Server
@@ -81,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # the processes that share the run's tests share its seed
     os.environ["DURABLE_SHUFFLE_SEED"] = str(config.stash[_SEED])
     os.environ["JAVA_TOOL_OPTIONS"] = quick_jvms()
+    config.pluginmanager.register(MarkCollector(), "requirement marks")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     wanted = config.getoption("--min-spark-tests")
     if wanted and not hasattr(config, "workerinput"):  # workers of a shared run do not judge it

@@ -100,9 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_long(item: pytest.Item, *, whole: bool) -> bool:
     """Return whether a test is long; if not `whole`, only a case whose shorter sister runs."""
-    marks = (
-        item.iter_markers() if whole else item.callspec.marks if hasattr(item, "callspec") else ()
-    )
+    case = getattr(item, "callspec", None)
+    marks = item.iter_markers() if whole else getattr(case, "marks", ())
     return any(mark.name == "long_bench" for mark in marks)
 
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client, LocalCluster
 
-from durable_shuffle.jobs.bench.event_file import EventFile
 from durable_shuffle.jobs.bench.step import Step, result_file
 from durable_shuffle.jobs.bench.task_log import TaskLog, counted_in, prepare
 from durable_shuffle.jobs.bench.workloads import WORKLOADS, batches_of, reduced, slowed
+from durable_shuffle.jobs.demo.event_file import EventFile
 from durable_shuffle.shuffle.clock import SystemClock
 
 WORKERS = 2

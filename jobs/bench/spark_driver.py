@@ -10,9 +10,8 @@ own. A cluster that is new, or has a new executor, is warmed up before it is mea
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +23,13 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.bench import orders
 from durable_shuffle.jobs.bench.celeborn import celeborn_settings
 from durable_shuffle.jobs.bench.damage import flip_bit
-from durable_shuffle.jobs.bench.event_file import EventFile
 from durable_shuffle.jobs.bench.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.jobs.bench.step import Step, result_file, store_folder
 from durable_shuffle.jobs.bench.task_log import prepare
 from durable_shuffle.jobs.bench.two_hosts import two_hosts
+from durable_shuffle.jobs.demo.event_file import EventFile
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
+from durable_shuffle.jobs.demo.watching import watched
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
@@ -37,7 +37,6 @@ from durable_shuffle.shuffle.job_log import read_job
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.repair import repair_stage
 
-_POLL_SECONDS = 0.03
 _WARM_SCALE = 0.0
 """One row per producer."""
 
@@ -141,24 +140,11 @@ class Driver:
         run_workload(self._spark, warm, self._work, between=lambda: None, again=True)
         self._warm.add(kind)
 
-    @contextmanager
-    def _watched(self, step: Step) -> Iterator[None]:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(step, stop), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    def _watch(self, step: Step, stop: threading.Event) -> None:
-        last = -1
-        while not stop.wait(_POLL_SECONDS):
-            now = finished_tasks(self._spark, step)
-            if now != last:
-                self._events.emit("progress", step=step.number, tasks=now)
-                last = now
+    def _watched(self, step: Step) -> AbstractContextManager[None]:
+        return watched(
+            lambda: finished_tasks(self._spark, step),
+            lambda tasks: self._events.emit("progress", step=step.number, tasks=tasks),
+        )
 
 
 def finished_tasks(spark: SparkSession, step: Step) -> int:

@@ -6,9 +6,8 @@ Every line of EVENTS is a JSON object: `ready`, then per query `start`, `progres
 that Spark gives up is asked again, a bounded number of times: that is what a user would do.
 """
 
-import json
 import sys
-import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.demo.chaos_plan import Shuffle
+from durable_shuffle.jobs.demo.event_file import EventFile
 from durable_shuffle.jobs.demo.local_cluster import await_executors, live, start_cluster
 from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.jobs.demo.watching import watched
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 from durable_shuffle.shuffle.settings import Settings
@@ -28,7 +29,6 @@ PARTITIONS = 16
 _PATIENT = {"spark.task.maxFailures": "100", "spark.stage.maxConsecutiveAttempts": "100"}
 """For both kinds of shuffle: the default of 4 gives a job up when executors die this often."""
 _TRIES = 6
-_POLL_SECONDS = 0.03
 
 
 def answer_file(work: Path, job: str, query: str) -> Path:
@@ -40,8 +40,7 @@ class ChaosDriver:
     """One cluster and the event file."""
 
     def __init__(self, work: Path, data: Path, events: Path, clock: Clock) -> None:
-        self._work, self._events, self._clock = work, events, clock
-        self._lock = threading.Lock()
+        self._work, self._events, self._clock = work, EventFile(events), clock
         (work / "event-logs").mkdir(exist_ok=True)
         self._spark = start_cluster(work, PARTITIONS, work / "event-logs", _PATIENT)
         for table in TPCH_TABLES:
@@ -55,26 +54,20 @@ class ChaosDriver:
             settings = Settings(result_least_bytes=0)  # nothing is large here, all is to be tried
             store = str(self._work / "store")
             durable = DurableShuffle(self._spark, store, job=job, settings=settings)
-        self.emit("ready")
+        self._events.emit("ready")
         for query in queries:
             self._spark.sparkContext.setJobGroup(f"{job}/{query}", query)
-            self.emit("start", query=query)
+            self._events.emit("start", query=query)
             start = self._clock.monotonic()
-            stop = threading.Event()
-            watch = threading.Thread(target=self._watch, args=(job, query, stop), daemon=True)
-            watch.start()
-            try:
+            with self._watched(job, query):
                 rows = self._answer(query, durable)
                 seconds = self._clock.monotonic() - start
-            finally:
-                stop.set()
-                watch.join()
             target = answer_file(self._work, job, query)
             target.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, target)
             total = durable.report().total() if durable else {}
             tasks = finished_tasks(self._spark, f"{job}/{query}")
-            self.emit("done", query=query, seconds=seconds, total=total, tasks=tasks)
+            self._events.emit("done", query=query, seconds=seconds, total=total, tasks=tasks)
 
     def _answer(self, query: str, durable: DurableShuffle | None) -> Any:
         for left in reversed(range(_TRIES)):
@@ -82,23 +75,18 @@ class ChaosDriver:
                 df: DataFrame = self._spark.sql(TPCH_QUERIES[query])
                 return (df if durable is None else durable.query(df)).toArrow()
             except (PySparkException, Py4JError) as error:
-                self.emit("failed", query=query, error=str(error)[:2000])
+                self._events.emit("failed", query=query, error=str(error)[:2000])
                 if not left:
                     raise
         raise AssertionError("a try returns or raises")
 
-    def _watch(self, job: str, query: str, stop: threading.Event) -> None:
-        last = (-1, -1)
-        while not stop.wait(_POLL_SECONDS):
-            tasks, executors = finished_tasks(self._spark, f"{job}/{query}"), live(self._spark)
-            if (tasks, executors) != last:
-                self.emit("progress", query=query, tasks=tasks, executors=executors)
-                last = tasks, executors
+    def _watched(self, job: str, query: str) -> AbstractContextManager[None]:
+        def tell(seen: tuple[int, int]) -> None:
+            self._events.emit("progress", query=query, tasks=seen[0], executors=seen[1])
 
-    def emit(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, **values}) + "\n"
-        with self._lock, self._events.open("ab", buffering=0) as file:
-            file.write(line.encode())
+        return watched(
+            lambda: (finished_tasks(self._spark, f"{job}/{query}"), live(self._spark)), tell
+        )
 
     def close(self) -> None:
         self._spark.stop()

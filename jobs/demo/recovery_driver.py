@@ -9,16 +9,14 @@ the same query without its hashing before the next run, so that runs can be comp
 
 import json
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.demo.event_file import EventFile
 from durable_shuffle.jobs.demo.local_cluster import await_executors, start_cluster
 from durable_shuffle.jobs.demo.recovery_steps import Shuffle, Step
 from durable_shuffle.jobs.demo.tpch_data import PARTS, TpchFiles
@@ -28,11 +26,10 @@ from durable_shuffle.jobs.demo.tpch_job import (
     native_repartition,
     revenue_per_order,
 )
+from durable_shuffle.jobs.demo.watching import watched
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.jobs.ship import ship
 from durable_shuffle.shuffle.clock import Clock, SystemClock
-
-_POLL_SECONDS = 0.03
 
 
 def step_group(number: int) -> str:
@@ -54,14 +51,14 @@ class Driver:
     """One cluster and the event file."""
 
     def __init__(self, work: Path, events: Path, clock: Clock) -> None:
-        self._work, self._events, self._clock = work, events, clock
+        self._work, self._events, self._clock = work, EventFile(events), clock
         self._warm: set[Shuffle] = set()
         for name in ("results", "event-logs"):
             (work / name).mkdir(exist_ok=True)
         start = clock.monotonic()
         self._spark = start_cluster(work, REDUCERS, work / "event-logs")
         ship(self._spark)
-        self._emit("ready", seconds=clock.monotonic() - start)
+        self._events.emit("ready", seconds=clock.monotonic() - start)
 
     def close(self) -> None:
         self._spark.stop()
@@ -75,7 +72,7 @@ class Driver:
             self._warm.add(step.shuffle)
         context = self._spark.sparkContext
         context.setJobGroup(step_group(step.number), step.title)
-        self._emit("run", step=step.number)
+        self._events.emit("run", step=step.number)
         start = self._clock.monotonic()
         with self._watched(step):
             durable = self._durable(step.job) if step.shuffle == "durable" else None
@@ -88,7 +85,7 @@ class Driver:
         if step.fault == "executor":
             self._warm.clear()
         total = durable.report().total() if durable else None
-        self._emit("done", step=step.number, seconds=seconds, total=total)
+        self._events.emit("done", step=step.number, seconds=seconds, total=total)
 
     def _durable(self, job: str) -> DurableShuffle:
         return DurableShuffle(self._spark, str(store_folder(self._work)), job=job)
@@ -114,29 +111,11 @@ class Driver:
             reduce_hash_mib=reduce_hash_mib,
         )
 
-    @contextmanager
-    def _watched(self, step: Step) -> Iterator[None]:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(step, stop), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def _watched(self, step: Step) -> AbstractContextManager[None]:
+        def tell(done: tuple[int, int]) -> None:
+            self._events.emit("progress", step=step.number, map=done[0], reduce=done[1])
 
-    def _watch(self, step: Step, stop: threading.Event) -> None:
-        last = None
-        while not stop.wait(_POLL_SECONDS):
-            now = finished_tasks(self._spark, step_group(step.number))
-            if now != last:
-                self._emit("progress", step=step.number, map=now[0], reduce=now[1])
-                last = now
-
-    def _emit(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, **values}) + "\n"
-        with self._events.open("ab", buffering=0) as file:
-            file.write(line.encode())
+        return watched(lambda: finished_tasks(self._spark, step_group(step.number)), tell)
 
 
 def finished_tasks(spark: SparkSession, group: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ def start_workers(spark: SparkSession) -> None:
 
     def run() -> None:
         with suppress(Exception):  # a session that ends meanwhile; a query says what is wrong
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
             context.setJobDescription(DESCRIPTION)
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(first_task, "id long")
             rows._jdf.queryExecution().toRdd().count()  # noqa: SLF001

@@ -17,7 +17,7 @@ demo: setup
 	$(PY) -m durable_shuffle.jobs.cli demo $(ARGS)
 
 test: lint $(CLASSES)
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check .

@@ -39,7 +39,7 @@ soak: setup
 BASELINE := bench/baseline
 BENCH := $(PY) -m pytest --benchmark-enable --benchmark-only --benchmark-storage=$(BASELINE) --benchmark-group-by=group -m "" -o faulthandler_timeout=0
 bench: setup
-	$(BENCH) $(if $(findstring bench/,$(ARGS)),,bench) $(if $(wildcard $(BASELINE)/*/*.json),--benchmark-compare,) $(ARGS)
+	$(BENCH) $(if $(findstring bench/,$(ARGS)),,bench) $(if $(wildcard $(BASELINE)/*/*.json),--benchmark-compare=0001,) $(ARGS)
 
 bench-baseline: setup
 	rm -rf $(BASELINE)

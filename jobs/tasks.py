@@ -77,12 +77,6 @@ def check_code(expected: str) -> None:
         )
 
 
-def first_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand the rows on; by then the worker has imported what a task needs."""
-    quicken_worker()
-    yield from batches
-
-
 def map_function(
     stage: StageHandle,
     *,

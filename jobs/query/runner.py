@@ -20,7 +20,6 @@ from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.result import QueryResult
-from durable_shuffle.jobs.query.start_workers import start_workers
 from durable_shuffle.jobs.stage_store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -49,13 +48,10 @@ class QueryRunner:
     ) -> None:
         self._spark, self._engine, self._store = spark, engine, store
         self._version, self._policy, self._settings, self._ids = version, policy, settings, ids
-        self._checked = self._started = False
+        self._checked = False
 
     def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
         """Store what is missing of the query's exchanges, and return its rows."""
-        if not self._started:
-            self._started = True
-            start_workers(self._spark)
         query = self._planned(df, name)
         stored = self._ensure(query, progress)
         reports = tuple(stored[number].report for number in sorted(stored))

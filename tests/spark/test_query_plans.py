@@ -1,6 +1,5 @@
 """Whole queries, kind by kind: subqueries, pruning, types, sources, what runs when."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.plan_cut import probe
-from durable_shuffle.jobs.query import runner
-from durable_shuffle.jobs.query.start_workers import start_workers
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -245,26 +242,3 @@ def test_a_spark_that_lacks_something_is_refused(
     assert str(refused.value).count(named) == 1
     assert "PySpark 4.0 to 4.3 are known" in str(refused.value)
     assert durable.stages() == []
-
-
-def test_workers_start_once_and_not_to_explain(
-    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first query of a job starts a job of one row per core; nothing else does."""
-    calls: list[SparkSession] = []
-    monkeypatch.setattr(runner, "start_workers", calls.append)
-    durable = DurableShuffle(session, root, job="tests")
-    counted = session.range(9).groupBy("id").count()
-    durable.explain(counted)
-    assert calls == []
-    for _ in range(2):
-        durable.query(counted).collect()
-    assert calls == [session]
-
-    tracker = session.sparkContext.statusTracker()
-    before = len(tracker.getJobIdsForGroup(None))
-    start_workers(session)
-    for thread in threading.enumerate():
-        if thread.name == "durable-start-workers":
-            thread.join()
-    assert len(tracker.getJobIdsForGroup(None)) == before + 1

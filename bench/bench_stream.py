@@ -118,7 +118,7 @@ def test_added_latency(
     register(bench_spark)
     place = {"url": str(tmp_path / "root"), "job": "bench", "stage": "hop"}
     trigger = f"{TRIGGER_SECONDS if measuring else 0.2} seconds"
-    wanted = 16 if measuring else 2
+    wanted = 25 if measuring else 2
 
     def started(writer: Any, name: str) -> StreamingQuery:
         named = writer.option("checkpointLocation", str(tmp_path / name))

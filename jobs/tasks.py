@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -24,6 +25,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.serialization.plain_arrays import array_of_one, numbers_of
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.group_reader import read_group
@@ -156,7 +158,7 @@ def _with_ids(
     for batch in batches:
         columns = batch.columns
         if stage.describe.partitioner in IDS_FROM_SPARK:
-            ids = columns.pop().to_numpy(zero_copy_only=False).astype(dtype)
+            ids: npt.NDArray[np.unsignedinteger] = numbers_of(columns.pop()).astype(dtype)
         elif stage.describe.partitioner == PASSTHROUGH:
             ids = np.full(batch.num_rows, producer, dtype=dtype)
         else:
@@ -189,7 +191,7 @@ def _row(
         "message": (None if error is None else str(error), pa.string()),
     }
     return pa.RecordBatch.from_arrays(
-        [pa.array([value], type_) for value, type_ in values.values()], names=list(values)
+        [array_of_one(value, type_) for value, type_ in values.values()], names=list(values)
     )
 
 

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from durable_shuffle.serialization.checksum import Bytes
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
@@ -230,6 +229,8 @@ def _empty_like(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type == field.type:
         return column
+    import pyarrow.compute as pc  # 30 ms that tasks which only read do not need
+
     try:
         if pa.types.is_run_end_encoded(column.type):
             column = pc.run_end_decode(column)
@@ -247,6 +248,8 @@ def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def _plain_list(column: pa.Array) -> pa.Array:
     """Return a list view as a list. Arrow's own cast leaves the last offset out (26.0.1)."""
+    import pyarrow.compute as pc
+
     wide = isinstance(column, pa.LargeListViewArray)
     lengths = pc.fill_null(column.value_lengths(), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import storable_batch
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.serialization.markers import Marker
+from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.partitioner import counting_sort
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.segments import Segment, build_segment
@@ -103,7 +104,7 @@ class SegmentWriter:
         order, _ = counting_sort(ids, self._stage.describe.partitions)
         if not parts[0].num_columns:  # rows that are nothing but a number
             return pa.concat_batches(parts), ids[order]
-        (batch,) = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks().to_batches()
+        (batch,) = pa.Table.from_batches(parts).take(arrow_of(order)).combine_chunks().to_batches()
         del parts
         pa.default_memory_pool().release_unused()
         return batch, ids[order]

@@ -19,6 +19,7 @@ from durable_shuffle.serialization.arrow_codec import iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
 from durable_shuffle.serialization.markers import Marker, marker_frame
+from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.partitioner import counting_sort
 from durable_shuffle.shuffle.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.storage import Bytes
@@ -59,7 +60,7 @@ def build_segment(
     order, counts = counting_sort(ids, partitions)
     present = np.flatnonzero(counts)
     if len(present) > 1 and (ids[1:] < ids[:-1]).any():
-        batch = batch.take(pa.array(order))
+        batch = batch.take(arrow_of(order))
     rows_per_frame = max(1, int(frame_bytes * batch.num_rows / max(1, batch.nbytes)))
     bounds: list[tuple[int, int]] = []
     frames_of: dict[int, int] = {}

@@ -8,6 +8,7 @@ oracle is arithmetic on the numbers of the rows, and records read without the li
 import gc
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,6 +168,19 @@ def test_a_sample_of_all_points(points: list[Point], calls: Calls, seed: int) ->
 def test_all_points(points: list[Point], calls: Calls) -> None:
     """Each one."""
     try_points(points, calls, MemoryStorage)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_all_points_on_local_files(points: list[Point], calls: Calls, tmp_path: Path) -> None:
+    """Each one, on a folder of its own that is synced to disk as users' are."""
+
+    def folder() -> LocalStorage:
+        for old in tmp_path.iterdir():
+            shutil.rmtree(old)
+        return LocalStorage(tmp_path / RandomIds().new_id())
+
+    try_points(points, calls, folder)
 
 
 def on_s3(server: S3Server) -> FsspecStorage:

@@ -4,12 +4,15 @@ import importlib.metadata
 import os
 import platform
 import secrets
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 
+from durable_shuffle.jobs.demo.local_cluster import linked_spark_home
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 
 collect_ignore = ["example_plugin"]
@@ -82,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # the processes that share the run's tests share its seed
     os.environ["DURABLE_SHUFFLE_SEED"] = str(config.stash[_SEED])
     os.environ["JAVA_TOOL_OPTIONS"] = quick_jvms()
+    if not hasattr(config, "workerinput"):
+        os.environ["SPARK_HOME"] = str(linked_spark_home(Path(sys.prefix) / "spark-home"))
     config.pluginmanager.register(MarkCollector(), "requirement marks")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     wanted = config.getoption("--min-spark-tests")

@@ -41,7 +41,7 @@ from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds
 When = Literal["before", "after"]
 Calls = list[tuple[str, tuple[str, ...]]]
 PARTS = 10
-"""Of the points on S3: a run that was stopped goes on at the next part."""
+"""Of the points on a real storage: a run that was stopped goes on at the next part."""
 
 
 class Point(NamedTuple):
@@ -170,19 +170,6 @@ def test_all_points(points: list[Point], calls: Calls) -> None:
     try_points(points, calls, MemoryStorage)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_all_points_on_local_files(points: list[Point], calls: Calls, tmp_path: Path) -> None:
-    """Each one, on a folder of its own that is synced to disk as users' are."""
-
-    def folder() -> LocalStorage:
-        for old in tmp_path.iterdir():
-            shutil.rmtree(old)
-        return LocalStorage(tmp_path / RandomIds().new_id())
-
-    try_points(points, calls, folder)
-
-
 def on_s3(server: S3Server) -> FsspecStorage:
     """A root of its own on the server."""
     return FsspecStorage(f"s3://{server.bucket}/{RandomIds().new_id()}", server.options)
@@ -249,23 +236,20 @@ def put_objects(source: Storage, target: Storage, keys: list[str]) -> None:
         list(pool.map(lambda key: target.put(key, [source.read(key)]), keys))
 
 
-@pytest.mark.s3
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_all_points_on_s3(
-    points: list[Point], calls: Calls, s3_server: S3Server, part: int
-) -> None:
-    """Every point on a real S3 server, in parts: the call that fails and all that follows it.
+def part_of(points: list[Point], part: int) -> list[Point]:
+    return points[part * len(points) // PARTS : (part + 1) * len(points) // PARTS]
+
+
+def try_from_the_fault(points: list[Point], calls: Calls, storages: Callable[[], Storage]) -> None:
+    """Try each point on a real storage: the call that fails and all that follows it.
 
     The calls before it, of which all points have the same, are made in memory and their outcome is
-    put on the server. What two points leave behind, name by name and size by size, is often the
+    put on the storage. What two points leave behind, name by name and size by size, is often the
     same: then it is recovered from once.
     """
-    mine = points[part * len(points) // PARTS : (part + 1) * len(points) // PARTS]
     left: set[Listing] = set()
-    storage, there = on_s3(s3_server), frozenset[tuple[str, int]]()
-    for point in mine:
+    storage, there = storages(), frozenset[tuple[str, int]]()
+    for point in points:
         memory = MemoryStorage()
         spliced = FromCall(point.nth, memory, storage, there)
         meet(point, calls, cast("Storage", spliced))
@@ -275,8 +259,35 @@ def test_all_points_on_s3(
         if there not in left:
             left.add(there)
             recover_and_compare(storage, point, in_memory)
-            storage, there = on_s3(s3_server), frozenset()
-    print(f"{len(mine)} of {len(points)} crash points on S3, {len(left)} states to recover from")
+            storage, there = storages(), frozenset()
+    print(f"{len(points)} crash points, {len(left)} states to recover from")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_points_on_local_files(
+    points: list[Point], calls: Calls, tmp_path: Path, part: int
+) -> None:
+    """Every point in folders that are synced to disk as users' are, in parts."""
+
+    def folder() -> LocalStorage:
+        for old in tmp_path.iterdir():
+            shutil.rmtree(old)
+        return LocalStorage(tmp_path / RandomIds().new_id())
+
+    try_from_the_fault(part_of(points, part), calls, folder)
+
+
+@pytest.mark.s3
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_points_on_s3(
+    points: list[Point], calls: Calls, s3_server: S3Server, part: int
+) -> None:
+    """Every point on a real S3 server, in parts."""
+    try_from_the_fault(part_of(points, part), calls, lambda: on_s3(s3_server))
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.soak)])

@@ -210,7 +210,8 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
     in_folder(folder, "empty.json", [])
     (folder / "_DONE").touch()
     assert attempt(other, source, epoch=2)[-1].report is Report.FINISHED
-    assert stored(other, "r") == [0, 1, 2, 7, 8]
+    # a file that was read ahead and not taken yet when the stop came is read again, behind aa.json
+    assert stored(other, "r") in ([0, 1, 2, 7, 8], [0, 7, 8, 1, 2])
 
 
 def test_files_are_shared_among_producers(tmp_path: Path) -> None:

@@ -217,20 +217,6 @@ def test_twin_of_a_producer_returns_the_winners_result(
     folder.mkdir()
     meeting = str(folder)
 
-    def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
-        from pathlib import Path
-
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        yield from batches  # all rows are handed on before the twins wait for each other
-        Path(meeting, str(context.taskAttemptId())).touch()
-        deadline = time.monotonic() + 300
-        while len(list(Path(meeting).iterdir())) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-
     engine = ClassicEngine(session)
     shuffle = DurableShuffle(session, root, job="tests", reuse="never")
     df = numbers(session, 2)
@@ -246,9 +232,27 @@ def test_twin_of_a_producer_returns_the_winners_result(
         tries=1,
         code=running_code(),
     )
-    met = df.mapInArrow(meet, "k long, v long")
-    planned = engine.plan(met, ("k",), 3, engine.planning_settings(), large_rows=False)
-    results = engine.run(planned, function, [1, 1], "twins")
+
+    def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        Path(meeting, str(context.taskAttemptId())).touch()
+        deadline = time.monotonic() + 300
+        while len(list(Path(meeting).iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield from batches
+
+    def write_as_twins(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # a writer asks for rows once it has seen that no COMMIT counts: there they wait
+        return function(meet(batches))
+
+    planned = engine.plan(df, ("k",), 3, engine.planning_settings(), large_rows=False)
+    results = engine.run(planned, write_as_twins, [1, 1], "twins")
     assert len({result.committed.commit.record_id for result in results}) == 1
     assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]
     attempts = {p.name.split("-")[1] for p in Path(root).rglob("p000001-*.seg")}

@@ -107,6 +107,7 @@ class StageStore:
 
         Raises:
             FencedError: a newer driver claimed the job.
+            NotFoundError: another thread of this driver released the stage meanwhile.
         """
         start = self._clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
@@ -273,6 +274,9 @@ class StageStore:
             why = self.why_miss(work.name, identity)
             return decide(Wanted(None, "", unstable), None, policy, why), None
         state = read_state(stage)
+        if state.release is not None:  # the job log may not say so: a record of it may be lost
+            why = f"the stored stage was released: {state.release.cause}"
+            return decide(Wanted(None, "", unstable), None, policy, why), None
         sealed = state.seal is not None
         if (sealed and not state.damaged) or policy == "never":
             found = Found(sealed, None, "", frozenset())

@@ -2,7 +2,8 @@
 
 The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it
 at its next write and stops. Making, reusing and releasing a stage all win a slot here first, so
-that a release can never race a driver that plans to reuse.
+that a release can never race a driver that plans to reuse. A released stage stays released: a STAGE
+record behind RELEASED of the same incarnation is void, and `append` refuses to write one.
 """
 
 from dataclasses import dataclass, field
@@ -13,20 +14,20 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,
     InvalidInputError,
+    NotFoundError,
 )
 from durable_shuffle.shuffle.layout import StagePath, job_log_prefix
 from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
-    Closed,
     StageReleased,
     StageUse,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won, refuse_older
 from durable_shuffle.shuffle.storage import Storage
 
-JobRecord = Claim | StageUse | StageReleased | Closed
+JobRecord = Claim | StageUse | StageReleased
 _APPEND_TRIES = 1000
 
 
@@ -61,17 +62,23 @@ class JobState:
                 )
             self.generation, self.owner = record.generation, record.record_id
         elif isinstance(record, StageUse):
-            path = StagePath(self.job, record.name, record.fingerprint, record.incarnation)
-            self.stages[record.name, record.fingerprint] = path
-            if path not in self.order:
-                self.order.append(path)
+            path = self.path_of(record)
+            if path not in self.released:
+                self.stages[record.name, record.fingerprint] = path
+                if path not in self.order:
+                    self.order.append(path)
         elif isinstance(record, StageReleased):
-            path = StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+            path = self.path_of(record)
             self.order = [p for p in self.order if p != path]
-            self.released.append(path)
+            if path not in self.released:
+                self.released.append(path)
             if self.stages.get((path.name, path.fingerprint)) == path:
                 del self.stages[path.name, path.fingerprint]
         self.next_slot += 1
+
+    def path_of(self, record: StageUse | StageReleased) -> StagePath:
+        """Return the stage that a record names."""
+        return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
 
 
 def read_job(storage: Storage, job: str) -> JobState:
@@ -85,7 +92,7 @@ def read_job(storage: Storage, job: str) -> JobState:
 
 def _decode(log: SlotLog, slot: int, data: bytes) -> JobRecord:
     record = JOB_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (Claim, StageUse, StageReleased, Closed)):
+    if not isinstance(record, (Claim, StageUse, StageReleased)):
         raise CorruptDataError(f"not a job record: key={log.key(slot)!r}")
     return record
 
@@ -143,10 +150,13 @@ class JobLog:
 
         Raises:
             FencedError: a newer driver claimed the job.
+            NotFoundError: a STAGE record of a stage that was released; nothing was written.
         """
         self._check_not_fenced()
         data = JOB_RECORDS.encode(record)
         for _ in range(_APPEND_TRIES):
+            if isinstance(record, StageUse):
+                _refuse_released(self._state, self._state.path_of(record))
             answer = self._log.append(self._state.next_slot, data)
             if isinstance(answer, Won):
                 self._state.apply(record)
@@ -197,6 +207,7 @@ def enter_stage(
 
     Raises:
         ConflictError: others kept winning the slots; try again.
+        NotFoundError: `path` was entered and released before.
     """
     log = SlotLog(storage, job_log_prefix(path.job))
     state = read_job(storage, path.job)
@@ -204,6 +215,7 @@ def enter_stage(
         standing = newest_named(state, path.name)
         if standing is not None and (standing == path or not replaces):
             return standing
+        _refuse_released(state, path)
         record: JobRecord = Claim(claim_id, path.job, 1, LAYOUT_VERSION)
         if state.generation:
             record = StageUse(
@@ -220,3 +232,11 @@ def enter_stage(
 def newest_named(state: JobState, name: str) -> StagePath | None:
     """Return the newest stage with a label that is not released."""
     return next((path for path in reversed(state.order) if path.name == name), None)
+
+
+def _refuse_released(state: JobState, path: StagePath) -> None:
+    if path in state.released:
+        raise NotFoundError(
+            f"the stage was released and cannot be used again: {path.prefix!r}; run again, which "
+            "makes a new one"
+        )

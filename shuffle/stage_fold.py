@@ -63,11 +63,16 @@ def with_record(state: StageState, slot: int, record: Any) -> StageState:
     """Return the state after one more record, of any kind.
 
     Raises:
-        CorruptDataError: a REPLACE or DAMAGED that does not fit the seal.
+        CorruptDataError: a REPLACE or DAMAGED that does not fit the seal, or a second SEAL.
     """
     state = replace(state, next_slot=slot + 1)
     match record:
         case Seal():
+            if state.replaced is not None:
+                raise CorruptDataError(
+                    f"a stage log holds a second SEAL, and nobody seals a sealed stage: slot "
+                    f"{slot}, base of what counts: slot {state.seal_slot}; run verify"
+                )
             return replace(
                 state, seal=record, replaced=record, seal_slot=slot, compact=None, damaged={}
             )

@@ -8,8 +8,9 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,
     InvalidInputError,
+    NotFoundError,
 )
-from durable_shuffle.shuffle.job_log import JobLog, read_job
+from durable_shuffle.shuffle.job_log import JobLog, enter_stage, read_job
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.records import (
@@ -209,3 +210,49 @@ def test_releasing_an_old_incarnation_keeps_the_current_one(
         log.append(released(ids, "1" * 32))
         assert log.state.stages == {("stage", "f" * 32): path("2" * 32)}
         assert log.state.order == [path("2" * 32)]
+
+
+def test_a_released_stage_is_not_entered_again(storage: MemoryStorage, ids: SeededIds) -> None:
+    """A thread that planned to reuse what another thread released is refused, and writes nothing;
+    a stage of the same fingerprint at a path of its own is entered."""
+    log = JobLog.claim(storage, "job", A)
+    log.append(use(ids, 1, "1" * 32))
+    log.append(released(ids, "1" * 32))
+    with pytest.raises(NotFoundError, match="1" * 32):
+        log.append(use(ids, 1, "1" * 32))
+    log.append(use(ids, 1, "2" * 32))
+    kinds = [k for _, k, _ in records_below(storage, "job/log/")]
+    assert kinds == ["CLAIM", "STAGE", "RELEASED", "STAGE"]
+
+
+def test_a_release_that_came_between_is_seen(storage: MemoryStorage, ids: SeededIds) -> None:
+    """A STAGE record that loses its slot to RELEASED of its stage is not sent for the next one."""
+    log = JobLog.claim(storage, "job", A)
+    log.append(use(ids, 1, "1" * 32))
+    storage.put_if_absent("job/log/0000000002", JOB_RECORDS.encode(released(ids, "1" * 32)))
+    with pytest.raises(NotFoundError, match="released"):
+        log.append(use(ids, 1, "1" * 32))
+    assert len(list(storage.list("job/log/"))) == 3
+
+
+def test_stage_behind_released_is_void(storage: MemoryStorage, ids: SeededIds) -> None:
+    """Whoever wrote it, the stage stays released, once, and is not found by name."""
+    records = [use(ids, 1, "1" * 32), released(ids, "1" * 32), use(ids, 1, "1" * 32)]
+    JobLog.claim(storage, "job", A)
+    for slot, record in enumerate([*records, released(ids, "1" * 32)], start=1):
+        storage.put_if_absent(f"job/log/{slot:010d}", JOB_RECORDS.encode(record))
+    state = read_job(storage, "job")
+    assert (state.order, state.stages, state.released) == ([], {}, [path("1" * 32)])
+    assert state.next_slot == 5
+
+
+def test_a_writer_without_a_claim_does_not_enter_what_was_released(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """It asks again after its first record was won and the stage released: no second record."""
+    log = JobLog.claim(storage, "job", A)
+    log.append(use(ids, 1, "1" * 32))
+    log.append(released(ids, "1" * 32))
+    with pytest.raises(NotFoundError, match="released"):
+        enter_stage(storage, path("1" * 32), record_id=B, claim_id=C, replaces=False)
+    assert len(list(storage.list("job/log/"))) == 3

@@ -138,6 +138,18 @@ def test_sealing_twice_returns_the_seal_that_stands(stage: StageHandle, ids: See
     assert (read_state(stage).seal, read_state(stage).next_slot) == (first, 2)
 
 
+def test_a_second_seal_is_corruption(stage: StageHandle, ids: SeededIds) -> None:
+    """Nobody writes one, whatever it says; readers of the stage get an error that names it."""
+    write(stage, 0, rows(1, 2, 3), ids.new_id())
+    first = seal(stage, 1, ids.new_id())
+    other = dataclasses.replace(first, record_id=ids.new_id(), rows=2)
+    stage.log().append(2, STAGE_RECORDS.encode(other))
+    with pytest.raises(CorruptDataError, match=r"second SEAL.*slot 2"):
+        read_state(stage)
+    with pytest.raises(CorruptDataError, match="second SEAL"):
+        require_seal(stage)
+
+
 @pytest.mark.requirement("R-F135-3")
 @pytest.mark.requirement("R-F135-19")
 def test_a_producer_that_fails_after_the_seal_releases_nothing(

@@ -158,6 +158,8 @@ class _Repair:
         self._stage = StageHandle(walk.storage, walk.path, walk.describe)
         self._seal = walk.state.replaced
         self._slots = numbers(self._seal.commit_slots)
+        self._bad = dict(enumerate(self._slots))
+        """Per producer the highest slot known whose COMMIT is not intact; for damaged ones only."""
 
     def run(self) -> StageRepair:
         walk, damage, state = self._walk, self._damage, self._walk.state
@@ -195,25 +197,32 @@ class _Repair:
         )
 
     def _spare(self, producer: int, sources: RepairSources) -> Committed | None:
-        """Return a COMMIT with the same content that an earlier repair left, if it is intact."""
+        """Return a COMMIT with the same content that an earlier repair left, if it is intact.
+
+        Notes the highest COMMIT that is not, so that neither this repair nor the next run of the
+        producer takes one of these for a result.
+        """
         tag = content_tag(self._walk.commits[producer][1])
         aborted: set[str] = set()
+        spare: Committed | None = None
         for slot, record in self._walk.copies[producer].records.items():
             if isinstance(record, Abort):
                 aborted.add(record.attempt)
             if (
-                isinstance(record, Commit)
-                and slot > self._slots[producer]
-                and record.record_id not in aborted
-                and content_tag(record) == tag
-                and sources.intact(record)
+                not isinstance(record, Commit)
+                or slot <= self._slots[producer]
+                or record.record_id in aborted
             ):
-                return Committed(slot, record)
-        return None
+                continue
+            if not sources.intact(record):
+                self._bad[producer] = slot
+            elif spare is None and content_tag(record) == tag:
+                spare = Committed(slot, record)
+        return spare
 
     def _rebuild(self, producer: int, sources: RepairSources) -> Committed | None:
         """Write the producer's segments again under a new attempt and commit it, or neither."""
-        commit, after = self._walk.commits[producer][1], self._slots[producer]
+        commit, after = self._walk.commits[producer][1], self._bad[producer]
         records = self._walk.copies[producer].records.values()
         others = [r for r in records if isinstance(r, Commit) and r != commit]
         attempt, written = self._ids.new_id(), list[str]()
@@ -251,8 +260,8 @@ class _Repair:
     def _mark(self, lost: tuple[int, ...]) -> None:
         """Say in the stage's log that these producers must run again, unless it says so."""
         state = self._walk.state
-        wanted = {p: self._slots[p] for p in lost}
-        if all(state.damaged.get(p) == slot for p, slot in wanted.items()):
+        wanted = {p: self._bad[p] for p in lost}
+        if all(state.damaged.get(p, -1) >= slot for p, slot in wanted.items()):
             return
         record = Damaged(
             self._ids.new_id(),

@@ -48,7 +48,8 @@ class StageState:
     void: frozenset[str] = frozenset()
     """Ids of compactions and repairs that were aborted or came too late: they never count."""
     damaged: Mapping[int, int] = field(default_factory=dict)
-    """Producers whose data cannot be read, with the slot of the COMMIT that counts."""
+    """Producers whose data cannot be read, with the highest slot whose COMMIT is known to be bad:
+    the one that counts, or one above it."""
     release: Release | None = None
     closed: bool = False
     """True once a released stage's data is gone."""
@@ -105,8 +106,8 @@ def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageSt
         seal = replace(before, index=record.index, index_bytes=record.index_bytes)
         return replace(state, seal=seal, compact=record, counted=counted)
     seal = replaced_seal(before, record)
-    named = set(np.frombuffer(record.producers, dtype="<u4").tolist())
-    damaged = {p: at for p, at in state.damaged.items() if p not in named}
+    now = numbers(seal.commit_slots)
+    damaged = {p: at for p, at in state.damaged.items() if now[p] <= at}
     return replace(
         state,
         seal=seal,
@@ -152,7 +153,7 @@ def replaced_seal(seal: Seal, record: Replace) -> Seal:
 
 
 def _still(seal: Seal, record: Damaged) -> dict[int, int]:
-    """Return what a DAMAGED says of COMMITs that still count."""
+    """Return what a DAMAGED says of producers of which no COMMIT above the named one counts."""
     producers, slots = numbers(record.producers), numbers(record.commit_slots)
     if len(producers) != len(slots) or max(producers, default=-1) >= seal.producers:
         raise CorruptDataError(
@@ -160,7 +161,7 @@ def _still(seal: Seal, record: Damaged) -> dict[int, int]:
             f"commit_slots={slots} M={seal.producers}"
         )
     now = numbers(seal.commit_slots)
-    return {p: at for p, at in zip(producers, slots, strict=True) if now[p] == at}
+    return {p: at for p, at in zip(producers, slots, strict=True) if now[p] <= at}
 
 
 def numbers(data: bytes) -> list[int]:

@@ -3,12 +3,16 @@
 The oracle is a dictionary of the rows; control records are read without the library's codecs.
 """
 
+import dataclasses
 import random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repaired import (
+    PRODUCERS,
     assert_reads_right,
     compact_now,
     damaged,
@@ -30,9 +34,10 @@ from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.producer_log import commit_attempt
 from durable_shuffle.shuffle.replace_commits import sealed_commits
-from durable_shuffle.shuffle.stage import read_state, require_seal
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
+from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, write
 
 
 @pytest.mark.requirement("R-F135-22")
@@ -262,3 +267,51 @@ def test_any_damage_is_repaired_or_named(seed: int, steps: int) -> None:
 def test_any_damage_is_repaired_or_named_soak(seed: int, steps: int) -> None:
     """Many, and longer."""
     any_damage_is_repaired_or_named(seed, steps)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_damaged_spare_is_never_taken_for_a_result(ids: SeededIds, compacted: bool) -> None:
+    """A repair died between COMMIT and REPLACE, then both copies lost a bit: the producer runs
+    again, or is rebuilt from the compaction, and the stage reads right at once."""
+    made = make(ids, compact=compacted)
+    stage, storage = made.stage, made.stage.storage
+    assert isinstance(storage, MemoryStorage)
+    first = sealed_commits(stage, require_seal(stage), SMALL)[1].commit
+    spare = dataclasses.replace(first, record_id=ids.new_id())
+    for info in first.segments:
+        content = storage.read(stage.path.segment_key(1, first.record_id, info.number))
+        storage.put(stage.path.segment_key(1, spare.record_id, info.number), [content])
+    commit_attempt(stage.producer_log(1), spare, after=0)
+    for attempt in (first.record_id, spare.record_id):
+        damaged(storage, stage.path.segment_key(1, attempt, 0), 1000)
+    done = repair(stage, ids)
+    if not compacted:
+        assert (done.outcome, done.run_again) == ("run again", (1,))
+        assert read_state(stage).damaged == {1: 1}
+        assert repair(stage, ids).outcome == "run again"
+        assert kinds(stage) == ["DESCRIBE", "SEAL", "DAMAGED"]
+        run_again(made, [1], ids)
+    assert intact(stage)
+    assert_reads_right(made)
+    assert require_seal(stage).attempts[16:32].hex() not in (first.record_id, spare.record_id)
+    assert read_state(stage).damaged == {}
+
+
+def test_a_commit_of_a_run_that_died_is_named_if_it_is_damaged(ids: SeededIds) -> None:
+    """The producer ran again and committed other rows, its driver died, then that COMMIT lost a
+    segment, too: the next repair names its slot, and a run makes the stage whole."""
+    made = make(ids, compact=False)
+    stage, storage = made.stage, made.stage.storage
+    assert isinstance(storage, MemoryStorage)
+    damaged(storage, segments(stage, 1)[0])
+    assert repair(stage, ids).outcome == "run again"
+    handle = StageHandle(storage, stage.path, stage.describe, read_state(stage).damaged)
+    batch = pa.record_batch([[1], ["other"]], schema=stage.schema)
+    again = write(handle, 1, [(batch, np.array([0], np.uint16))], ids.new_id(), producers=PRODUCERS)
+    assert again.committed.slot == 1
+    damaged(storage, stage.path.segment_key(1, again.committed.commit.record_id, 0))
+    assert repair(stage, ids).outcome == "run again"
+    assert read_state(stage).damaged == {1: 1}
+    run_again(made, [1], ids)
+    assert intact(stage)
+    assert_reads_right(made)

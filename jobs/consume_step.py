@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
+from durable_shuffle.serialization.arrow_codec import under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.stage import StageHandle
@@ -56,7 +57,7 @@ class UserStep:
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         plain = logical_batch(batch, self.stage.schema)
-        rows = pa.RecordBatch.from_arrays(plain.columns, schema=self._input())
+        rows = under_schema(plain, self._input())
         call = self.user.process if is_stateful(self.user) else self.user
         with _of_the_user():
             produced = call(rows)

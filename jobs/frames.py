@@ -1,25 +1,42 @@
 """DataFrames at both ends of a stage, made with the public API alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine import ReadBack
-from durable_shuffle.jobs.tasks import ID_COLUMN
+from durable_shuffle.jobs.row_numbers import ROW_COLUMN, in_a_column
+from durable_shuffle.jobs.tasks import ID_COLUMN, ArrowFunction
 
 
 def with_partition_ids(df: DataFrame, cols: Sequence[str | Column], n: int | None) -> DataFrame:
-    """Return `df` with columns c0, c1, …; with key columns, Spark's partition id comes last."""
+    """Return `df` as `tasks.map_function` takes it: columns c0, c1, …, with key columns Spark's
+    partition id, and the rows' numbers."""
     names = [f"c{i}" for i in range(len(df.columns))]
+    numbers = F.monotonically_increasing_id()
     if not cols:
-        return df.toDF(*names)
-    ids = F.pmod(F.hash(*cols), F.lit(n)).alias(ID_COLUMN)
-    return df.select("*", ids).toDF(*names, ID_COLUMN)
+        return df.select("*", numbers).toDF(*names, ROW_COLUMN)
+    ids = F.pmod(F.hash(*cols), F.lit(n))
+    return df.select("*", ids, numbers).toDF(*names, ID_COLUMN, ROW_COLUMN)
 
 
 def read_frame(session: SparkSession, schema: StructType, back: ReadBack) -> DataFrame:
     """Return the stored rows as a DataFrame of `schema`, one partition per k."""
-    numbers = session.range(0, back.partitions, 1, back.partitions)
-    return numbers.mapInArrow(back.function, schema)
+    return rows_of_tasks(session, back.function, back.partitions, schema)
+
+
+def rows_of_tasks(
+    session: SparkSession, function: ArrowFunction, tasks: int, schema: StructType
+) -> DataFrame:
+    """Return the rows of `schema` that a function yields, given its task's number from 0."""
+    numbers = session.range(0, tasks, 1, tasks)
+    if schema.fields:
+        return numbers.mapInArrow(function, schema)
+
+    def in_column(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return in_a_column(function(batches))
+
+    return numbers.mapInArrow(in_column, f"{ROW_COLUMN} byte").select()

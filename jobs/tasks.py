@@ -15,6 +15,7 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs import arrow_offsets
 from durable_shuffle.jobs.arrow_offsets import with_offsets
+from durable_shuffle.jobs.row_numbers import as_counted
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.transfer import LargeRowsError
 from durable_shuffle.jobs.worker_start import quicken_worker
@@ -98,10 +99,11 @@ def map_function(
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            given = limited(batches, max_batch_bytes)
             return run_producer(
                 counted,
                 producer,
-                _with_ids(stage, producer, limited(batches, max_batch_bytes)),
+                _with_ids(stage, producer, as_counted(given, producer)),
                 attempt=attempt,
                 producers=producers,
                 settings=settings,
@@ -156,16 +158,17 @@ def _with_ids(
     dtype = np.uint16 if partitions <= np.iinfo(np.uint16).max + 1 else np.uint32
     seen = 0
     for batch in batches:
-        columns = batch.columns
+        rows = batch
         if stage.describe.partitioner in IDS_FROM_SPARK:
-            ids: npt.NDArray[np.unsignedinteger] = numbers_of(columns.pop()).astype(dtype)
+            last = batch.num_columns - 1
+            rows = batch.select(range(last))
+            ids: npt.NDArray[np.unsignedinteger] = numbers_of(batch.column(last)).astype(dtype)
         elif stage.describe.partitioner == PASSTHROUGH:
             ids = np.full(batch.num_rows, producer, dtype=dtype)
         else:
             ids = round_robin_ids(producer + seen, batch.num_rows, partitions)
         seen += batch.num_rows
-        names = stage.schema.names
-        yield pa.RecordBatch.from_arrays(columns, names=names), ids
+        yield rows, ids
 
 
 def _row(

@@ -135,6 +135,16 @@ def storable_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def under_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the same rows under another schema of the same types; nothing is converted.
+
+    A batch without columns keeps its number of rows, which `RecordBatch.from_arrays` would lose.
+    """
+    if not batch.num_columns and not len(schema):
+        return batch.replace_schema_metadata(schema.metadata)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
 def schema_to_bytes(schema: pa.Schema) -> bytes:
     """Return `schema` as one Arrow IPC schema message."""
     raw: bytes = schema.serialize().to_pybytes()

@@ -34,6 +34,8 @@ def logical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         schema: the stored schema, with the metadata of `unscaled_field`.
     """
     wanted = logical_schema(schema)
+    if not batch.num_columns and not len(wanted):
+        return batch.replace_schema_metadata(None)  # rows that are nothing but a number
     columns = [
         _scaled(column, field.type) if field.type != stored.type else column
         for column, stored, field in zip(batch.columns, schema, wanted, strict=True)

@@ -64,7 +64,7 @@ class SegmentWriter:
             return
         self._held.append((batch, ids))
         size = batch.nbytes
-        self._held_bytes += size
+        self._held_bytes += max(size, ids.nbytes)  # rows may have no columns
         self.memory_bytes += size
         if self._held_bytes >= self._settings.writer_memory_bytes:
             self._write(())

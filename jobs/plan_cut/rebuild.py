@@ -14,6 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.identity.jvm import items, simple_name
 from durable_shuffle.jobs.plan_cut.tree import REUSED, SUBQUERIES, Node
+from durable_shuffle.jobs.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.tasks import ID_COLUMN
 
 
@@ -114,7 +115,8 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
-    """Return the rows with columns c0, c1, … and, if there is one, the partition id at the end.
+    """Return the rows as `tasks.map_function` takes them: columns c0, c1, …, the partition id if
+    there is one, and the rows' numbers.
 
     Columns go by position, since names may repeat.
 
@@ -129,4 +131,6 @@ def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     ]
     if partition_id is not None:
         columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
+    numbers = jvm.org.apache.spark.sql.catalyst.expressions.MonotonicallyIncreasingID()
+    columns.append(catalyst.alias(jvm, numbers, ROW_COLUMN))
     return catalyst.project(rows, columns)

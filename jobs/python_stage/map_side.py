@@ -10,8 +10,13 @@ import pyarrow as pa
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
+from durable_shuffle.jobs.row_numbers import as_counted
 from durable_shuffle.jobs.tasks import ArrowFunction, limited, run_map_task
-from durable_shuffle.serialization.arrow_codec import storable_batch, storable_schema
+from durable_shuffle.serialization.arrow_codec import (
+    storable_batch,
+    storable_schema,
+    under_schema,
+)
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.partitioner import hash_partition_ids
@@ -38,7 +43,7 @@ class FromSpark:
         )
         for batch in batches:
             plain = logical_batch(storable_batch(batch, stored), stored)
-            yield pa.RecordBatch.from_arrays(plain.columns, schema=schema)
+            yield under_schema(plain, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class MapSide:
     combine: BatchFunction | None
     combine_bytes: int
     """Rows gathered before they are combined."""
+    numbered: bool
+    """Whether Spark hands rows over, with their numbers as the last column."""
 
     def id_batches(
         self, stage: StageHandle, batches: Iterator[pa.RecordBatch]
@@ -67,7 +74,7 @@ class MapSide:
         if self.combine is not None:
             rows = combined(rows, self.combine, self.schema, self.combine_bytes)
         for batch in rows:
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=stage.schema), self._ids(batch)
+            yield under_schema(batch, stage.schema), self._ids(batch)
 
     def _ids(self, batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
         if not callable(self.keys):
@@ -142,11 +149,12 @@ def python_map_function(
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_frugal_memory()
 
-        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+        def produce(on: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            given = limited(batches, max_batch_bytes)
             return run_producer(
-                counted,
+                on,
                 producer,
-                side.id_batches(stage, limited(batches, max_batch_bytes)),
+                side.id_batches(stage, as_counted(given, producer) if side.numbered else given),
                 attempt=attempt,
                 producers=producers,
                 settings=settings,

@@ -11,6 +11,7 @@ from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.tasks import check_code
 from durable_shuffle.recovery.resumable import ResumableRun, is_resumable
+from durable_shuffle.serialization.arrow_codec import under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.external_sort import sorted_batches
@@ -130,4 +131,4 @@ class ReduceSide:
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         plain = logical_batch(batch, self.stage.schema)
-        return pa.RecordBatch.from_arrays(plain.columns, schema=self.shuffled)
+        return under_schema(plain, self.shuffled)

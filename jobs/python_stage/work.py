@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.arrow_schema import arrow_schema, named_arrow_schema
 from durable_shuffle.jobs.engine import Engine, Planned
+from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
@@ -118,6 +119,7 @@ class PythonWork:
             partitions=spec.partitions,
             combine=spec.combine,
             combine_bytes=settings.writer_memory_bytes,
+            numbered=self._below is None,
         )
         return python_map_function(
             side,
@@ -168,7 +170,7 @@ class PythonWork:
 def result_frame(spark: SparkSession, side: ReduceSide, schema: StructType) -> DataFrame:
     """Return the DataFrame whose tasks run the reduce side."""
     count = len(side.tasks)
-    return spark.range(0, count, 1, count).mapInArrow(side, schema)
+    return rows_of_tasks(spark, side, count, schema)
 
 
 def _sentences(what: str, found: FunctionIdentity) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import narrow_schema
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.splits import plan_splits
@@ -236,8 +237,8 @@ class PlannedQuery:
             settings=self._settings,
             code=running_code(),
         )
-        numbers = self._session.range(0, len(groups), 1, len(groups))
-        rows = numbers.mapInArrow(function, narrow_schema(schema_of(cut.node.plan)))
+        schema = narrow_schema(schema_of(cut.node.plan))
+        rows = rows_of_tasks(self._session, function, len(groups), schema)
         return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001
 
 

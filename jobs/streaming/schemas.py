@@ -19,8 +19,13 @@ def written_schema(schema: StructType) -> pa.Schema:
     """Return in which schema rows are stored, under the user's column names.
 
     Raises:
-        InvalidInputError: a column cannot be stored, or two have one name.
+        InvalidInputError: a column cannot be stored, or two have one name, or there is none.
     """
+    if not schema.fields:
+        raise InvalidInputError(
+            "a DataFrame without columns cannot be written: Spark hands no rows of it to a data "
+            "source; give it a column, as select(lit(1)) does"
+        )
     check_columns(schema)
     names = schema.names
     twice = [name for name in names if names.count(name) > 1]
@@ -56,8 +61,13 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
     """Return what Spark sees of stored rows: all columns nullable, or only those named.
 
     Raises:
-        InvalidInputError: there is no such column.
+        InvalidInputError: there is no such column, or none at all.
     """
+    if not schema.names:
+        raise InvalidInputError(
+            "the rows of this stage have no columns, and Spark takes no rows without columns from "
+            "a data source: read them by the call that stored them"
+        )
     for name in columns:
         if name not in schema.names:
             raise InvalidInputError(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import storable_batch
+from durable_shuffle.serialization.arrow_codec import storable_batch, under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.stage import StageHandle
@@ -49,7 +49,7 @@ def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
     logical = logical_schema(stage.schema)
     names = stage.describe.columns
     fields = [f.with_name(n) for f, n in zip(logical, names, strict=True)]
-    return pa.RecordBatch.from_arrays(plain.columns, schema=pa.schema(fields))
+    return under_schema(plain, pa.schema(fields))
 
 
 def _items(made: Any) -> Iterable[Any]:

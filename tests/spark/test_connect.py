@@ -64,6 +64,11 @@ def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
     assert seen["stages"]["adaptive"] == "true"
 
 
+def test_rows_without_columns_are_rows(seen: dict[str, Any]) -> None:
+    """Their number is kept by every call, fresh and reused."""
+    assert seen["stages"]["no_columns"] == [40, 40, 40, 120]
+
+
 def test_consume(seen: dict[str, Any]) -> None:
     """Every row is published once; an error of the user's own comes out as it is."""
     stages = seen["stages"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -56,6 +57,11 @@ def failure(call: Callable[[], object]) -> str:
     return "none"
 
 
+def to_first(batch: pa.RecordBatch) -> Any:
+    """All rows into partition 0."""
+    return np.zeros(batch.num_rows, dtype=np.int64)
+
+
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     """v and twice v."""
     values = batch.column("v").to_pylist()
@@ -100,6 +106,14 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
         "fenced": outcome(lambda: first.repartition(df, 2, "k")),
         "adaptive": spark.conf.get("spark.sql.adaptive.enabled"),
     }
+    none = spark.range(0, 40, 1, 3).select()
+    found["no_columns"] = [
+        again.durable(none, name="none").count(),
+        again.repartition(none, 2, name="none").count(),
+        again.stage(none, keys=to_first, partitions=2, name="none").count(),
+        again.durable(none, name="none").crossJoin(spark.range(3)).count(),
+    ]
+    again.release("none")
     consumed = again.consume(reused, consumer="c", process=doubled, schema="v long, w long")
     assert consumed is not None
     found["consumed"] = sorted(list(row) for row in consumed.collect())

@@ -28,7 +28,7 @@ def column(numbers):
 context = TaskContext._getOrCreate()
 context._partitionId = context._attemptNumber = 0
 columns = [column(np.array([5, 6, 7, 8])), column(np.array([1, 0, 1, 0], dtype=np.int32))]
-batch = pa.RecordBatch.from_arrays(columns, ["n", "id"])
+batch = pa.RecordBatch.from_arrays([*columns, column(np.arange(4))], ["n", "id", "row"])
 storage, ids = LocalStorage(Path(sys.argv[1])), SeededIds(random.Random(1))
 stage = new_stage(storage, ids, pa.schema([batch.schema.field("n")]), partitions=2)
 code = running_code()

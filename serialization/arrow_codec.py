@@ -10,14 +10,25 @@ would drag all their data into every slice, and neither views nor run-end encodi
 by row.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_checks import (
+    MAX_BATCH_BYTES,
+    check_columns,
+    check_lengths,
+)
 from durable_shuffle.serialization.checksum import Bytes
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.serialization.frames import Frame, FrameKind
 
 ArrowCompression: TypeAlias = Literal["lz4", "zstd", "none"]
 
@@ -34,6 +45,7 @@ _ARROW_ERRORS = (
     ValueError,
     OverflowError,
     NotImplementedError,
+    struct.error,
 )
 # One stream per slice would serialise the schema each time, one for all would let the bytes cool
 # down before their checksum is taken: measured 20% faster, and 200 MB need not move as they grow.
@@ -65,8 +77,8 @@ def iter_slices(
         compression: "lz4", "zstd" or "none", applied per column buffer.
 
     Raises:
-        InvalidInputError: unknown compression, bounds outside the batch, schema not storable.
-            Raised by this call, before the first body.
+        InvalidInputError: unknown compression, bounds outside the batch, schema not storable:
+            raised by this call, before the first body. A slice of over 2 GiB.
     """
     if compression not in _COMPRESSION:
         msg = f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"
@@ -82,27 +94,58 @@ def iter_slices(
     return _messages(_slices(batch, bounds), _empty_like(batch), options)
 
 
-def decode_batch(body: Bytes, schema: pa.Schema) -> pa.RecordBatch:
+def decode_frame(frame: Frame, schema: pa.Schema, *, check_offsets: bool = True) -> pa.RecordBatch:
+    """Return the rows of a frame, as many as it states. See `decode_batch`.
+
+    Raises:
+        CorruptDataError: its body is no batch of that schema, or holds other rows than it states.
+        IncompatibleError: it is of another kind.
+    """
+    if frame.kind is not FrameKind.ARROW:
+        raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
+    batch = decode_batch(frame.body, schema, check_offsets=check_offsets)
+    if batch.num_rows != frame.rows:
+        raise CorruptDataError(f"a frame states {frame.rows} rows and holds {batch.num_rows}")
+    return batch
+
+
+def decode_batch(
+    body: Bytes,
+    schema: pa.Schema,
+    *,
+    check_offsets: bool = True,
+    max_bytes: int = MAX_BATCH_BYTES,
+) -> pa.RecordBatch:
     """Return the batch in `body`, which is read in place where it is not compressed.
 
-    The caller compares `num_rows` with the frame's. Only cheap checks are made of the content;
-    it is the frame's CRC that vouches for it.
+    Nothing in the batch leads out of it, whoever wrote the body; that its values are those that
+    were written is what the frame's CRC vouches for.
+
+    Args:
+        check_offsets: False leaves out what only a forged body fails, see `arrow_checks`: it may
+            then crash the process that uses the batch.
+        max_bytes: most that its compressed buffers may become in all.
 
     Raises:
         CorruptDataError: the bytes are not exactly one record batch of that schema.
     """
+    found = memoryview(body).nbytes
     try:
         message = pa.ipc.read_message(pa.py_buffer(body))
-        metadata_bytes = message.metadata.size
+        metadata, data = memoryview(message.metadata), memoryview(message.body or b"")
+        expected = _PREFIX_BYTES + metadata.nbytes + data.nbytes
+        if found != expected:
+            raise ValueError(f"expected {expected} bytes, found {found}")
+        check_lengths(metadata, data, max_bytes)
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate()
+        if check_offsets:
+            check_columns(batch)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"arrow body of {found} bytes: {error}") from error
     except _ARROW_ERRORS as error:
-        msg = f"arrow body of {memoryview(body).nbytes} bytes: {error}"
+        msg = f"arrow body of {found} bytes: {type(error).__name__}: {error}"
         raise CorruptDataError(msg) from error
-    expected = _PREFIX_BYTES + metadata_bytes + (message.body.size if message.body else 0)
-    if memoryview(body).nbytes != expected:
-        msg = f"arrow body: expected {expected} bytes, found {memoryview(body).nbytes}"
-        raise CorruptDataError(msg)
     return batch
 
 
@@ -172,7 +215,11 @@ def _messages(
     size = 0
     for part in slices:
         group.append(part)
-        size += pa.ipc.get_record_batch_size(part)
+        needed = pa.ipc.get_record_batch_size(part)
+        if needed > MAX_BATCH_BYTES:
+            msg = f"{part.num_rows} rows take {needed} bytes, one frame holds {MAX_BATCH_BYTES}"
+            raise InvalidInputError(msg)
+        size += needed
         if size >= _STREAM_BYTES:
             yield from _stream([empty, *group], options, size)
             group, size = [], 0

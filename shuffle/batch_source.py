@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch, schema_from_bytes
-from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
 from durable_shuffle.serialization.schema_change import fit_batch
@@ -39,11 +39,13 @@ class BatchSource:
     Args:
         schema: the stage's; columns that were added to it later are left out.
         wanted: says of a frame whether any of its records will be handed out.
+        check_offsets: see `Settings`.
     """
 
     frames: FrameSource
     schema: pa.Schema
     wanted: Callable[[PlacedFrame], bool]
+    check_offsets: bool = True
 
     def next(self) -> PlacedBatch | EndOfInput | NothingYet:
         """Return the next frame, decoded.
@@ -60,15 +62,12 @@ class BatchSource:
             return PlacedBatch(placed, None, decode_marker(frame.body, name=placed.extent.key))
         if not self.wanted(placed):
             return PlacedBatch(placed, None)
-        if frame.kind is not FrameKind.ARROW:
-            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
         own = placed.extent.schema
-        batch = decode_batch(frame.body, schema_from_bytes(own) if own else self.schema)
-        if own:
-            batch = fit_batch(batch, self.schema)
-        if batch.num_rows != frame.rows:
-            raise CorruptDataError(
-                f"a frame states {frame.rows} rows and holds {batch.num_rows}: "
-                f"segment={placed.extent.key!r} offset={placed.offset}"
-            )
+        schema = schema_from_bytes(own) if own else self.schema
+        try:
+            batch = decode_frame(frame, schema, check_offsets=self.check_offsets)
+            batch = fit_batch(batch, self.schema) if own else batch
+        except CorruptDataError as e:
+            place = f"segment={placed.extent.key!r} offset={placed.offset}"
+            raise CorruptDataError(f"{e}: {place}") from e
         return PlacedBatch(placed, batch)

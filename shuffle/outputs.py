@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch, encode_slices, storable_batch
+from durable_shuffle.serialization.arrow_codec import decode_frame, encode_slices, storable_batch
 from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
@@ -67,7 +67,7 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     try:
         while (frame := decoder.next_frame()) is not NEED_DATA:
             rows += frame.rows
-            yield decode_batch(frame.body, schema)
+            yield decode_frame(frame, schema)
         decoder.end()
     except CorruptDataError as e:
         raise CorruptDataError(f"{e}: output={output.key!r}") from e

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch, schema_from_bytes
+from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
-from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.shuffle.extent_feed import shifted
 from durable_shuffle.shuffle.sealed_reader import fetch
 from durable_shuffle.shuffle.settings import Settings
@@ -53,15 +52,11 @@ def _rows(
     decoder.feed(data)
     first = 0
     while (frame := decoder.next_frame()) is not NEED_DATA:
-        if frame.kind is not FrameKind.ARROW:
-            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
         skip, end = max(0, piece.skip - first), min(frame.rows, piece.end - first)
         first += frame.rows
         if skip >= end:
             continue
-        batch = decode_batch(frame.body, schema)
-        if batch.num_rows != frame.rows:
-            raise CorruptDataError(f"a frame states {frame.rows} rows, holds {batch.num_rows}")
+        batch = decode_frame(frame, schema, check_offsets=settings.check_offsets)
         yield batch.slice(skip, end - skip)
     decoder.end()
     if first != piece.rows:

@@ -12,16 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
-    IncompatibleError,
     InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
-from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.shuffle.index import (
     ENTRY_BYTES,
     entry_offset,
@@ -184,12 +182,7 @@ def _decode_frames(
     decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
     while (frame := decoder.next_frame()) is not NEED_DATA:
-        if frame.kind is not FrameKind.ARROW:
-            raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
-        batch = decode_batch(frame.body, stage.schema)
-        if batch.num_rows != frame.rows:
-            raise CorruptDataError(f"a frame states {frame.rows} rows and holds {batch.num_rows}")
-        yield batch
+        yield decode_frame(frame, stage.schema, check_offsets=settings.check_offsets)
     decoder.end()
 
 

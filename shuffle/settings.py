@@ -30,6 +30,10 @@ class Settings:
     max_frame_bytes: int = MAX_FRAME_BODY_BYTES
     """No frame body may be longer; a longer one on storage is taken for corruption."""
 
+    check_offsets: bool = True
+    """Whether readers look at every offset of every batch before they hand it out. Only a forged
+    body fails this; without it, one can crash the process that reads it. `verify` always looks."""
+
     read_batch_rows: int = 16_384
     """Readers join neighbouring small frames up to about this many rows before handing them on:
     per-batch cost between Python and the JVM is about a millisecond."""
@@ -95,6 +99,10 @@ class Settings:
         if self.compression not in ("lz4", "zstd", "none"):
             raise InvalidInputError(
                 f"settings.compression must be 'lz4', 'zstd' or 'none', found={self.compression!r}"
+            )
+        if not isinstance(self.check_offsets, bool):
+            raise InvalidInputError(
+                f"settings.check_offsets must be a bool, found={self.check_offsets!r}"
             )
         for name, low in (
             ("writer_memory_bytes", _MIB // 16),

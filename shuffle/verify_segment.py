@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_batch
+from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -164,7 +164,5 @@ def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memor
     if task.kind is FrameKind.MSGPACK:
         unpack_pairs(frame.body, frame.rows)
     elif task.schema is not None:
-        batch = decode_batch(frame.body, task.schema)
-        if batch.num_rows != frame.rows:
-            raise CorruptDataError(f"a frame states {frame.rows} rows, holds {batch.num_rows}")
+        decode_frame(frame, task.schema)
     return frame.rows

@@ -78,7 +78,7 @@ class View:
             max_body_bytes=task.settings.max_frame_bytes,
         )
         self._source = ReadAhead(
-            BatchSource(frames, stage.schema, self._wanted).next,
+            BatchSource(frames, stage.schema, self._wanted, task.settings.check_offsets).next,
             lambda found: isinstance(found, PlacedBatch),
             threads=task.settings.view_prefetch,
         )

@@ -1,0 +1,189 @@
+"""What a forged Arrow body could do to a process, looked for before anything indexes into it. Pure.
+
+A frame with a right CRC that is malformed inside comes from nobody but a forger (or a bad machine).
+Two things are checked that Arrow itself leaves open. Before a body is decompressed: what its
+buffers say they become, so that no few bytes take gigabytes. Before a batch is handed out: every
+offset of every column, and the counts of nulls, which kernels and Spark's JVM believe blindly.
+
+Arrow's own full validation is not used for plain columns: it costs twenty times as much on text,
+and it refuses text that is not UTF-8, which Spark writes (`CAST(binary AS STRING)`).
+"""
+
+import struct
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from durable_shuffle.serialization.errors import CorruptDataError
+
+MAX_BATCH_BYTES = 2 * 1024 * 1024 * 1024
+"""Most that the buffers of one body may become: as much as the longest record."""
+
+_I32, _U16, _I64 = struct.Struct("<i"), struct.Struct("<H"), struct.Struct("<q")
+_U32 = struct.Struct("<I")
+# up to here Arrow's full validation is the fastest
+_FEW_ROWS = 1000
+_lib = pa.lib
+_OFFSETS = MappingProxyType(
+    {
+        _lib.Type_STRING: "<i4",
+        _lib.Type_BINARY: "<i4",
+        _lib.Type_LIST: "<i4",
+        _lib.Type_MAP: "<i4",
+        _lib.Type_LARGE_STRING: "<i8",
+        _lib.Type_LARGE_BINARY: "<i8",
+        _lib.Type_LARGE_LIST: "<i8",
+    }
+)
+_LISTS = frozenset({_lib.Type_LIST, _lib.Type_LARGE_LIST, _lib.Type_FIXED_SIZE_LIST})
+# types without children, of which the cheap validation checks all but nulls and offsets
+_FLAT = frozenset(
+    {
+        _lib.Type_NA,
+        _lib.Type_BOOL,
+        _lib.Type_UINT8,
+        _lib.Type_INT8,
+        _lib.Type_UINT16,
+        _lib.Type_INT16,
+        _lib.Type_UINT32,
+        _lib.Type_INT32,
+        _lib.Type_UINT64,
+        _lib.Type_INT64,
+        _lib.Type_HALF_FLOAT,
+        _lib.Type_FLOAT,
+        _lib.Type_DOUBLE,
+        _lib.Type_STRING,
+        _lib.Type_BINARY,
+        _lib.Type_FIXED_SIZE_BINARY,
+        _lib.Type_DATE32,
+        _lib.Type_DATE64,
+        _lib.Type_TIMESTAMP,
+        _lib.Type_TIME32,
+        _lib.Type_TIME64,
+        _lib.Type_INTERVAL_MONTHS,
+        _lib.Type_INTERVAL_MONTH_DAY_NANO,
+        _lib.Type_DECIMAL32,
+        _lib.Type_DECIMAL64,
+        _lib.Type_DECIMAL128,
+        _lib.Type_DECIMAL256,
+        _lib.Type_DURATION,
+        _lib.Type_LARGE_STRING,
+        _lib.Type_LARGE_BINARY,
+    }
+)
+# fields of Arrow's flatbuffers tables Message and RecordBatch, as numbered in its schemas
+_HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
+_STORED_AS_IS = -1  # in place of the length that a buffer of a compressed body becomes
+# no lz4 block holds more than 255 times its bytes, no zstd block more than 128 KiB in 4 bytes
+_MOST_RATIO = 32 * 1024
+_SPARE_BYTES = 128 * 1024
+
+
+def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> None:
+    """Refuse a message whose compressed buffers would become more than `max_bytes` in all.
+
+    Args:
+        metadata: a record batch message's, as Arrow verified it.
+        body: its buffers.
+
+    Raises:
+        CorruptDataError: names the length found.
+        struct.error: the metadata are not what Arrow verifies.
+    """
+    message = _U32.unpack_from(metadata)[0]
+    batch = _pointed(metadata, message, _HEADER)
+    if batch is None or _pointed(metadata, batch, _COMPRESSION) is None:
+        return
+    vector = _pointed(metadata, batch, _BUFFERS)
+    if vector is None:
+        return
+    total = 0
+    count = _U32.unpack_from(metadata, vector)[0]
+    places = np.frombuffer(metadata, "<i8", 2 * count, vector + 4).tolist()
+    for start, stored in zip(places[::2], places[1::2], strict=True):
+        if not stored:
+            continue
+        if start < 0 or stored < _I64.size or start + stored > body.nbytes:
+            raise CorruptDataError(
+                f"a buffer of {stored} bytes at {start} in a body of {body.nbytes}"
+            )
+        becomes = _I64.unpack_from(body, start)[0]
+        if becomes == _STORED_AS_IS:
+            continue
+        if becomes < 0 or becomes > stored * _MOST_RATIO + _SPARE_BYTES:
+            raise CorruptDataError(f"a buffer of {stored} bytes says that it becomes {becomes}")
+        total += becomes
+    if total > max_bytes:
+        raise CorruptDataError(f"buffers become {total} bytes, at most {max_bytes} are expected")
+
+
+def check_columns(batch: pa.RecordBatch) -> None:
+    """Refuse offsets that lead out of their data and counts of nulls that are not true.
+
+    Args:
+        batch: as Arrow's cheap validation passed it.
+
+    Raises:
+        CorruptDataError: names the column's number.
+        pa.ArrowInvalid: Arrow's own full validation says so, of a rare type.
+    """
+    if batch.num_rows <= _FEW_ROWS:
+        try:
+            batch.validate(full=True)
+        except pa.ArrowInvalid:
+            pass  # it may have met text that is not UTF-8: what follows decides
+        else:
+            return
+    for number in range(batch.num_columns):
+        _check(batch.column(number), number)
+
+
+def _check(array: pa.Array, number: int) -> None:
+    kind, rows = array.type.id, len(array)
+    if array.null_count and kind != _lib.Type_NA:
+        bits = pa.Array.from_buffers(
+            pa.bool_(), rows, [None, array.buffers()[0]], offset=array.offset
+        )
+        if bits.true_count != rows - array.null_count:
+            found = f"{array.null_count} nulls, the bits say {rows - bits.true_count}"
+            raise CorruptDataError(f"column {number}: {array.type} says that it has {found}")
+    if kind in _OFFSETS:
+        _check_offsets(array, number, _OFFSETS[kind])
+    if kind in _FLAT:
+        return
+    if kind in _LISTS:
+        _check(array.values, number)
+    elif kind == _lib.Type_MAP:
+        _check(array.keys, number)
+        _check(array.items, number)
+    elif kind == _lib.Type_STRUCT:
+        for child in range(array.type.num_fields):
+            _check(array.field(child), number)
+    elif isinstance(array, pa.ExtensionArray):
+        _check(array.storage, number)
+    else:
+        array.validate(full=True)
+
+
+def _check_offsets(array: pa.Array, number: int, dtype: str) -> None:
+    if not len(array):
+        return
+    buffers = array.buffers()
+    width = np.dtype(dtype).itemsize
+    offsets = np.frombuffer(buffers[1], dtype, len(array) + 1, array.offset * width)
+    if array.type.id in _FLAT:
+        most = buffers[2].size if buffers[2] is not None else 0
+    else:
+        most = len(array.keys if array.type.id == _lib.Type_MAP else array.values)
+    if offsets[0] < 0 or offsets[-1] > most or np.count_nonzero(offsets[1:] < offsets[:-1]):
+        raise CorruptDataError(f"column {number}: offsets of {array.type} lead out of its {most}")
+
+
+def _pointed(data: memoryview, table: int, field: int) -> int | None:
+    """Return where a field of a flatbuffers table points to; None if the field is left out."""
+    described = table - _I32.unpack_from(data, table)[0]
+    if _U16.unpack_from(data, described)[0] <= 4 + 2 * field:
+        return None
+    at = _U16.unpack_from(data, described + 4 + 2 * field)[0]
+    return table + at + int(_U32.unpack_from(data, table + at)[0]) if at else None

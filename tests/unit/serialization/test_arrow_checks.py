@@ -1,0 +1,152 @@
+"""Arrow bodies that no writer of ours makes: with right checksums around them, wrong inside."""
+
+import struct
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from durable_shuffle.serialization import arrow_checks, arrow_codec
+from durable_shuffle.serialization.arrow_codec import decode_batch, decode_frame, encode_slices
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.serialization.frames import Frame, FrameKind
+
+ROWS = 2000
+"""More than the checks leave to Arrow's own validation."""
+
+
+def body_of(array: pa.Array, codec: str | None = None) -> tuple[bytes, pa.Schema]:
+    """Return the message of a batch of one column as Arrow's own writer gives it."""
+    batch = pa.RecordBatch.from_arrays([array], names=["c"])
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.nulls(0, array.type)], names=["c"]))
+        start = sink.tell()  # the schema goes out with the first batch
+        writer.write_batch(batch)
+        end = sink.tell()
+    return sink.getvalue().to_pybytes()[start:end], batch.schema
+
+
+def buffer(values: object, dtype: str) -> pa.Buffer:
+    return pa.py_buffer(np.asarray(values, dtype=dtype))
+
+
+def offsets(rows: int, dtype: str = "<i4") -> np.ndarray:
+    """Return offsets of two units per row, one of which leads far out."""
+    found = np.arange(rows + 1, dtype=dtype) * 2
+    found[rows // 2] = 1 << 30
+    return found
+
+
+def forged(rows: int) -> dict[str, pa.Array]:
+    """Return arrays that Arrow's cheap validation passes and that crash who uses them."""
+    data, longs = pa.py_buffer(b"x" * (2 * rows)), pa.array(range(2 * rows))
+    small, large = pa.py_buffer(offsets(rows)), pa.py_buffer(offsets(rows, "<i8"))
+    text = pa.Array.from_buffers(pa.string(), rows, [None, small, data])
+    bits = buffer([255] * (rows // 8 + 1), "u1")
+    keys = pa.array([str(i) for i in range(2 * rows)])
+    entries = pa.StructArray.from_arrays([keys, longs], names=["key", "value"])
+    union = pa.dense_union([pa.field("a", pa.int64())])
+    types, inner = buffer([0] * rows, "i1"), buffer([1 << 30] * rows, "<i4")
+    return {
+        "text": text,
+        "bytes": pa.Array.from_buffers(pa.binary(), rows, [None, small, data]),
+        "large text": pa.Array.from_buffers(pa.large_string(), rows, [None, large, data]),
+        "list": pa.Array.from_buffers(pa.list_(pa.int64()), rows, [None, small], children=[longs]),
+        "large list": pa.Array.from_buffers(
+            pa.large_list(pa.int64()), rows, [None, large], children=[longs]
+        ),
+        "map": pa.Array.from_buffers(
+            pa.map_(pa.string(), pa.int64()), rows, [None, small], children=[entries]
+        ),
+        "text in a struct": pa.StructArray.from_arrays([text], names=["s"]),
+        "text in a list": pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), text),
+        "text in a list of a fixed size": pa.FixedSizeListArray.from_arrays(text, 2),
+        "nulls that are none": pa.Array.from_buffers(
+            pa.int64(), rows, [bits, longs.buffers()[1]], null_count=7
+        ),
+        "union": pa.Array.from_buffers(union, rows, [None, types, inner], children=[longs]),
+        "union of an unknown type": pa.Array.from_buffers(
+            union, rows, [None, buffer([5] * rows, "i1"), inner], children=[longs]
+        ),
+    }
+
+
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("rows", [10, ROWS])
+@pytest.mark.parametrize("kind", sorted(forged(10)))
+def test_forged_columns_are_corruption(kind: str, rows: int, codec: str | None) -> None:
+    """Offsets out of the data, of every layout and depth, and counts of nulls that are not true."""
+    body, schema = body_of(forged(rows)[kind], codec)
+    decode_batch(body, schema, check_offsets=False)  # Arrow's cheap validation lets it through
+    with pytest.raises(CorruptDataError, match="arrow body of"):
+        decode_batch(body, schema)
+
+
+@pytest.mark.parametrize("rows", [10, ROWS])
+def test_what_spark_writes_is_not_refused(rows: int) -> None:
+    """Text that is not UTF-8, decimals beyond their precision, times beyond a day: legal bytes."""
+    raw = pa.array([b"\xff\xfe%d" % i if i % 3 else None for i in range(rows)], pa.binary())
+    wide = pa.array([Decimal(10) ** 30] * rows, pa.decimal128(38, 0))
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(pa.string(), rows, raw.buffers(), null_count=raw.null_count),
+            pa.Array.from_buffers(pa.decimal128(5, 0), rows, wide.buffers()),
+            pa.array([2**40] * rows, pa.int64()).view(pa.time64("us")),
+            pa.array([[None, "x"], [], None] * rows)[:rows],
+        ],
+        names=list("abcd"),
+    )
+    with pytest.raises(pa.ArrowInvalid):
+        batch.validate(full=True)
+    for codec in ("none", "lz4"):
+        (body,) = encode_slices(batch, [(0, rows)], codec)
+        assert decode_batch(body, batch.schema).equals(batch)
+
+
+@pytest.mark.parametrize("becomes", [1 << 33, 1 << 50, (1 << 63) - 1, -2, 100_000_000])
+def test_a_buffer_that_lies_about_its_length(becomes: int) -> None:
+    """What a buffer says that it becomes is refused before any memory is taken for it."""
+    body, schema = body_of(pa.array([7] * 1000), "lz4")
+    at = body.index(b"\x04\x22\x4d\x18") - 8
+    lying = body[:at] + struct.pack("<q", becomes) + body[at + 8 :]
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(CorruptDataError, match=f"becomes {becomes}"):
+        decode_batch(lying, schema)
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def test_a_bomb_is_refused_unread() -> None:
+    """A body that truly becomes more than the limit is refused before it is decompressed."""
+    size = 64 << 20
+    body, schema = body_of(pa.array([bytes(size)]), "zstd")
+    assert len(body) < size // 1000
+    with pytest.raises(CorruptDataError, match=f"at most {size} are expected"):
+        decode_batch(body, schema, max_bytes=size)
+    assert decode_batch(body, schema, max_bytes=size + 64).num_rows == 1
+
+
+def test_nobody_writes_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice over the limit of readers is refused by the writer."""
+    monkeypatch.setattr(arrow_codec, "MAX_BATCH_BYTES", 10_000)
+    batch = pa.record_batch({"a": pa.array(range(2000))})
+    encode_slices(batch, [(0, 1000), (1000, 1000)], "none")
+    with pytest.raises(InvalidInputError, match="2000 rows take"):
+        encode_slices(batch, [(0, 2000)], "none")
+    assert arrow_checks.MAX_BATCH_BYTES == 2 << 30
+
+
+def test_a_frame_holds_the_rows_that_it_states() -> None:
+    """Other rows are corruption, another kind belongs to another stage."""
+    body, schema = body_of(pa.array([1, 2, 3]))
+    assert decode_frame(Frame(FrameKind.ARROW, 0, 3, memoryview(body)), schema).num_rows == 3
+    with pytest.raises(CorruptDataError, match="states 4 rows and holds 3"):
+        decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema)
+    with pytest.raises(IncompatibleError, match="kind MSGPACK"):
+        decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema)

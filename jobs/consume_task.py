@@ -24,6 +24,7 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
     IncompatibleError,
+    NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
 )
@@ -209,7 +210,9 @@ def _published(
     storage: Storage, prefix: str, slot: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     log = SlotLog(storage, prefix)
-    record = decode(log, slot, storage.read(log.key(slot)))
+    if (data := log.read(slot)) is None:
+        raise NotFoundError(f"the consumer's last record is gone: {log.key(slot)!r}; run verify")
+    record = decode(log, slot, data)
     if not isinstance(record, Finished):
         raise CorruptDataError(f"expected FINISHED, found {record.KIND}: {log.key(slot)!r}")
     for output in record.outputs:

@@ -6,7 +6,10 @@ records are equal bytes: a writer tells its own record from another's by compari
     magic "\\x89DSC", version u16, reserved u16, payload length u32, CRC-32 u32 of all the rest
 
 The place of magic, version and CRC is fixed for all versions. So the CRC is checked first: one
-flipped bit anywhere is corruption, and a version that is right but newer is told as such.
+flipped bit anywhere is corruption, and a version that is right but another is told as such.
+
+A record that is an object of its own is stored `bound` to the object's key: intact bytes that
+belong to another key fail the CRC there.
 
 On top, `RecordCodec` maps frozen dataclasses to records, by their field types.
 """
@@ -27,12 +30,13 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.field_types import FieldError, RecordType
 
 CONTROL_MAGIC = b"\x89DSC"
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 CONTROL_HEADER_BYTES = 16
 
 _CHECKED = struct.Struct("<4sHHI")  # magic, version, reserved, payload length; the CRC follows
 _CRC = struct.Struct("<I")
 _UINT32_MAX = 0xFFFF_FFFF
+_FIRST_BOUND = 2  # the first version whose records are bound to a place
 _SCALARS = (str, int, bool, bytes, float, type(None))
 
 R = TypeVar("R")
@@ -72,6 +76,27 @@ def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
     return checked + _CRC.pack(crc32(payload, crc32(checked))) + payload
 
 
+def bound(record: bytes, place: str) -> bytes:
+    """Return the record as it is stored under `place`; or, given that, the record again.
+
+    The record's CRC is combined with the one of `place` by exclusive or. Under any other key the
+    CRC does not fit, but for a chance of 2**-32. What cannot be a record of this version is
+    returned as it is: `decode_control` refuses it by name.
+
+    Args:
+        record: an encoded control record, or what was stored under `place`.
+        place: the object's key, relative to the root of its storage.
+    """
+    if len(record) < CONTROL_HEADER_BYTES:
+        return record
+    magic, version, _, _ = _CHECKED.unpack_from(record)
+    if magic != CONTROL_MAGIC or version < _FIRST_BOUND:
+        return record
+    (crc,) = _CRC.unpack_from(record, _CHECKED.size)
+    mixed = _CRC.pack(crc ^ crc32(place.encode()))
+    return b"".join((record[: _CHECKED.size], mixed, record[CONTROL_HEADER_BYTES:]))
+
+
 def decode_control(data: Bytes, *, name: str) -> ControlRecord:
     """Return the record in `data`, which it must fill exactly.
 
@@ -98,8 +123,18 @@ def decode_control(data: Bytes, *, name: str) -> ControlRecord:
         msg = f"{name}: magic: expected {CONTROL_MAGIC.hex()}, found {magic.hex()}"
         raise CorruptDataError(msg)
     if found != expected:
-        msg = f"{name}: CRC: expected {expected:#010x}, found {found:#010x}"
+        msg = (
+            f"{name}: CRC: expected {expected:#010x}, found {found:#010x}: damaged, or the record "
+            f"of another place"
+        )
         raise CorruptDataError(msg)
+    if version < CONTROL_VERSION and not reserved:
+        msg = (
+            f"{name}: control record of version {version}, written by an earlier version of "
+            f"durable-shuffle; this one reads version {CONTROL_VERSION}: use another folder, or "
+            f"delete this job's and run the job again"
+        )
+        raise IncompatibleError(msg)
     if version != CONTROL_VERSION or reserved:
         msg = (
             f"{name}: control record version: expected {CONTROL_VERSION} with reserved 0, "

@@ -126,7 +126,7 @@ def compact_stage(
             segments = [write_tile(stage, tile, settings) for tile in planned]
         else:
             segments = list(write_tiles(planned))
-        index = pack_index(rewritten, counts, producers=state.seal.producers)
+        index = pack_index(rewritten, counts, producers=state.seal.producers, key=index_key)
         stage.storage.put(index_key, [index])
     except BaseException:
         give_back(stage.storage, written)  # no COMPACT was sent and none will be

@@ -39,7 +39,9 @@ def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
             committed_at[producer] = info.modified_wall_seconds
             continue
         log = stage.producer_log(producer)
-        record = decode(log, slot, stage.storage.read(info.key))
+        if (data := log.read(slot)) is None:
+            continue  # gone since it was listed
+        record = decode(log, slot, data)
         if isinstance(record, Abort) and record.record_id == record.attempt:
             rerun.add(record.attempt)
     segments = 0

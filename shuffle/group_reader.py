@@ -78,7 +78,13 @@ def read_slices(
     try:
         table = stage.storage.read_range(name, entry_offset(first), ENTRY_BYTES * (end - first))
         entries = [
-            parse_entry(table[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES], first + at, name=name)
+            parse_entry(
+                table[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES],
+                first + at,
+                key=name,
+                partitions=stage.describe.partitions,
+                producers=seal.producers,
+            )
             for at in range(end - first)
         ]
         low = entries[0][0]

@@ -5,7 +5,8 @@
     slices              per subpartition, INDEX_ENTRY items ordered by (producer, first ordinal)
 
 A reader of subpartition k makes two range reads: table entry k, then its slice. Every byte is under
-a checksum; the entry's is seeded with k, so that a misdirected read fails.
+a checksum. The header's is seeded with the object's key, an entry's with the key, R, M and k: what
+belongs to another index, subpartition or plan fails.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ INDEX_ENTRY = np.dtype(
 number has the bit `layout.COMPACTED` set and the id is the compaction's."""
 
 _MAGIC = 0x58494453  # "SDIX"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<IIQII")  # magic, version, R, M, crc
 _ENTRY = struct.Struct("<QQII")  # offset, length, slice crc, entry crc
 HEADER_BYTES = _HEADER.size
@@ -54,8 +55,8 @@ def content_tag(commit: Commit) -> bytes:
     return digest.digest()
 
 
-def build_index(commits: list[Commit], partitions: int) -> bytes:
-    """Return the index object of the commits of producers 0 to M-1."""
+def build_index(commits: list[Commit], partitions: int, *, key: str) -> bytes:
+    """Return the index object of the commits of producers 0 to M-1, to be stored under `key`."""
     per_producer = []
     subpartitions = []
     for commit in commits:
@@ -74,15 +75,18 @@ def build_index(commits: list[Commit], partitions: int) -> bytes:
     counts = np.bincount(k, minlength=partitions)
     if len(counts) > partitions:
         raise CorruptDataError(f"a COMMIT names subpartition {len(counts) - 1} of {partitions}")
-    return pack_index(everything, counts.tolist(), producers=len(commits))
+    return pack_index(everything, counts.tolist(), producers=len(commits), key=key)
 
 
-def pack_index(entries: npt.NDArray[np.void], counts: Sequence[int], *, producers: int) -> bytes:
+def pack_index(
+    entries: npt.NDArray[np.void], counts: Sequence[int], *, producers: int, key: str
+) -> bytes:
     """Return the index object of INDEX_ENTRY items that are ordered by subpartition.
 
     Args:
         counts: how many of them each subpartition has, by number.
         producers: M.
+        key: of the object; an index is valid under this one alone.
     """
     payload, partitions = entries.tobytes(), len(counts)
     offset = HEADER_BYTES + ENTRY_BYTES * partitions
@@ -92,25 +96,38 @@ def pack_index(entries: npt.NDArray[np.void], counts: Sequence[int], *, producer
         length = count * INDEX_ENTRY.itemsize
         crc = zlib.crc32(payload[start : start + length])
         entry = struct.pack("<QQI", offset + start, length, crc)
-        table += entry + struct.pack("<I", zlib.crc32(entry, subpartition))
+        seed = _entry_seed(key, partitions, producers, subpartition)
+        table += entry + struct.pack("<I", zlib.crc32(entry, seed))
         start += length
     head = struct.pack("<IIQI", _MAGIC, _VERSION, partitions, producers)
-    return head + struct.pack("<I", zlib.crc32(head)) + bytes(table) + payload
+    crc = zlib.crc32(head, zlib.crc32(key.encode()))
+    return head + struct.pack("<I", crc) + bytes(table) + payload
 
 
-def parse_header(data: bytes | memoryview, *, name: str) -> tuple[int, int]:
-    """Return (R, M) of an index object from its first 24 bytes."""
+def _entry_seed(key: str, partitions: int, producers: int, subpartition: int) -> int:
+    return zlib.crc32(f"{key} {partitions} {producers} {subpartition}".encode())
+
+
+def parse_header(data: bytes | memoryview, *, key: str) -> tuple[int, int]:
+    """Return (R, M) of the index object `key` from its first 24 bytes.
+
+    Raises:
+        CorruptDataError: damaged, or the header of another object.
+        IncompatibleError: of another version.
+    """
     if len(data) != HEADER_BYTES:
         raise CorruptDataError(
-            f"the index object's header is short: key={name!r} expected={HEADER_BYTES} bytes "
+            f"the index object's header is short: key={key!r} expected={HEADER_BYTES} bytes "
             f"found={len(data)}"
         )
     magic, version, partitions, producers, crc = _HEADER.unpack(data)
-    if magic != _MAGIC or crc != zlib.crc32(bytes(data[:_CHECKED])):
-        raise CorruptDataError(f"the index object's header is damaged: key={name!r}")
+    if magic != _MAGIC or crc != zlib.crc32(bytes(data[:_CHECKED]), zlib.crc32(key.encode())):
+        raise CorruptDataError(
+            f"the index object's header is damaged, or that of another object: key={key!r}"
+        )
     if version != _VERSION:
         raise IncompatibleError(
-            f"index object of version {version}, this library reads {_VERSION}: key={name!r}"
+            f"index object of version {version}, this library reads {_VERSION}: key={key!r}"
         )
     return partitions, producers
 
@@ -120,17 +137,30 @@ def entry_offset(subpartition: int) -> int:
     return HEADER_BYTES + ENTRY_BYTES * subpartition
 
 
-def parse_entry(data: bytes | memoryview, subpartition: int, *, name: str) -> tuple[int, int, int]:
-    """Return (offset, length, CRC32) of a subpartition's slice."""
+def parse_entry(
+    data: bytes | memoryview, subpartition: int, *, key: str, partitions: int, producers: int
+) -> tuple[int, int, int]:
+    """Return (offset, length, CRC32) of a subpartition's slice.
+
+    Args:
+        key: of the index object.
+        partitions: R, as DESCRIBE has it.
+        producers: M, as SEAL has it.
+
+    Raises:
+        CorruptDataError: damaged, or the entry of another index, subpartition, R or M.
+    """
     if len(data) != ENTRY_BYTES:
         raise CorruptDataError(
-            f"an index entry is short: key={name!r} subpartition={subpartition} "
+            f"an index entry is short: key={key!r} subpartition={subpartition} "
             f"expected={ENTRY_BYTES} bytes found={len(data)}"
         )
     offset, length, crc, own = _ENTRY.unpack(data)
-    if own != zlib.crc32(bytes(data[:_CHECKED]), subpartition) or length % INDEX_ENTRY.itemsize:
+    seed = _entry_seed(key, partitions, producers, subpartition)
+    if own != zlib.crc32(bytes(data[:_CHECKED]), seed) or length % INDEX_ENTRY.itemsize:
         raise CorruptDataError(
-            f"an index entry is damaged: key={name!r} subpartition={subpartition}"
+            f"an index entry is damaged, or that of another index: key={key!r} "
+            f"subpartition={subpartition} of {partitions} producers={producers}"
         )
     return offset, length, crc
 

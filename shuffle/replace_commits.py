@@ -80,8 +80,8 @@ def replace_commits(
             f"a COMMIT cannot replace itself: producers={same} stage={stage.path.prefix!r}"
         )
     after = [instead.get(p, before) for p, before in enumerate(commits)]
-    index = build_index([one.commit for one in after], stage.describe.partitions)
     key = stage.path.index_key(record_id)
+    index = build_index([one.commit for one in after], stage.describe.partitions, key=key)
     changed = [after[p] for p in sorted(instead)]
     record = Replace(
         record_id=record_id,

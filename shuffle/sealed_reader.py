@@ -48,7 +48,13 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
     name = stage.path.index_key(seal.index)
     try:
         raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
-        offset, length, crc = parse_entry(raw, subpartition, name=name)
+        offset, length, crc = parse_entry(
+            raw,
+            subpartition,
+            key=name,
+            partitions=stage.describe.partitions,
+            producers=seal.producers,
+        )
         if offset + length > seal.index_bytes:
             raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
         data = stage.storage.read_range(name, offset, length)

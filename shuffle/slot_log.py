@@ -5,6 +5,10 @@ holds it (`RetryingStorage` sends them again; there is no loop here). Every reco
 id of its author, so identical bytes mean "my earlier try won and the reply was lost". A listing is
 never consulted. Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
 
+A record is stored bound to its key (`serialization.control.bound`): an intact record that stands
+in another slot, log, stage or job than its own is refused when it is decoded. `SlotLog` is the one
+gate of all logs; nothing else reads or writes a slot.
+
 A slot that lost its record reads as empty, so a log may be taken to end there. Whoever then wins
 that slot finds out at the next one, see `refuse_older`; `verify` finds it before, by a listing.
 """
@@ -12,6 +16,7 @@ that slot finds out at the next one, see `refuse_older`; `verify` finds it befor
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.layout import slot_name
 from durable_shuffle.shuffle.storage import Created, Storage
@@ -54,15 +59,18 @@ class SlotLog:
                 delete nothing that the record names.
             UnavailableError: the storage refused every sending, a full disk for example.
         """
-        answer = self.storage.put_if_absent(self.key(slot), record)
-        if isinstance(answer, Created) or answer.existing == record:
+        key = self.key(slot)
+        stored = bound(record, key)
+        answer = self.storage.put_if_absent(key, stored)
+        if isinstance(answer, Created) or answer.existing == stored:
             return Won()
-        return Lost(answer.existing)
+        return Lost(bound(answer.existing, key))
 
     def read(self, slot: int) -> bytes | None:
         """Return the record in `slot`, None while the slot is empty."""
+        key = self.key(slot)
         try:
-            return self.storage.read(self.key(slot))
+            return bound(self.storage.read(key), key)
         except NotFoundError:
             return None
 

@@ -113,6 +113,7 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
 
     Raises:
         NotFoundError: there is no DESCRIBE.
+        CorruptDataError: the record is damaged, or tells of another stage.
     """
     log = SlotLog(storage, path.log_prefix)
     data = log.read(0)
@@ -121,6 +122,13 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     record = decode(log, 0, data)
     if not isinstance(record, Describe):
         raise CorruptDataError(f"slot 0 must be DESCRIBE: key={log.key(0)!r} found={record.KIND}")
+    expected = path.name, path.fingerprint, path.incarnation
+    found = record.name, record.fingerprint, record.incarnation
+    if found != expected:
+        raise CorruptDataError(
+            f"DESCRIBE tells of another stage: key={log.key(0)!r} expected={'-'.join(expected)} "
+            f"found={'-'.join(found)}"
+        )
     return StageHandle(storage, path, record)
 
 
@@ -213,8 +221,9 @@ def seal_stage(
         raise stage_released(stage, state.release)
     if state.seal is not None:
         return state.seal
-    index = build_index([c.commit for c in ordered], stage.describe.partitions)
-    stage.storage.put(stage.path.index_key(record_id), [index])
+    key = stage.path.index_key(record_id)
+    index = build_index([c.commit for c in ordered], stage.describe.partitions, key=key)
+    stage.storage.put(key, [index])
     seal = Seal(
         record_id=record_id,
         generation=generation,
@@ -238,7 +247,7 @@ def seal_stage(
         if isinstance(record, (Seal, Release, Closed)):
             # ours was never named and never will be; nobody else would find it to delete it
             with suppress(DurableShuffleError):  # then it costs space, not correctness
-                stage.storage.delete([stage.path.index_key(record_id)])
+                stage.storage.delete([key])
         if isinstance(record, Seal):
             return record
         if isinstance(record, (Release, Closed)):

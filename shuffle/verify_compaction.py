@@ -61,7 +61,7 @@ def check_compaction(
         stated = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
         found = list(check_index(key, data, stated, partitions=partitions, rebuilt=None))
         if not found:
-            rebuilt = _rebuilt(data, original, compact, partitions, seal.producers)
+            rebuilt = _rebuilt(path, data, original, seal, compact, partitions)
             found = list(check_index(key, data, stated, partitions=partitions, rebuilt=rebuilt))
         findings.extend(found)
     for info in compact.segments:
@@ -73,10 +73,12 @@ def check_compaction(
 
 
 def _rebuilt(
-    data: bytes, original: bytes, compact: Compact, partitions: int, producers: int
+    path: StagePath, data: bytes, original: bytes, seal: Seal, compact: Compact, partitions: int
 ) -> bytes:
     """Return the index that the compaction must have, given which extents its index calls moved."""
-    (stated, _), (entries, counts) = _entries(data, partitions), _entries(original, partitions)
+    key, producers = path.index_key(compact.index), seal.producers
+    stated, _ = _entries(data, key, partitions, producers)
+    entries, counts = _entries(original, path.index_key(seal.index), partitions, producers)
     expected = entries.copy()
     if len(stated) == len(expected):
         numbers = stated["segment"] & ~np.uint32(COMPACTED)
@@ -87,16 +89,21 @@ def _rebuilt(
             expected["offset"][at] = np.cumsum(lengths) - lengths
             expected["segment"][at] = info.number | COMPACTED
             expected["attempt"][at] = np.frombuffer(bytes.fromhex(compact.record_id), dtype="V16")
-    return pack_index(expected, counts, producers=producers)
+    return pack_index(expected, counts, producers=producers, key=key)
 
 
-def _entries(data: bytes, partitions: int) -> tuple[npt.NDArray[np.void], list[int]]:
+def _entries(
+    data: bytes, key: str, partitions: int, producers: int
+) -> tuple[npt.NDArray[np.void], list[int]]:
     """Return all entries of an intact index and how many each subpartition has."""
     slices = [np.zeros(0, dtype=INDEX_ENTRY)]
     for k in range(partitions):
         at = entry_offset(k)
-        start, length, crc = parse_entry(data[at : at + ENTRY_BYTES], k, name="")
-        slices.append(parse_slice(data[start : start + length], crc, name="", subpartition=k))
+        entry = data[at : at + ENTRY_BYTES]
+        start, length, crc = parse_entry(
+            entry, k, key=key, partitions=partitions, producers=producers
+        )
+        slices.append(parse_slice(data[start : start + length], crc, name=key, subpartition=k))
     return np.concatenate(slices), [len(one) for one in slices[1:]]
 
 

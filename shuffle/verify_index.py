@@ -52,7 +52,7 @@ def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> I
         return
     header = {"start": 0, "length": HEADER_BYTES}
     try:
-        found_r, found_m = parse_header(data[:HEADER_BYTES], name=key)
+        found_r, found_m = parse_header(data[:HEADER_BYTES], key=key)
     except DurableShuffleError as error:
         yield finding_of(error, key, "an intact header", **header)
     else:
@@ -68,7 +68,13 @@ def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> I
         if at + ENTRY_BYTES > len(data):
             return  # too short, said above
         try:
-            start, length, crc = parse_entry(data[at : at + ENTRY_BYTES], k, name=key)
+            start, length, crc = parse_entry(
+                data[at : at + ENTRY_BYTES],
+                k,
+                key=key,
+                partitions=partitions,
+                producers=seal.producers,
+            )
         except DurableShuffleError as error:
             yield finding_of(error, key, f"entry of {k}", start=at, length=ENTRY_BYTES)
             next_start = -1

@@ -264,7 +264,7 @@ class StageWalk:
         if self.describe is not None:
             partitions = self.describe.partitions
             if len(self.commits) == seal.producers and not self.data.findings:
-                rebuilt = build_index([c for _, c in self.commits.values()], partitions)
+                rebuilt = build_index([c for _, c in self.commits.values()], partitions, key=key)
         found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
         self.data.findings.extend(found)
 
@@ -272,7 +272,8 @@ class StageWalk:
         commits = [commit for _, commit in self.commits.values()]
         if self.describe is None or len(commits) != seal.producers or self.data.findings:
             return  # what it is compared with is damaged itself
-        original = build_index(commits, self.describe.partitions)
+        key = self.path.index_key(seal.index)
+        original = build_index(commits, self.describe.partitions, key=key)
         found = check_compaction(
             self.storage, self.path, seal, compact, original, self.describe.partitions
         )

@@ -42,8 +42,9 @@ class LogRows:
         memory = MemoryStorage()
 
         def copy(log: SlotLog) -> None:
+            copied = SlotLog(memory, log.prefix)
             for slot, data in log.read_from():
-                memory.put(log.key(slot), [data])
+                copied.append(slot, data)
 
         producers = [stage.producer_log(p) for p in range(stage.describe.producers)]
         with ThreadPoolExecutor(_SETTINGS.control_threads) as pool:

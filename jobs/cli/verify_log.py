@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from durable_shuffle.jobs.cli.producer_logs import log_status
 from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.log_producer_log import decode
@@ -33,7 +34,7 @@ class LastRecords(CountingStorage):
         """Return whether the newest record read of a log producer's log is an END for good."""
         slot, data = self._last.get(log.prefix.rstrip("/"), (0, b""))
         try:
-            record = decode(log, slot, data)
+            record = decode(log, slot, bound(data, log.key(slot)))
         except DurableShuffleError:
             return False  # a finding, or a log without records
         return isinstance(record, End) and record.mode != "SUSPEND"

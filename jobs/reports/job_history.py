@@ -18,10 +18,11 @@ from durable_shuffle.jobs.reports.log_history import (
     left_bytes,
     thinned,
 )
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Finished, Open, Released
 from durable_shuffle.shuffle.job_log import read_job
 from durable_shuffle.shuffle.layout import (
+    ConsumerPath,
     consumers_prefix,
     job_log_prefix,
     parse_consumer_key,
@@ -245,16 +246,21 @@ def _producers(times: dict[str, float]) -> set[int]:
 
 
 def _views(storage: Storage, job: str) -> list[ConsumerView]:
-    slots: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    slots: dict[ConsumerPath, list[tuple[int, float]]] = defaultdict(list)
     for info in storage.list(consumers_prefix(job)):
-        path, kind, _ = parse_consumer_key(info.key)
+        path, kind, slot = parse_consumer_key(info.key)
         if kind == "slot":
-            slots[path.consumer, path.task].append((info.key, info.modified_wall_seconds))
+            slots[path].append((int(slot), info.modified_wall_seconds))
     found: list[ConsumerView] = []
-    for (consumer, task), entries in sorted(slots.items()):
+    for path, written in sorted(slots.items(), key=lambda item: item[0].prefix):
+        log = SlotLog(storage, path.log_prefix)
         views: list[list[tuple[float, object]]] = []
-        for key, at in sorted(entries):
-            record = CONSUMER_RECORDS.decode(storage.read(key), name=key)
+        for number, at in sorted(written):
+            if (data := log.read(number)) is None:
+                raise NotFoundError(
+                    f"a consumer's record went while it was read: {log.key(number)}"
+                )
+            record = CONSUMER_RECORDS.decode(data, name=log.key(number))
             if isinstance(record, Open):
                 views.append([])
             if views:
@@ -263,8 +269,8 @@ def _views(storage: Storage, job: str) -> list[ConsumerView]:
             times, last = sorted(at for at, _ in view), view[-1][1]
             found.append(
                 ConsumerView(
-                    consumer,
-                    task,
+                    path.consumer,
+                    path.task,
                     times[0],
                     times[-1],
                     len(view),

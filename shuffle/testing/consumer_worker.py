@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open, ResumeMode
 from durable_shuffle.shuffle.layout import StagePath
@@ -87,7 +88,7 @@ class _Gated(LocalStorage):
         self._call(lambda: super(_Gated, self).put(key, parts))
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        if not isinstance(CONSUMER_RECORDS.decode(data, name=key), Open):
+        if not isinstance(CONSUMER_RECORDS.decode(bound(data, key), name=key), Open):
             self._stop("ack")
         return self._call(lambda: super(_Gated, self).put_if_absent(key, data))
 

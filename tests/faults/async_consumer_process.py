@@ -24,6 +24,7 @@ import pyarrow as pa
 from durable_shuffle.recovery.async_operator import AsyncOperator
 from durable_shuffle.recovery.async_snapshot import decode_snapshot, encode_snapshot
 from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.shuffle.consume_loop import consume_view
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open
 from durable_shuffle.shuffle.layout import StagePath
@@ -50,7 +51,7 @@ class Gated(LocalStorage):
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         ours = "/consumers/" in key and not isinstance(
-            CONSUMER_RECORDS.decode(data, name=key), Open
+            CONSUMER_RECORDS.decode(bound(data, key), name=key), Open
         )
         self.records += ours
         due = ours and self.records == self.nth

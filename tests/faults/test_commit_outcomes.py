@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     AbortedError,
     OutcomeUnknownError,
@@ -184,7 +185,8 @@ def test_commit_that_lands_after_the_cleaner_is_void(
     assert delete_orphans(stage, ids, cause="test").objects == orphaned
     (key, data), landed_in = late[0], stage.producer_log(0).find_end()
     stage.storage.put_if_absent(key, data)  # its own slot is taken: refused
-    stage.storage.put_if_absent(f"{key[:-1]}{landed_in}", data)  # as if it had aimed at the next
+    aimed = stage.producer_log(0).append(landed_in, bound(data, key))
+    assert isinstance(aimed, Won), "as if it had aimed at the next"
     assert log_of(stage) == [(0, "ABORT", MINE), (1, "COMMIT", MINE)]
     result = write(stage, 0, make_batches(2), OTHER)
     assert (result.won, result.committed.slot) == (True, 2)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.repair import StageRepair, repair_stage
@@ -75,6 +75,24 @@ def test_without_repair_the_error_names_the_segment(session: SparkSession, root:
     with pytest.raises(Exception, match=r"p000001-.*\.seg") as caught:
         back.collect()
     assert NotFoundError.__name__ in str(caught.value)
+
+
+def test_a_description_in_anothers_place_stops_the_next_run(
+    session: SparkSession, root: str
+) -> None:
+    """The stage of 2 partitions would give 2 of 3: nothing is read, nothing runs in silence."""
+    df = session.range(0, 300, 1, 2).selectExpr("id % 97 AS k", "id AS v")
+    first = DurableShuffle(session, root, job="tests")
+    first.repartition(df, 3, "k", name="three")
+    first.repartition(df, 2, "k", name="two")
+    (place,), (other,) = (Path(root).glob(f"tests/{n}-*/log/0000000000") for n in ("three", "two"))
+    place.unlink()
+    place.write_bytes(other.read_bytes())
+    with pytest.raises(CorruptDataError, match=str(place.relative_to(root))):
+        DurableShuffle(session, root, job="tests").repartition(df, 3, "k", name="three")
+    stored = session.read.format("durable_shuffle").options(url=root, job="tests", stage="three")
+    with pytest.raises(Exception, match=str(place.relative_to(root))):
+        stored.load().count()
 
 
 def test_query_and_stage_run_lost_producers_alone(session: SparkSession, root: str) -> None:

@@ -19,6 +19,7 @@ from durable_shuffle.recovery.pipeline.report_log import (
 from durable_shuffle.recovery.pipeline.storage_line import StorageLine
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
@@ -125,7 +126,7 @@ def test_everything_once_and_in_order(seed: int, part: int) -> None:
 
 def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
     """Cut at every byte, and with every byte changed: what stands before it was given."""
-    whole = ENTRIES.encode(Entry(LINE, ME, 1, (said(Report.FINISHED),)))
+    whole = bound(ENTRIES.encode(Entry(LINE, ME, 1, (said(Report.FINISHED),))), slot(1))
     broken = [whole[:cut] for cut in range(len(whole))]
     broken += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
     for data in broken:
@@ -134,7 +135,8 @@ def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
         writer.say(said(Report.STARTING))
         writer.flush(0.0)
         storage.put(slot(1), [data])
-        storage.put(slot(2), [ENTRIES.encode(Entry(LINE, ME, 2, (said(Report.FINISHED),)))])
+        behind = ENTRIES.encode(Entry(LINE, ME, 2, (said(Report.FINISHED),)))
+        storage.put(slot(2), [bound(behind, slot(2))])
         assert reader.read(to_end=True) == [said(Report.STARTING)]
         for _ in range(2):
             with pytest.raises(DurableShuffleError, match="0000000001"):
@@ -158,7 +160,7 @@ def test_an_entry_that_is_not_this_attempts(entry: Entry) -> None:
     storage = MemoryStorage()
     writer, reader = writer_on(storage), reader_on(storage)
     writer.open(0.0)
-    storage.put(slot(1), [ENTRIES.encode(entry)])
+    storage.put(slot(1), [bound(ENTRIES.encode(entry), slot(1))])
     with pytest.raises(CorruptDataError, match=r"not what the task .* wrote"):
         reader.read(to_end=True)
 

@@ -23,7 +23,7 @@ def envelope(
     payload: bytes,
     *,
     magic: bytes = b"\x89DSC",
-    version: int = 1,
+    version: int = 2,
     reserved: int = 0,
     extra: int = 0,
 ) -> bytes:
@@ -68,8 +68,9 @@ def test_cut_or_longer_record_is_corruption() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (envelope(PAYLOAD, version=2), IncompatibleError, "slot 3: .*expected 1 .*found 2"),
-        (envelope(PAYLOAD, version=0), IncompatibleError, "found 0"),
+        (envelope(PAYLOAD, version=3), IncompatibleError, "slot 3: .*expected 2 .*found 3"),
+        (envelope(PAYLOAD, version=1), IncompatibleError, "slot 3: .*version 1, .*earlier version"),
+        (envelope(PAYLOAD, version=0), IncompatibleError, "version 0, .*run the job again"),
         (envelope(PAYLOAD, reserved=5), IncompatibleError, "reserved 5"),
         (envelope(b"other layout", version=9, extra=3), IncompatibleError, "found 9"),
         (envelope(PAYLOAD, magic=b"\x89DSF"), CorruptDataError, "magic: expected 89445343"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.control import encode_control
+from durable_shuffle.serialization.control import bound, encode_control
 from durable_shuffle.serialization.frames import FrameKind, frame_parts
 from durable_shuffle.serialization.msgpack_codec import encode_records
 
@@ -32,8 +32,12 @@ def written_control() -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "written"),
-    [("frame", written_frame()), ("control", written_control())],
-    ids=["f", "c"],
+    [
+        ("frame", written_frame()),
+        ("control", written_control()),
+        ("bound", bound(written_control(), "job/log/0000000000")[12:16]),
+    ],
+    ids=["f", "c", "b"],
 )
 def test_example_is_what_the_code_writes(name: str, written: bytes) -> None:
     """A change of the format changes the document, or this fails."""

@@ -2,12 +2,12 @@
 
 import pytest
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
     FencedError,
     IncompatibleError,
-    InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.job_log import JobLog, enter_stage, read_job
@@ -21,6 +21,7 @@ from durable_shuffle.shuffle.records import (
     StageReleased,
     StageUse,
 )
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -127,20 +128,19 @@ def test_two_drivers_that_claim_at_once_get_two_generations() -> None:
     assert read_job(refused, "job").owner == B
 
 
-def test_a_copied_job_folder_is_refused_by_both_names(storage: MemoryStorage) -> None:
-    """The log knows whose it is."""
+def test_a_copied_job_folder_is_refused(storage: MemoryStorage) -> None:
+    """Each record is bound to its place; nothing is written to such a folder."""
     JobLog.claim(storage, "job", A)
     storage.put_if_absent("copy/log/0000000000", storage.read("job/log/0000000000"))
     for action in (lambda: read_job(storage, "copy"), lambda: JobLog.claim(storage, "copy", B)):
-        with pytest.raises(InvalidInputError, match=r"'copy'.*'job'"):
+        with pytest.raises(CorruptDataError, match=r"copy/log/0000000000.* another place"):
             action()
     assert len(list(storage.list("copy/"))) == 1
 
 
 def test_a_newer_layout_is_refused_before_anything_is_written(storage: MemoryStorage) -> None:
     """The message names both versions."""
-    record = JOB_RECORDS.encode(Claim(A, "job", 1, 2))
-    storage.put_if_absent("job/log/0000000000", record)
+    SlotLog(storage, "job/log/").append(0, JOB_RECORDS.encode(Claim(A, "job", 1, 2)))
     with pytest.raises(IncompatibleError, match=r"found=2 supported=1"):
         JobLog.claim(storage, "job", B)
     assert len(list(storage.list(""))) == 1
@@ -151,7 +151,7 @@ def test_a_driver_meets_a_newer_layout_while_it_runs(
 ) -> None:
     """A newer library took over: the older one stops at its next write."""
     log = JobLog.claim(storage, "job", A)
-    storage.put_if_absent("job/log/0000000001", JOB_RECORDS.encode(Claim(B, "job", 2, 2)))
+    SlotLog(storage, "job/log/").append(1, JOB_RECORDS.encode(Claim(B, "job", 2, 2)))
     with pytest.raises((IncompatibleError, FencedError)):
         log.append(use(ids, 1, "1" * 32))
     assert len(list(storage.list(""))) == 2
@@ -169,7 +169,8 @@ def test_a_damaged_record_is_an_error_that_names_its_key(
     elif damage == "cut":
         del content[-1]
     else:
-        content = bytearray(STAGE_RECORDS.encode(Release(A, 1, "test")))
+        record = STAGE_RECORDS.encode(Release(A, 1, "test"))
+        content = bytearray(bound(record, "job/log/0000000000"))
     storage.delete(["job/log/0000000000"])
     storage.put_if_absent("job/log/0000000000", bytes(content))
     with pytest.raises((CorruptDataError, IncompatibleError), match="job/log/0000000000"):

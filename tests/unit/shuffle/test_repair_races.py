@@ -16,6 +16,7 @@ from repaired import (
     segments,
 )
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     AbortedError,
     ConflictError,
@@ -78,13 +79,13 @@ def test_a_compact_that_landed_behind_a_repair_is_void(ids: SeededIds) -> None:
     aside._objects = dict(storage._objects)
     assert compact_now(made.on(aside), ids).won
     late = {k: v for k, v in aside._objects.items() if k not in storage._objects}
-    record = late.pop(stage.log().key(2))
+    record = bound(late.pop(key := stage.log().key(2)), key)
     damaged(storage, segments(stage, 0)[0])
     repair(stage, ids)
     run_again(made, [0], ids)
     for key, data in late.items():
         storage.put_if_absent(key, data)
-    storage.put_if_absent(stage.log().key(read_state(stage).next_slot), record)
+    stage.log().append(read_state(stage).next_slot, record)
     assert kinds(stage)[1:] == ["SEAL", "DAMAGED", "REPLACE", "COMPACT"]
     assert read_state(stage).compact is None
     assert_reads_right(made)

@@ -18,6 +18,7 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.records import STAGE_RECORDS, Release
 from durable_shuffle.shuffle.segment_writer import IdBatch
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import (
     StageHandle,
     describe_stage,
@@ -75,9 +76,8 @@ def test_opening_what_was_never_described(storage: MemoryStorage) -> None:
 def test_slot_0_must_be_the_description(storage: MemoryStorage) -> None:
     """Another record there is corruption, and is named."""
     path = StagePath("job", "stage", "f" * 32, "1" * 32)
-    storage.put_if_absent(
-        f"{path.log_prefix}0000000000", STAGE_RECORDS.encode(Release("a" * 32, 1, "test"))
-    )
+    log = SlotLog(storage, path.log_prefix)
+    log.append(0, STAGE_RECORDS.encode(Release("a" * 32, 1, "test")))
     with pytest.raises(CorruptDataError, match="found=RELEASE"):
         open_stage(storage, path)
 

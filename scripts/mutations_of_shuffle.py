@@ -188,7 +188,7 @@ MUTATIONS = (
         "N21",
         "a create that is refused has lost, without a look at what stands there",
         "shuffle/slot_log.py",
-        "if isinstance(answer, Created) or answer.existing == record:",
+        "if isinstance(answer, Created) or answer.existing == stored:",
         "if isinstance(answer, Created):",
         ACK,
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.serialization.control import encode_control
+from durable_shuffle.serialization.control import bound, encode_control
 from durable_shuffle.serialization.errors import (
     AbortedError,
     CorruptDataError,
@@ -331,7 +331,7 @@ def break_it(storage: MemoryStorage, key: str, damage: str) -> None:
             head = record[:4] + b"\x09\x00" + record[6:12]
             crc = zlib.crc32(record[16:], zlib.crc32(head))
             record = head + crc.to_bytes(4, "little") + record[16:]
-        storage.put(key, [record])
+        storage.put(key, [bound(record, key)])
 
 
 def test_damaged_job_log_stops_gc_before_it_claims() -> None:
@@ -357,9 +357,10 @@ def test_stage_that_no_job_log_names_is_left_alone() -> None:
     """Its logs are no litter; data in it makes it odd."""
     storage = MemoryStorage()
     job = littered(storage)
-    log = storage.read(f"{job.sealed.path.log_prefix}0000000000")
+    described = job.sealed.log().read(0)
+    assert described is not None
     prefix = f"job/lost-{'1' * 32}-{'2' * 32}/"
-    storage.put(f"{prefix}log/0000000000", [log])
+    SlotLog(storage, f"{prefix}log/").append(0, described)
     assert collect(storage).odd == ()
     storage.put(f"{prefix}index/{'3' * 32}", [b"data"])
     odd = collect(storage, salt=3).odd

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from durable_shuffle.serialization.control import bound
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.local_storage import LocalStorage
@@ -105,8 +106,11 @@ def test_damage_is_named(
 
 
 def test_a_record_that_cannot_stand_there(root: Path) -> None:
-    """An ACK of one task's log in the place of another's: intact, and still a finding."""
-    slots(root, 1)[1].write_bytes(slots(root, 0)[1].read_bytes())
+    """An ACK of another view, bound to its place: intact, and still a finding."""
+    (here, key), (there, other) = (
+        (p, p.relative_to(root).as_posix()) for p in (slots(root, 1)[1], slots(root, 0)[1])
+    )
+    here.write_bytes(bound(bound(there.read_bytes(), other), key))
     (finding, *_) = verify_job(LocalStorage(root), "nightly", Settings()).findings
     assert finding.key.endswith("k000001/0000000001")
     assert "stands behind the OPEN of view" in finding.found

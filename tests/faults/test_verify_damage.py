@@ -91,12 +91,13 @@ def test_a_commit_of_a_newer_version(stored: Stored) -> None:
 
     def make_newer(data: bytearray) -> None:
         struct.pack_into("<H", data, 4, 7)
-        struct.pack_into("<I", data, 12, zlib.crc32(data[16:], zlib.crc32(data[:12])))
+        crc = zlib.crc32(data[16:], zlib.crc32(data[:12])) ^ zlib.crc32(stored.key(path).encode())
+        struct.pack_into("<I", data, 12, crc)
 
     with changed(path, make_newer):
         (finding,) = [f for f in stored.verify().findings if f.key == stored.key(path)]
         assert finding.kind is ErrorKind.INCOMPATIBLE
-        assert "expected 1" in finding.found
+        assert "expected 2" in finding.found
         assert "found 7" in finding.found
 
 
@@ -108,8 +109,8 @@ def test_a_well_formed_commit_with_another_digest(stored: Stored) -> None:
         record = msgpack.unpackb(bytes(data[16:]))
         record["fields"]["segments"][0]["sha256"] = b"\1" * 32
         payload = msgpack.packb(record)
-        head = struct.pack("<4sHHI", b"\x89DSC", 1, 0, len(payload))
-        crc = zlib.crc32(payload, zlib.crc32(head))
+        head = struct.pack("<4sHHI", b"\x89DSC", 2, 0, len(payload))
+        crc = zlib.crc32(payload, zlib.crc32(head)) ^ zlib.crc32(stored.key(path).encode())
         data[:] = head + struct.pack("<I", crc) + payload
 
     with changed(path, change_digest):
@@ -128,7 +129,9 @@ def test_a_well_formed_index_of_other_extents(stored: Stored) -> None:
         at = offset + 8  # u4 producer, u4 segment, then u8 offset
         struct.pack_into("<Q", data, at, struct.unpack_from("<Q", data, at)[0] + 8)
         entry = struct.pack("<QQI", offset, length, zlib.crc32(data[offset : offset + length]))
-        data[24:48] = entry + struct.pack("<I", zlib.crc32(entry, 0))
+        partitions, producers = struct.unpack_from("<QI", data, 8)
+        address = f"{stored.key(path)} {partitions} {producers} 0"
+        data[24:48] = entry + struct.pack("<I", zlib.crc32(entry, zlib.crc32(address.encode())))
 
     with changed(path, shift_first_extent):
         (finding,) = stored.verify().findings

@@ -230,7 +230,7 @@ def test_a_release_that_came_between_is_seen(storage: MemoryStorage, ids: Seeded
     """A STAGE record that loses its slot to RELEASED of its stage is not sent for the next one."""
     log = JobLog.claim(storage, "job", A)
     log.append(use(ids, 1, "1" * 32))
-    storage.put_if_absent("job/log/0000000002", JOB_RECORDS.encode(released(ids, "1" * 32)))
+    SlotLog(storage, "job/log/").append(2, JOB_RECORDS.encode(released(ids, "1" * 32)))
     with pytest.raises(NotFoundError, match="released"):
         log.append(use(ids, 1, "1" * 32))
     assert len(list(storage.list("job/log/"))) == 3
@@ -241,7 +241,7 @@ def test_stage_behind_released_is_void(storage: MemoryStorage, ids: SeededIds) -
     records = [use(ids, 1, "1" * 32), released(ids, "1" * 32), use(ids, 1, "1" * 32)]
     JobLog.claim(storage, "job", A)
     for slot, record in enumerate([*records, released(ids, "1" * 32)], start=1):
-        storage.put_if_absent(f"job/log/{slot:010d}", JOB_RECORDS.encode(record))
+        SlotLog(storage, "job/log/").append(slot, JOB_RECORDS.encode(record))
     state = read_job(storage, "job")
     assert (state.order, state.stages, state.released) == ([], {}, [path("1" * 32)])
     assert state.next_slot == 5

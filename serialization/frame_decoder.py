@@ -3,7 +3,8 @@
 Strategy: `feed` only keeps what it is given. `next_frame` takes the header, then the body, each
 with `_take`: a slice of the fed chunk where it lies in one, otherwise joined in a buffer that
 grows with what has arrived and never with what a length promises. Each byte is copied at most
-once, so the whole is linear however the input is cut.
+once, so the whole is linear however the input is cut. A record over several frames is the one
+exception: `next_record` copies its bodies once more, as they arrive.
 
 "Need more" is a return value, corruption is an exception, the end of the input is a call.
 
@@ -26,8 +27,10 @@ from durable_shuffle.serialization.frames import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     MAX_FRAME_BODY_BYTES,
+    MAX_RECORD_BYTES,
     Frame,
     FrameHeader,
+    FrameKind,
     decode_frame_header,
     frame_size,
     padded_length,
@@ -67,8 +70,10 @@ class FrameDecoder:
             frames are not seeded.
         first_ordinal: ordinal of the first record that will be fed.
         max_body_bytes: longest body to accept, padding excluded.
+        max_record_bytes: longest joined body of continuing frames to accept.
 
-    After an error every further call raises the same error. Not safe for concurrent use.
+    Use either `next_record` or `next_frame`, not both. After an error every further call raises the
+    same error. Not safe for concurrent use.
     """
 
     def __init__(
@@ -77,14 +82,21 @@ class FrameDecoder:
         *,
         first_ordinal: int = 0,
         max_body_bytes: int = MAX_FRAME_BODY_BYTES,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self._seed_of = seed_of
         self._max_body_bytes = max_body_bytes
+        self._max_record_bytes = max_record_bytes
         self._ordinal = first_ordinal
         self._position = 0
         self._chunks: deque[memoryview] = deque()
         self._partial = bytearray()
         self._header: FrameHeader | None = None
+        self._kind: FrameKind | None = None
+        """Of the record that goes on; None if none does."""
+        self._joined = bytearray()
+        """Bodies of its frames so far."""
+        self._record_position = 0
         self._failure: DurableShuffleError | None = None
         self._ended = False
 
@@ -97,6 +109,11 @@ class FrameDecoder:
     def next_ordinal(self) -> int:
         """Ordinal of the first record of the next frame, or of the record that still goes on."""
         return self._ordinal
+
+    @property
+    def record_position(self) -> int:
+        """Where the first frame of what `next_record` returns next starts, as `position`."""
+        return self._record_position
 
     def feed(self, data: Bytes) -> None:
         """Add bytes. They are kept, not copied: do not change them while frames of them live.
@@ -125,11 +142,47 @@ class FrameDecoder:
             self._failure = error
             raise
 
-    def end(self) -> None:
-        """Say that no more bytes will come. Call it when `next_frame` gave NEED_DATA.
+    def next_record(self) -> Frame | NeedData:
+        """Return the next frame, or several joined that hold one record; or NEED_DATA.
 
         Raises:
-            TruncatedFrameError: the bytes end with the start of a frame.
+            CorruptDataError: as `next_frame`; or joined frames differ in kind, or are too long.
+            IncompatibleError: as `next_frame`.
+        """
+        while (frame := self.next_frame()) is not NEED_DATA:
+            try:
+                whole = self._join(frame)
+            except DurableShuffleError as error:
+                self._failure = error
+                raise
+            if whole is not None:
+                self._record_position = self._position
+                return whole
+        return NEED_DATA
+
+    def _join(self, frame: Frame) -> Frame | None:
+        """Return a frame with the whole body, or None while the record goes on."""
+        if self._kind is None and not frame.continues:
+            return frame
+        if self._kind is not None and frame.kind is not self._kind:
+            msg = f"continued record: expected kind {self._kind.name}, found {frame.kind.name}"
+            raise CorruptDataError(msg)
+        size = len(self._joined) + frame.body.nbytes
+        if size > self._max_record_bytes:
+            msg = f"continued record: expected at most {self._max_record_bytes} bytes, found {size}"
+            raise CorruptDataError(msg)
+        self._kind = frame.kind
+        self._joined += frame.body
+        if frame.continues:
+            return None
+        body, self._joined, self._kind = self._joined, bytearray(), None
+        return Frame(frame.kind, 0, frame.rows, memoryview(body).toreadonly())
+
+    def end(self) -> None:
+        """Say that no more bytes will come. Call it when there was NEED_DATA.
+
+        Raises:
+            TruncatedFrameError: the bytes end with the start of a frame, or of a joined record.
             CorruptDataError: the bytes left over do not start like a frame.
             InvalidInputError: there are frames left to take; nothing has changed then.
         """
@@ -137,6 +190,11 @@ class FrameDecoder:
         received = len(self._partial) + sum(chunk.nbytes for chunk in self._chunks)
         needed = padded_length(self._header.body_length) if self._header else FRAME_HEADER_BYTES
         if self._header is None and not received:
+            if self._kind is not None:
+                received = len(self._joined)
+                msg = f"continued record: the input ended after {received} bytes, expected more"
+                self._failure = TruncatedFrameError(msg, received, received + 1)
+                raise self._failure
             self._ended = True
             return
         if received >= needed:

@@ -34,6 +34,10 @@ FLAG_CONTINUES = 1
 # Spark's rpc.message.maxSize is 128 MiB and protobuf stops at 2 GiB.
 MAX_FRAME_BODY_BYTES = 256 * 1024 * 1024
 
+# Arrow and Python can hold more, but a record is handed out whole, in one piece of memory. 2 GiB
+# is where protobuf, Spark's rows and Java's arrays end.
+MAX_RECORD_BYTES = 2 * 1024 * 1024 * 1024
+
 _UINT32_MAX = 0xFFFF_FFFF
 _KNOWN_FLAGS = FLAG_CONTINUES
 _ZEROS = bytes(FRAME_ALIGNMENT)
@@ -134,7 +138,7 @@ def frame_parts(
 
     Raises:
         InvalidInputError: the body is longer than `max_body_bytes` (split the record, see
-            `record_assembler.record_parts`), or a value does not fit its field.
+            `record_parts`), or a value does not fit its field.
     """
     body_length = memoryview(body).nbytes
     if body_length > max_body_bytes:
@@ -142,6 +146,38 @@ def frame_parts(
         raise InvalidInputError(msg)
     header = encode_frame_header(kind, flags, rows, body, body_length, seed)
     return header, body, _ZEROS[: padded_length(body_length) - body_length]
+
+
+def record_parts(
+    kind: FrameKind,
+    rows: int,
+    body: Bytes,
+    seed: int,
+    *,
+    max_body_bytes: int = MAX_FRAME_BODY_BYTES,
+) -> tuple[Bytes, ...]:
+    """Return the parts of one frame, or of as many continuing frames as the limit asks for.
+
+    The parts are to be written one after the other; `body` is not copied. Every frame but the last
+    carries FLAG_CONTINUES and counts no rows. All of them are seeded alike, with the ordinal of the
+    first record; `FrameDecoder.next_record` joins them.
+
+    Raises:
+        InvalidInputError: the limit is below 8 bytes, or a value does not fit its field.
+    """
+    step = max_body_bytes - max_body_bytes % FRAME_ALIGNMENT
+    if step <= 0:
+        msg = f"max_body_bytes: expected at least {FRAME_ALIGNMENT}, found {max_body_bytes}"
+        raise InvalidInputError(msg)
+    view = memoryview(body).cast("B")
+    parts: list[Bytes] = []
+    start = 0
+    while view.nbytes - start > max_body_bytes:
+        piece = view[start : start + step]
+        parts += frame_parts(kind, 0, piece, seed, flags=FLAG_CONTINUES, max_body_bytes=step)
+        start += step
+    parts += frame_parts(kind, rows, view[start:], seed, max_body_bytes=max_body_bytes)
+    return tuple(parts)
 
 
 def decode_frame_header(data: Bytes, offset: int, max_body_bytes: int) -> FrameHeader:

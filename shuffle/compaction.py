@@ -256,7 +256,7 @@ def check_frames(
 
     decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
-    while decoder.next_frame() is not NEED_DATA:
+    while decoder.next_record() is not NEED_DATA:
         pass
     decoder.end()
     if decoder.next_ordinal - first != int(entry["rows"]):

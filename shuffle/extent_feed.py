@@ -27,7 +27,8 @@ class Extent:
     segment: int
     """Number of the segment within its attempt."""
     slot: int
-    """Slot of the producer's log that made it count."""
+    """Of a log producer: the slot of its log that made it count. In a sealed stage: the first four
+    bytes of the id of the attempt or compaction that wrote the segment."""
     offset: int
     length: int
     first_ordinal: int

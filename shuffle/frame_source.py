@@ -88,11 +88,12 @@ class FrameSource:
                 continue
             extent, decoder = self._piece.extent, self._decoder
             try:
-                first, offset = decoder.next_ordinal, self._start + decoder.position
-                frame = decoder.next_frame()
+                first, offset = decoder.next_ordinal, self._start + decoder.record_position
+                frame = decoder.next_record()
                 if frame is not NEED_DATA:
                     self._rows += frame.rows
-                    return PlacedFrame(extent, frame, first, offset, self._start + decoder.position)
+                    end = self._start + decoder.record_position
+                    return PlacedFrame(extent, frame, first, offset, end)
                 if self._piece.last:
                     self._end(extent, decoder)
                     continue

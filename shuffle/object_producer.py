@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
+from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.pair_codec import Pair, pack_pairs, pairs_body
 from durable_shuffle.shuffle.partitioner import counting_sort
@@ -61,9 +61,9 @@ class PairWriter(SegmentWriter):
         start, size = 0, 0
         for k in np.flatnonzero(counts).tolist():
             end = start + int(counts[k])
-            packed = pack_pairs(ordered[start:end])
-            self._packed.setdefault(k, []).append((packed, end - start))
-            size += len(packed)
+            packed = list(_packed(ordered[start:end]))
+            self._packed.setdefault(k, []).extend(packed)
+            size += sum(len(data) for data, _ in packed)
             start = end
         self.memory_bytes += size
         self._held_bytes += size
@@ -87,16 +87,31 @@ class PairWriter(SegmentWriter):
             first = ordinal
             for body, pairs in _bodies(self._packed[k]):
                 seed = frame_seed(self._stage.path.incarnation, self._producer, k, ordinal)
-                for part in frame_parts(FrameKind.MSGPACK, pairs, body, seed):
+                limit = self._settings.max_frame_bytes
+                for part in record_parts(
+                    FrameKind.MSGPACK, pairs, body, seed, max_body_bytes=limit
+                ):
                     parts.append(part)
                     digest.update(part)
-                offset += frame_size(len(body))
+                    offset += memoryview(part).nbytes
                 ordinal += pairs
             extents.append((k, self._number, begin, offset - begin, first, ordinal - first))
             self.next_ordinals[k] = ordinal
         self._packed, self._held_bytes = {}, 0
         info = SegmentInfo(self._number, offset, digest.digest())
         self._store(Segment(info, tuple(parts), np.array(extents, dtype=EXTENT)))
+
+
+def _packed(pairs: list[Pair]) -> Iterator[tuple[bytes, int]]:
+    """Pack pairs, in halves as long as they are too many for one frame."""
+    data = pack_pairs(pairs)
+    if len(data) <= 4 * _CHUNK_BYTES or len(pairs) == 1:
+        yield data, len(pairs)
+        return
+    del data
+    middle = len(pairs) // 2
+    yield from _packed(pairs[:middle])
+    yield from _packed(pairs[middle:])
 
 
 def _bodies(parts: list[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:

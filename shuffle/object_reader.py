@@ -37,7 +37,7 @@ def read_pairs(
         decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
         decoder.feed(data)
         try:
-            while (frame := decoder.next_frame()) is not NEED_DATA:
+            while (frame := decoder.next_record()) is not NEED_DATA:
                 if frame.kind is not FrameKind.MSGPACK:
                     raise IncompatibleError(f"frame of kind {frame.kind.name} in an object stage")
                 yield from unpack_pairs(frame.body, frame.rows)

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_frame, encode_slices, storable_batch
+from durable_shuffle.serialization.arrow_codec import decode_frame, iter_slices, storable_batch
 from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
-from durable_shuffle.serialization.frames import FrameKind, frame_parts
+from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import ConsumerTask
+from durable_shuffle.shuffle.segments import frame_bounds
 from durable_shuffle.shuffle.storage import Storage
 
 
@@ -40,12 +41,15 @@ def write_output(
         if not batch.num_rows:
             continue
         stored = storable_batch(batch, schema)
-        (body,) = encode_slices(stored, [(0, stored.num_rows)], task.settings.compression)
-        seed = frame_seed(name, 0, 0, rows)
-        for part in frame_parts(FrameKind.ARROW, stored.num_rows, body, seed):
-            parts.append(part)
-            digest.update(part)
-        rows += stored.num_rows
+        limit = task.settings.max_frame_bytes
+        bounds = list(frame_bounds(stored, 0, stored.num_rows, limit // 4))
+        bodies = iter_slices(stored, bounds, task.settings.compression)
+        for body, (_, count) in zip(bodies, bounds, strict=True):
+            seed = frame_seed(name, 0, 0, rows)
+            for part in record_parts(FrameKind.ARROW, count, body, seed, max_body_bytes=limit):
+                parts.append(part)
+                digest.update(part)
+            rows += count
     key = task.path.output_key(name)
     task.storage.put(key, parts)
     length = sum(memoryview(part).nbytes for part in parts)
@@ -65,7 +69,7 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     decoder.feed(data)
     rows = 0
     try:
-        while (frame := decoder.next_frame()) is not NEED_DATA:
+        while (frame := decoder.next_record()) is not NEED_DATA:
             rows += frame.rows
             yield decode_frame(frame, schema)
         decoder.end()

@@ -51,7 +51,7 @@ def _rows(
     decoder = FrameDecoder(seed, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
     first = 0
-    while (frame := decoder.next_frame()) is not NEED_DATA:
+    while (frame := decoder.next_record()) is not NEED_DATA:
         skip, end = max(0, piece.skip - first), min(frame.rows, piece.end - first)
         first += frame.rows
         if skip >= end:

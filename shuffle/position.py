@@ -35,7 +35,7 @@ class ProducerPosition:
     segment: int = 0
     """Hint: number of the segment, within its attempt, that holds the next record's frame."""
     slot: int = 0
-    """Hint: slot of the producer's log that made that segment count."""
+    """Hint: tells whose segment of that number it is, see `Extent.slot`."""
     frame_offset: int = 0
     """Hint: where that frame, or one before it, starts in the segment, in bytes; 0 with
     `frame_back` 0 if unknown."""

@@ -30,7 +30,6 @@ class SealedFeed:
     ) -> None:
         self._stage, self._subpartition = stage, subpartition
         self._producers = seal.producers
-        self._slots = np.frombuffer(seal.commit_slots, dtype="<u4")
         entries = read_extents(stage, seal, subpartition)
         ends = entries["first_ordinal"] + entries["rows"]
         starts = np.zeros(seal.producers, dtype=np.uint64)
@@ -67,7 +66,7 @@ class SealedFeed:
                 producer,
                 self._stage.path.extent_key(producer, attempt, number),
                 number,
-                int(self._slots[producer]),
+                int.from_bytes(bytes(entry["attempt"])[:4], "little"),
                 int(entry["offset"]),
                 int(entry["length"]),
                 int(entry["first_ordinal"]),

@@ -187,7 +187,7 @@ def _decode_frames(
 
     decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
-    while (frame := decoder.next_frame()) is not NEED_DATA:
+    while (frame := decoder.next_record()) is not NEED_DATA:
         yield decode_frame(frame, stage.schema, check_offsets=settings.check_offsets)
     decoder.end()
 

@@ -86,6 +86,7 @@ class SegmentWriter:
             next_ordinals=self.next_ordinals,
             compression=self._stage.describe.compression,
             frame_bytes=self._settings.frame_bytes,
+            max_frame_bytes=self._settings.max_frame_bytes,
             markers=markers,
             marked=self._stage.subpartitions_of(self._producer).tolist(),
         )

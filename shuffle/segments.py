@@ -1,14 +1,15 @@
 """One flush of a producer: gathered batches to one segment.
 
 Strategy: stable counting sort by partition id, one `take`, slices per subpartition, each slice cut
-into frames of about `frame_bytes`. The whole segment is built in memory and written as one object,
+into frames of about `frame_bytes`; a row over the limit of a frame continues in the next ones. The
+whole segment is built in memory and written as one object,
 so a segment is either complete or absent. Bounds: a segment holds what `writer_memory_bytes` of
 Arrow data encodes to.
 """
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.frames import FrameKind, frame_parts, frame_size
+from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker, marker_frame
 from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.partitioner import counting_sort
@@ -47,6 +48,7 @@ def build_segment(
     next_ordinals: npt.NDArray[np.uint64],
     compression: str,
     frame_bytes: int,
+    max_frame_bytes: int = MAX_FRAME_BODY_BYTES,
     markers: Sequence[Marker] = (),
     marked: Iterable[int] = (),
 ) -> Segment:
@@ -61,18 +63,11 @@ def build_segment(
     present = np.flatnonzero(counts)
     if len(present) > 1 and (ids[1:] < ids[:-1]).any():
         batch = batch.take(arrow_of(order))
-    rows_per_frame = max(1, int(frame_bytes * batch.num_rows / max(1, batch.nbytes)))
-    bounds: list[tuple[int, int]] = []
-    frames_of: dict[int, int] = {}
-    start = 0
-    for k in present.tolist():
-        end = start + int(counts[k])
-        first = len(bounds)
-        bounds.extend(
-            (at, min(rows_per_frame, end - at)) for at in range(start, end, rows_per_frame)
-        )
-        frames_of[k] = len(bounds) - first
-        start = end
+    ends = np.cumsum(counts[present]).tolist()
+    slices = list(zip([0, *ends], ends, strict=False))
+    cuts = list(_cut(batch, slices, min(frame_bytes, max_frame_bytes // 4)))
+    frames_of = dict(zip(present.tolist(), map(len, cuts), strict=True))
+    bounds = list(itertools.chain.from_iterable(cuts))
     bodies = zip(iter_slices(batch, bounds, compression), bounds, strict=True)
 
     parts: list[Bytes] = []
@@ -80,12 +75,12 @@ def build_segment(
     digest = hashlib.sha256()
     offset = 0
 
-    def put(frame: tuple[Bytes, ...], size: int) -> None:
+    def put(frame: tuple[Bytes, ...]) -> None:
         nonlocal offset
         for part in frame:
             parts.append(part)
             digest.update(part)
-        offset += size
+            offset += memoryview(part).nbytes
 
     ordinal: int
     for k in sorted({*frames_of, *marked}) if markers else frames_of:
@@ -93,7 +88,7 @@ def build_segment(
         ordinal = first_ordinal = int(next_ordinals[k])
         for body, (_, rows) in itertools.islice(bodies, frames_of.get(k, 0)):
             seed = frame_seed(stage_id, producer, k, ordinal)
-            put(frame_parts(FrameKind.ARROW, rows, body, seed), frame_size(len(body)))
+            put(record_parts(FrameKind.ARROW, rows, body, seed, max_body_bytes=max_frame_bytes))
             ordinal += rows
         if offset > begin:
             length = offset - begin
@@ -102,11 +97,54 @@ def build_segment(
         if markers:
             begin = offset
             for marker in markers:
-                frame = marker_frame(marker, frame_seed(stage_id, producer, k, ordinal))
-                put(frame, sum(memoryview(part).nbytes for part in frame))
+                put(marker_frame(marker, frame_seed(stage_id, producer, k, ordinal)))
             extents.append((k, number, begin, offset - begin, ordinal, 0))
     info = SegmentInfo(number, offset, digest.digest())
     return Segment(info, tuple(parts), np.array(extents, dtype=EXTENT))
+
+
+def _cut(
+    batch: pa.RecordBatch, slices: list[tuple[int, int]], wanted_bytes: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield the frames of each slice. Neighbours that are small together are measured together."""
+    start, end = slices[0][0] if slices else 0, slices[-1][1] if slices else 0
+    if batch.slice(start, end - start).nbytes <= wanted_bytes:
+        yield from ([(low, high - low)] for low, high in slices)
+    elif len(slices) == 1:
+        yield list(frame_bounds(batch, start, end, wanted_bytes))
+    else:
+        middle = len(slices) // 2
+        yield from _cut(batch, slices[:middle], wanted_bytes)
+        yield from _cut(batch, slices[middle:], wanted_bytes)
+
+
+def frame_bounds(
+    batch: pa.RecordBatch, start: int, end: int, wanted_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Yield (first row, number of rows) of the frames of rows [start, end).
+
+    A frame has at most twice the wanted bytes, unless it is one row; where the rows that follow
+    are of about the same size, at least half of them. Starts with the mean row, then follows the
+    size of the rows at hand.
+    """
+    rows = end - start
+    size = batch.slice(start, rows).nbytes
+    if size > wanted_bytes:
+        rows = max(1, int(wanted_bytes * rows / size))
+    while start < end:
+        rows = min(rows, end - start)
+        size = batch.slice(start, rows).nbytes
+        while size > 2 * wanted_bytes and rows > 1:
+            rows = rows // 2
+            size = batch.slice(start, rows).nbytes
+        while size < wanted_bytes // 2 and rows < end - start:
+            more = min(2 * rows, end - start)
+            size = batch.slice(start, more).nbytes
+            if size > 2 * wanted_bytes:
+                break
+            rows = more
+        yield start, rows
+        start += rows
 
 
 def complete_extents(

@@ -137,7 +137,7 @@ def _check_output(
     rows = 0
     try:
         decoder.feed(data)
-        while (frame := decoder.next_frame()) is not NEED_DATA:
+        while (frame := decoder.next_record()) is not NEED_DATA:
             rows += frame.rows
         decoder.end()
     except DurableShuffleError as error:

@@ -21,6 +21,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import (
+    FLAG_CONTINUES,
     FRAME_HEADER_BYTES,
     Frame,
     FrameKind,
@@ -110,14 +111,11 @@ def _check_extent(
     good, end = 0, start + length
     while start < end:
         try:
-            header = decode_frame_header(
-                _header_bytes(data[start:end]), start, task.max_frame_bytes
-            )
+            size, frame_rows = _measure(task, data, start, end)
         except DurableShuffleError as error:
             expected = f"a frame of subpartition {int(extent['subpartition'])}"
             findings.append(finding_of(error, task.key, expected, start=start, length=end - start))
             return good, findings
-        size = frame_size(header.body_length)
         try:
             seeded = shifted(ordinal, shift)
             good += _check_frame(task, int(extent["subpartition"]), seeded, data[start:end])
@@ -125,12 +123,22 @@ def _check_extent(
             expected = f"a frame with first ordinal {ordinal}"
             size = min(size, end - start)
             findings.append(finding_of(error, task.key, expected, start=start, length=size))
-        start, ordinal = start + size, ordinal + header.rows
+        start, ordinal = start + size, ordinal + frame_rows
     if ordinal != last:
         expected, found = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
         at = int(extent["offset"])
         findings.append(Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length))
     return good, findings
+
+
+def _measure(task: SegmentTask, data: memoryview, start: int, end: int) -> tuple[int, int]:
+    """Return (bytes, rows) of the frame at `start`, with those that it continues in."""
+    at = start
+    while True:  # ends: every turn passes a header
+        header = decode_frame_header(_header_bytes(data[at:end]), at, task.max_frame_bytes)
+        at += frame_size(header.body_length)
+        if not header.flags & FLAG_CONTINUES:
+            return at - start, header.rows
 
 
 def _header_bytes(data: memoryview) -> memoryview:
@@ -149,14 +157,14 @@ def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memor
 
     decoder = FrameDecoder(seed, first_ordinal=ordinal, max_body_bytes=task.max_frame_bytes)
     decoder.feed(data)
-    frame = decoder.next_frame()
+    frame = decoder.next_record()
     if frame is NEED_DATA:
         decoder.end()
     assert isinstance(frame, Frame)  # `end` raises while bytes are left
     if frame.kind is FrameKind.MARKER and frame.rows == 0:
         decode_marker(frame.body, name=task.key)
         return 0
-    if frame.kind is not task.kind or frame.continues:
+    if frame.kind is not task.kind:
         raise CorruptDataError(
             f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of {task.kind.name} "
             "frames"

@@ -51,7 +51,7 @@ def read_extent(stage: StageHandle, subpartition: int, extent: Extent) -> Iterat
     decoder = FrameDecoder(seed, first_ordinal=extent.first_ordinal)
     decoder.feed(stage.storage.read_range(extent.key, extent.offset, extent.length))
     ordinal = extent.first_ordinal
-    while (frame := decoder.next_frame()) is not NEED_DATA:
+    while (frame := decoder.next_record()) is not NEED_DATA:
         if frame.kind is FrameKind.MARKER:
             yield extent.producer, ordinal, decode_marker(frame.body, name=extent.key)
             continue

@@ -1,6 +1,7 @@
 """A view goes on in the compacted stage exactly where it stopped in the one before."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,20 @@ from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.producer_log import commit_attempt
+from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.sealed_reader import read_extents
 from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import read_state, require_seal
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
+from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
+from durable_shuffle.shuffle.testing.small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    seal,
+    write,
+)
 from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
@@ -59,3 +71,62 @@ def test_many_small_extents_come_by_few_requests(memory: MemoryStorage, ids: See
     view = open_view(made.on(counting), 0, consumer="c", settings=Settings(), ids=ids)
     assert [row["n"] for row in view.records()] == made.of(0)
     assert counting.counts["read_range"] <= 4
+
+
+def test_a_hint_into_one_compaction_is_no_hint_into_another(
+    memory: MemoryStorage, ids: SeededIds, other_process: Forget
+) -> None:
+    """Acknowledged inside a compacted extent; a repair of another producer; compacted again with
+    other limits, so that the hint fits by number and offset and is wrong: the view goes on at the
+    right row."""
+    writing = Settings(writer_memory_bytes=1 << 16, frame_bytes=1024, view_prefetch=False)
+    stage = new_stage(memory, ids, SCHEMA, partitions=1, producers=6, compression="none")
+    counts = [1400, 1400, 350, 1400, 1400, 1400]
+    for p, count in enumerate(counts):
+        write(stage, p, numbered_rows(0, count, 1), ids.new_id(), producers=6, settings=writing)
+    seal(stage, 6, ids.new_id())
+
+    def compact_to(memory_bytes: int) -> None:
+        limited = replace(writing, writer_memory_bytes=memory_bytes)
+        assert compact_stage(stage, ids=ids, generation=1, settings=limited).won
+
+    def opened() -> View:
+        clock = ManualClock(0.0, [])
+        return open_view(stage, 0, consumer="c", settings=writing, ids=ids, clock=clock)
+
+    compact_to(80_000)
+    view, found = opened(), []
+    for row in view.records():
+        found.append(row["k"])
+        if len(found) == 1400 + 1400 + 350 + 700:
+            break
+    hint = view.position.producers[3]
+    assert hint.frame_offset > 0
+    view.ack()
+    other_process()
+    seal_now = require_seal(stage)
+    commits = sealed_commits(stage, seal_now, writing)
+    old = commits[5].commit
+    copy = replace(old, record_id=ids.new_id())
+    for info in old.segments:
+        content = memory.read(stage.path.segment_key(5, old.record_id, info.number))
+        memory.put(stage.path.segment_key(5, copy.record_id, info.number), [content])
+    repaired = commit_attempt(stage.producer_log(5), copy, after=commits[5].slot)
+    replace_commits(
+        stage,
+        read_state(stage),
+        commits,
+        {5: repaired},
+        generation=1,
+        record_id=ids.new_id(),
+        cause="the test",
+    )
+    compact_to(120_000)
+    same = [e for e in read_extents(stage, require_seal(stage), 0) if e["producer"] == 3]
+    assert any(
+        int(e["segment"]) == hint.segment
+        and int(e["offset"]) < hint.frame_offset < int(e["offset"] + e["length"])
+        for e in same
+    ), "the hint does not fit: the case is not met"
+    rest = [row["k"] for row in opened().records()]
+    assert found + rest == [n for count in counts for n in range(count)]

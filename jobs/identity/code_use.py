@@ -6,6 +6,7 @@ from an attribute.
 """
 
 import dis
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
@@ -14,6 +15,8 @@ from durable_shuffle.jobs.identity.digests import raw_digest
 
 _PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "RESUME"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_LOCAL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+"""And whatever has LOAD_FAST in its name: newer versions join it with other instructions."""
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
@@ -27,12 +30,33 @@ class ImportUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """A name that an import statement gives a value: a module, or `name` of that module."""
+
+    to: str
+    level: int
+    module: str
+    name: str | None
+
+
+Paths = dict[str, set[tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
 class CodeUse:
     """Names that a code object and the code nested in it use."""
 
-    globals: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    globals: Paths = field(default_factory=dict)
     """Global name -> attribute paths read directly from it, e.g. np -> {("linalg", "norm")}."""
     imports: list[ImportUse] = field(default_factory=list)
+    bindings: list[Binding] = field(default_factory=list)
+    """What the imports make of local names."""
+    locals: Paths = field(default_factory=dict)
+    """As `globals`, for variables of functions."""
+    bare: set[tuple[str, ...]] = field(default_factory=set)
+    """Names with their paths, called without arguments, with None, or handed on uncalled."""
+    methods: set[str] = field(default_factory=set)
+    """Names called as methods of anything."""
 
 
 def code_digest(code: CodeType, constant: Callable[[object], bytes]) -> bytes:
@@ -69,20 +93,64 @@ def _collect(code: CodeType, use: CodeUse) -> None:
     steps = [step for step in dis.get_instructions(code) if step.opname not in _PADDING]
     for at, step in enumerate(steps):
         if step.opname in _GLOBAL:
-            path: list[str] = []
-            for following in steps[at + 1 :]:
-                if following.opname not in _ATTRIBUTE:
-                    break
-                path.append(str(following.argval))
-            use.globals.setdefault(str(step.argval), set()).add(tuple(path))
+            _collect_path(steps, at, str(step.argval), use, use.globals)
+        elif step.opname in _LOCAL or "LOAD_FAST" in step.opname:
+            name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
+            _collect_path(steps, at, str(name), use, use.locals)
         elif step.opname == "IMPORT_NAME":
-            # the two instructions before it push the level and the names of `from … import names`
-            level = steps[at - 2].argval if at >= 2 else 0
-            names = steps[at - 1].argval if at >= 1 else None
-            use.imports.append(
-                ImportUse(
-                    level if isinstance(level, int) else 0,
-                    str(step.argval),
-                    tuple(map(str, names)) if isinstance(names, tuple) else (),
-                )
-            )
+            _collect_import(steps, at, use)
+        elif _is_method(step):
+            use.methods.add(str(step.argval))
+
+
+def _collect_path(
+    steps: list[dis.Instruction], at: int, name: str, use: CodeUse, into: Paths
+) -> None:
+    path: list[str] = []
+    for following in steps[at + 1 :]:
+        if following.opname not in _ATTRIBUTE:
+            if not _is_argument(following):
+                use.bare.add((name, *path))
+            break
+        path.append(str(following.argval))
+    into.setdefault(name, set()).add(tuple(path))
+
+
+def _is_argument(step: dis.Instruction) -> bool:
+    if step.opname in ("LOAD_CONST", "RETURN_CONST"):
+        return step.argval is not None
+    return step.opname.startswith(("LOAD_", "BUILD_"))
+
+
+def _is_method(step: dis.Instruction) -> bool:
+    if step.opname == "LOAD_METHOD":
+        return True
+    return sys.version_info >= (3, 12) and step.opname == "LOAD_ATTR" and bool((step.arg or 0) & 1)
+
+
+def _collect_import(steps: list[dis.Instruction], at: int, use: CodeUse) -> None:
+    # the two instructions before it push the level and the names of `from … import names`
+    found = steps[at - 2].argval if at >= 2 else 0
+    level = found if isinstance(found, int) else 0
+    names = steps[at - 1].argval if at >= 1 else None
+    module = str(steps[at].argval)
+    taken = tuple(map(str, names)) if isinstance(names, tuple) else ()
+    use.imports.append(ImportUse(level, module, taken))
+    name: str | None = None
+    renamed = False
+    for step in steps[at + 1 :]:
+        if step.opname == "IMPORT_FROM":
+            name, renamed = str(step.argval), True
+        elif step.opname.startswith("STORE_"):
+            to = str(step.argval[0] if isinstance(step.argval, tuple) else step.argval)
+            if taken:
+                use.bindings.append(Binding(to, level, module, name))
+                continue
+            # `import a.b` binds a, `import a.b as c` binds a.b
+            whole = module if renamed else module.partition(".")[0]
+            use.bindings.append(Binding(to, level, whole, None))
+            return
+        elif step.opname == "SWAP" or (step.opname == "POP_TOP" and not taken):
+            continue
+        else:
+            return

@@ -1,19 +1,21 @@
 """Identity of Python functions: their code and everything that decides what it computes.
 
-Strategy: follow what would travel to a worker. A function that workers import counts by its name,
-its code and the source of its module (`module_code`); a function that travels by value (from
-`__main__`, nested, a lambda) counts by its code, defaults, closure and the globals it names. Any
-other object counts by what pickling would send (`__reduce_ex__`), digested, never stored. Objects
-that refuse to be pickled (locks, open files, connections) are named as unresolved.
+Strategy: follow what the code uses. Functions and classes of the user's own count by their code,
+defaults, closure, attributes and the values of the globals that they and their callees name,
+whether workers get them by value or import them; what workers import counts by its module's source
+as well (`module_code`). Installed packages count by version. Any other object counts by what
+pickling would send (`__reduce_ex__`), digested, never stored. Objects that refuse to be pickled
+(locks, open files, connections) and code that reads what is outside of the program (the clock, the
+environment, files: `outside_reads`) are named as unresolved.
 
 Dictionaries count in insertion order, because functions can observe it. In a set whose members
 refer to each other in a cycle the order of visits can show; that costs a fresh stage, no more.
 """
 
-import builtins
 import copyreg
 import enum
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -21,9 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from durable_shuffle.jobs.identity.code_use import ImportUse, code_digest, code_use
+from durable_shuffle.jobs.identity.code_use import code_digest
 from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
 from durable_shuffle.jobs.identity.module_code import ModuleCode
+from durable_shuffle.jobs.identity.name_use import NameUse
 from durable_shuffle.jobs.identity.plain_values import atom_digest, data_parts
 
 # attributes of a class that name or describe it, or that are made from what is digested anyway
@@ -59,8 +62,8 @@ class FunctionIdentity:
 def identify_function(fn: object) -> FunctionIdentity:
     """Identity of a function, callable object, class or plain value.
 
-    Not guaranteed: code reached by a computed import or attribute name, and state outside the
-    process (files that the function opens, services it calls).
+    Not guaranteed: code reached by a computed attribute name, and state outside the process that
+    is read through packages which `outside_reads` does not know.
     """
     visit = _Visit()
     with visit.at(getattr(fn, "__name__", type(fn).__name__)):
@@ -78,6 +81,7 @@ class _Visit:
     def __init__(self) -> None:
         self.modules = ModuleCode()
         self.unresolved: list[str] = []
+        self.names = NameUse(self.modules, self.value, self.at, self._place, self.unresolved)
         self._where: list[str] = []
         self._open: dict[int, int] = {}
         self._done: dict[int, tuple[bytes, object]] = {}  # the object too, so that its id stays its
@@ -125,8 +129,9 @@ class _Visit:
         if isinstance(obj, types.CodeType):
             return code_digest(obj, self.value)
         if isinstance(obj, types.ModuleType):
-            self.modules.reach(obj.__name__)
-            return raw_digest(["module", obj.__name__])
+            return self.names.of_module(obj)
+        if self._from_library(obj):
+            self.names.of_library_object(obj)
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
         if isinstance(obj, types.MethodType):
@@ -165,74 +170,44 @@ class _Visit:
                 parts += [name, self.value(value)]
         return raw_digest(parts)
 
+    def _from_library(self, obj: object) -> bool:
+        """Whether a function, a class or an instance is of a package that counts by version."""
+        named = isinstance(obj, type) or inspect.isroutine(obj)
+        module = getattr(obj if named else type(obj), "__module__", None) or "builtins"
+        return self.modules.is_library(module)
+
     def _function(self, fn: types.FunctionType) -> bytes:
-        library = self.modules.is_library(fn.__module__ or "__main__")
+        module = fn.__module__ or "__main__"
         importable = _is_importable(fn)
-        if library:
-            self.modules.reach(fn.__module__)
-        if library and importable:
-            return raw_digest(["imported", fn.__module__, fn.__qualname__])
-        code = code_digest(fn.__code__, self.value)
-        use = code_use(fn.__code__)
-        if importable:
-            # workers import it: its module's source says all; plain globals tell a changed state
-            self.modules.reach(fn.__module__)
-            plain = {
-                n: a for n in use.globals if (a := atom_digest(fn.__globals__.get(n))) is not None
-            }
-            flat = [part for name in sorted(plain) for part in (name, plain[name])]
-            return raw_digest(["imported", fn.__module__, fn.__qualname__, code, *flat])
-        if not library:
-            self._imports(fn, use.imports)
+        if module != "__main__" and (importable or self.modules.is_library(module)):
+            self.modules.reach(module)
+        named = [module, fn.__qualname__] if importable else []
+        if self.modules.is_library(module):
+            if importable:
+                return raw_digest(["imported", *named])
+            names: bytes | str = module
+        else:
+            names = self.names.of_function(fn, ".".join(named) or fn.__qualname__)
         cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
         return raw_digest(
             [
                 "function",
-                code,
+                *(str(len(named)), *named),
+                code_digest(fn.__code__, self.value),
                 self.value(fn.__defaults__),
                 self.value(fn.__kwdefaults__),
                 self._named((name, _cell(cell)) for name, cell in cells),
-                fn.__module__ if library else self._globals(fn, use.globals),
+                names,
                 self._named(state.items()),
             ]
         )
 
-    def _imports(self, fn: types.FunctionType, imports: Iterable[ImportUse]) -> None:
-        package = fn.__globals__.get("__package__")
-        for one in imports:
-            self.modules.reach_import(one, package if isinstance(package, str) else None)
-
-    def _globals(self, fn: types.FunctionType, used: dict[str, set[tuple[str, ...]]]) -> bytes:
-        parts: list[bytes | str] = []
-        for name in sorted(used):
-            with self.at(name):
-                if name not in fn.__globals__:
-                    found = "builtin" if hasattr(builtins, name) else "missing"
-                    parts += [name, found]
-                    continue
-                value = fn.__globals__[name]
-                parts += [name, self.value(value)]
-                if isinstance(value, types.ModuleType):
-                    parts += self._attributes(value, sorted(used[name]))
-        return raw_digest(parts)
-
-    def _attributes(
-        self, module: types.ModuleType, paths: Iterable[tuple[str, ...]]
-    ) -> Iterator[bytes | str]:
-        """Plain values and modules that the code reads as attributes of a module."""
-        for path in paths:
-            found: object = module
-            for name in path:
-                found = getattr(found, name, None) if isinstance(found, types.ModuleType) else None
-                if isinstance(found, types.ModuleType):
-                    self.modules.reach(found.__name__)
-                elif (atom := atom_digest(found)) is not None:
-                    yield from (".".join(path), atom)
-
     def _class(self, cls: type) -> bytes:
-        if cls.__module__ == "builtins" or _is_importable(cls):
+        library, importable = self.modules.is_library(cls.__module__), _is_importable(cls)
+        if importable:
             self.modules.reach(cls.__module__)
+        if library and (importable or cls.__module__ == "builtins"):
             return raw_digest(["class", cls.__module__, cls.__qualname__])
         body = [(k, v) for k, v in vars(cls).items() if k not in _CLASS_NOISE]
         if issubclass(cls, enum.Enum):
@@ -241,8 +216,8 @@ class _Visit:
             body = [*functions, ("__members__", values)]
         return raw_digest(
             [
-                "local class",
-                cls.__name__,
+                "class of the user's",
+                cls.__qualname__ if importable else cls.__name__,
                 *(self.value(base) for base in cls.__bases__),
                 self.value(type(cls)),
                 self._named((name, _plain_member(member)) for name, member in body),
@@ -261,7 +236,7 @@ class _Visit:
             registered = copyreg.dispatch_table.get(kind)
             reduced = registered(obj) if registered is not None else obj.__reduce_ex__(4)
         except Exception as error:  # noqa: BLE001 - any class may refuse in its own way
-            return self._give_up(f"cannot be recognised in another run ({error})", obj)
+            return self._give_up(f"cannot be compared ({error})", obj)
         if isinstance(reduced, str):
             module = getattr(obj, "__module__", None) or kind.__module__
             self.modules.reach(str(module))
@@ -283,9 +258,14 @@ class _Visit:
 
     def _give_up(self, why: str, obj: object = None) -> bytes:
         kind = type(obj)
-        what = f"a value of type {kind.__module__}.{kind.__qualname__}" if obj is not None else "it"
-        self.unresolved.append(f"{'.'.join(self._where)}: {what} {why}")
+        what = f" of type {kind.__module__}.{kind.__qualname__}" if obj is not None else ""
+        self.unresolved.append(f"{self._place()}{what} {why}")
         return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
+
+    def _place(self) -> str:
+        """The variable that is being looked at: from its module on, or from the function on."""
+        roots = [at for at, name in enumerate(self._where) if "." in name and name[0] != "["]
+        return ".".join(self._where[roots[-1] if roots else 0 :])
 
 
 def _is_importable(obj: types.FunctionType | type) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 from pathlib import Path, PurePath
+from types import CodeType
 
 from durable_shuffle.jobs.identity.code_use import ImportUse
 
@@ -30,6 +31,7 @@ class ModuleCode:
         self._tokens: dict[str, str] = {}
         self._unresolved: list[str] = []
         self._distributions: dict[str, list[str]] | None = None
+        self._installed: dict[str, bool] = {}
 
     def reach(self, name: str) -> None:
         """Count the module, its parent packages and all that they import, by name."""
@@ -49,8 +51,24 @@ class ModuleCode:
 
     def reach_import(self, use: ImportUse, package: str | None) -> None:
         """Count what an import statement in code of `package` names."""
-        for name in _imported_names(use, package):
+        for name in imported_names(use, package):
             self.reach(name)
+
+    def not_loaded(self, name: str) -> CodeType | None:
+        """Return the compiled source of a module of the user's that is not loaded, else None."""
+        if name in sys.modules or self.is_library(name):
+            return None
+        spec = _spec_of(name)
+        source = None if spec is None else _source_of(spec)
+        try:
+            return None if source is None else compile(source, name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):  # bytecode or an extension module
+            return None
+
+    def is_package(self, name: str) -> bool:
+        """Whether the module has modules below it."""
+        spec = _spec_of(name)
+        return spec is not None and spec.submodule_search_locations is not None
 
     def is_library(self, name: str) -> bool:
         """Whether the module counts by a version: standard library, PySpark, this, or installed."""
@@ -93,11 +111,9 @@ class ModuleCode:
         return _imports_in(source, package)
 
     def _is_installed(self, top: str) -> bool:
-        spec = _spec_of(top)
-        if spec is None:
-            return False
-        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
+        if top not in self._installed:
+            self._installed[top] = _in_site_packages(_spec_of(top))
+        return self._installed[top]
 
     def _installed_token(self, top: str) -> str:
         same_name = _distribution_with(top)
@@ -114,6 +130,13 @@ class ModuleCode:
             self._unresolved.append(f"module {top} belongs to no installed distribution")
             return "unknown distribution"
         return f"sha256 {hashlib.sha256(source).hexdigest()}"
+
+
+def _in_site_packages(spec: ModuleSpec | None) -> bool:
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
 
 
 def _distribution_with(top: str) -> str:
@@ -182,10 +205,11 @@ def _imports_in(source: bytes, package: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
-            yield from _imported_names(ImportUse(node.level, node.module or "", names), package)
+            yield from imported_names(ImportUse(node.level, node.module or "", names), package)
 
 
-def _imported_names(use: ImportUse, package: str | None) -> Iterator[str]:
+def imported_names(use: ImportUse, package: str | None) -> Iterator[str]:
+    """Return the modules that an import statement in code of `package` may name."""
     base = use.module
     if use.level:
         try:

@@ -48,7 +48,7 @@ class PlanFunctions:
             return
         self.digests.append(identity.digest)
         for reason in identity.unresolved:
-            self._walk.give_up(f"a Python function: {reason}")
+            self._walk.give_up(f"a Python function ({reason})")
 
 
 def _unpickled(command: bytes) -> object:

@@ -82,6 +82,23 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path / "root")
 
 
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def instrument(function: BatchFunction, what: str) -> BatchFunction:
+    """The function under a name of its own: it reads files and the clock, and its rows do not
+    depend on that."""
+
+    class Instrument:
+        def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return function(batches)
+
+        def durable_identity(self) -> str:
+            return what
+
+    return Instrument()
+
+
 class RunCounter:
     """A map function that writes down which partitions ran, independent of any report.
 
@@ -109,7 +126,7 @@ class RunCounter:
                 file.write("run\n")
             yield from batches
 
-        return count
+        return instrument(count, f"counts in {folder}")
 
     def runs(self) -> dict[int, int]:
         """Return partition -> how often it ran."""
@@ -159,7 +176,7 @@ class Breaker:
                 raise RuntimeError("broken on purpose")
             yield from batches
 
-        return fail
+        return instrument(fail, f"fails in partition {partition} before {mended}")
 
     def mend(self) -> None:
         """From here on nothing fails."""

@@ -74,7 +74,7 @@ def test_map_of_a_stage_calls_a_service(
     look_up = service(calls, deadly=700, root=root, commits=2)
     run = async_map(look_up, SCHEMA, capacity=50, batch_rows=64, mode=mode, retry=POLICY)
     df = session.range(0, ROWS, 1, 3).selectExpr("id % 5 as k", "id as v")
-    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle = DurableShuffle(session, root, job="tests", version="1")
 
     def staged() -> Any:
         return shuffle.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
@@ -99,7 +99,7 @@ def test_map_of_a_stage_calls_a_service(
             for first in range(0, ROWS, 300):
                 ours = [row.v for row in rows if first <= row.v < first + 300]
                 assert ours == sorted(ours)
-    again = DurableShuffle(session, root, job="tests")
+    again = DurableShuffle(session, root, job="tests", version="1")
     same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
     assert [s.decision for s in again.report().stages] == ["reuse"]
     assert same.count() == ROWS
@@ -121,7 +121,7 @@ def test_reducer_with_calls_resumes_inside_its_partition(
         keep_retry_state="remaining",
     )
     settings = Settings(frame_bytes=4096, read_batch_rows=50, ack_rows=50)
-    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     df = session.range(0, ROWS, 1, 9).selectExpr("id % 5 as k", "id as v", "repeat('x', 100) as s")
     found = shuffle.stage(df, keys="k", partitions=1, reduce=step, schema=SQL_SCHEMA)
     with pytest.raises((PySparkException, Py4JJavaError)):
@@ -140,7 +140,7 @@ def test_reducer_with_calls_resumes_inside_its_partition(
 def test_consumer_with_calls(session: SparkSession, root: str, tmp_path: Path) -> None:
     """The same object as the process of a consumer: its outputs count once."""
     step = AsyncStep(service(tmp_path / "calls", deadly=-1), SCHEMA, capacity=20, retry=POLICY)
-    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle = DurableShuffle(session, root, job="tests", version="1")
     df = session.range(0, ROWS, 1, 2).selectExpr("id % 5 as k", "id as v")
     stored = shuffle.repartition(df, 2, "k")
     found = shuffle.consume(stored, consumer="calls", process=step, schema=SQL_SCHEMA)

@@ -116,11 +116,11 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
         yield from batches
 
     df = numbers(session).mapInArrow(wait, "k long, v long")
-    older = DurableShuffle(session, root, job="tests")
+    older = DurableShuffle(session, root, job="tests", version="1")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(older.repartition, df, 3, "k")
         wait_until(lambda: Path(at_gate).exists() or running.done())
-        newer = DurableShuffle(session, root, job="tests")
+        newer = DurableShuffle(session, root, job="tests", version="1")
         Path(gate).touch()
         with pytest.raises(FencedError, match="newest=generation 2"):
             running.result()
@@ -284,7 +284,7 @@ def test_killed_reader_changes_no_byte(session: SparkSession, root: str, program
 @pytest.mark.requirement("R-F135-1")
 def test_killed_worker_changes_no_byte(session: SparkSession, root: str) -> None:
     """A Python worker killed while it reads fails that job and no other, and changes nothing."""
-    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle = DurableShuffle(session, root, job="tests", version="1")
     out = shuffle.repartition(numbers(session), 2, "k")
     before = hashes(root)
 

@@ -291,9 +291,10 @@ def test_numbers_of_a_decimal_survive_arithmetic(
     assert [row.d for row in found.collect()] == [decimal.Decimal("24.6800")]
 
 
-def test_chain_stays_in_one_worker(session: SparkSession, shuffle: DurableShuffle) -> None:
+def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
     """The reducer of one stage and the map of the next run in the same process, and give what
     Spark's own chain gives; both stages are recognised again."""
+    shuffle = DurableShuffle(session, root, job="tests", version="processes do not count")
 
     def with_process(batches: Batches) -> Batches:
         import os

@@ -80,7 +80,7 @@ def test_worker_killed_in_the_map(
 ) -> None:
     """What others committed stays; only the dead one's producer runs again, and gives every row."""
     settings = Settings(writer_memory_bytes=1 << 16)
-    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"
     die = killer(died, after_commits(root, 2, 2))
     count = counter.function
@@ -108,7 +108,7 @@ def test_worker_killed_in_the_reduce(
     session: SparkSession, root: str, tmp_path: Path, counter: Any, kind: str
 ) -> None:
     """The reducer starts again from stored rows; no producer does."""
-    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle = DurableShuffle(session, root, job="tests", version="1")
     died = tmp_path / "died"
     die = killer(died)
 
@@ -130,7 +130,7 @@ def test_attempts_never_mix(session: SparkSession, root: str, tmp_path: Path) ->
     of a producer wrote counts whole, what the one before it wrote not at all, and every read gives
     the same rows."""
     settings = Settings(writer_memory_bytes=1 << 16)
-    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"
     die = killer(died, in_partition(1))
     attempts = tmp_path / "attempts"
@@ -224,7 +224,7 @@ def test_worker_killed_inside_a_resumable_reducer(
     """The next attempt starts at the last acknowledgement, in the middle of the partition; output
     is there once; a third action runs nothing of the reducer."""
     settings = Settings(frame_bytes=1024, ack_rows=500)
-    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"
     df = session.range(0, 9_000, 1, 3).selectExpr("id % 5 as k", "id as v")
     found = shuffle.stage(
@@ -247,7 +247,7 @@ def test_worker_killed_inside_a_resumable_reducer(
     assert any(0 < at < 2000 for at in restored), "it went on inside its partition"
     assert counter.runs() == {0: 1, 1: 1, 2: 1}
     processed = list(tmp_path.glob("died-*"))
-    again = DurableShuffle(session, root, job="tests", settings=settings).stage(
+    again = DurableShuffle(session, root, job="tests", version="1", settings=settings).stage(
         df,
         map=counter.function,
         keys="k",

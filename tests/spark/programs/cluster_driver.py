@@ -46,7 +46,7 @@ def main(root: str, folder: str) -> None:
     )
     df = spark.range(0, 40, 1, 6).selectExpr("id % 7 as k", "id as v")
     df = df.mapInArrow(gated, "k long, v long")
-    shuffle = DurableShuffle(spark, root, job="tests")
+    shuffle = DurableShuffle(spark, root, job="tests", version="1")
     out = shuffle.repartition(df, 3, "k")
     rows = sorted(tuple(row) for row in out.collect())
     print(json.dumps({**shuffle.report().to_dict(), "rows": rows}), flush=True)

@@ -68,6 +68,8 @@ class UnavailableError(DurableShuffleError):
     retry_after_seconds: float | None = None
     """Not before this time has passed, as the storage asked; inf: only once somebody has done
     something about it, such as freeing space. None: it did not say."""
+    unreadable: bool = False
+    """The disk under it cannot read the object. If it stays so, the object is damaged."""
 
 
 class NotReadyError(DurableShuffleError):

@@ -2,9 +2,10 @@
 
 Strategy: an object is written under a hidden name in its final folder, synced, and given its real
 name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
-the exclusive create, so a file system without hard links is refused. Reads map files.
+the exclusive create, so a file system without hard links is refused.
 
-It must not overwrite, rename onto, or truncate an object: mapped readers may be looking at it.
+It must not overwrite, rename onto, or truncate an object, nor map one into memory: a sector that
+cannot be read is an error of a read, and a deadly signal to who looks at a mapping.
 A process killed in mid-write leaves a hidden file behind; no reader and no listing shows it.
 """
 
@@ -63,27 +64,24 @@ class LocalStorage:
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         check_range(key, start, length)
-        path = self._root / key
         with storage_errors(self._place, "read", key, write=False):
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise NotFoundError(f"{self.description}: {key} is a folder, not an object")
-            if start + length > status.st_size:
-                raise CorruptDataError(
-                    f"{self.description}: object {key} is too short, expected at least "
-                    f"{start + length} bytes, found {status.st_size}"
-                )
-            if length == 0:
-                return memoryview(b"")
-            # Arrow's mapping outlives the file's closing and holds no descriptor; mmap.mmap holds
-            # one for as long as the view lives.
-            with pa.memory_map(str(path), "r") as file:
-                file.seek(start)
-                view = memoryview(file.read_buffer(length)).cast("B")  # Arrow's are signed
-        if len(view) != length:
+            descriptor = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotFoundError(f"{self.description}: {key} is a folder, not an object")
+                if start + length > status.st_size:
+                    raise CorruptDataError(
+                        f"{self.description}: object {key} is too short, expected at least "
+                        f"{start + length} bytes, found {status.st_size}"
+                    )
+                view, found = _read_at(descriptor, start, length)
+            finally:
+                os.close(descriptor)
+        if found != length:
             raise CorruptDataError(
                 f"{self.description}: object {key} shrank while it was read, expected "
-                f"{length} bytes from {start}, found {len(view)}"
+                f"{length} bytes from {start}, found {found}"
             )
         return view
 
@@ -218,6 +216,18 @@ class LocalStorage:
         with suppress(PermissionError):  # above the root we may have no right to read
             _sync_folder(folder.parent)
         self._synced_folders.add(folder)
+
+
+def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]:
+    """Return memory of `length` bytes and how many of them the file had.
+
+    The memory is Arrow's, which is used again without being cleared.
+    """
+    view = memoryview(pa.allocate_buffer(length)).cast("B")
+    found = 0
+    while found < length and (step := os.preadv(descriptor, [view[found:]], start + found)):
+        found += step
+    return view.toreadonly(), found
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,7 +11,8 @@ errors, and nothing above tries again. Here the error and the verb decide:
 
 All other errors pass at once. A call ends after `max_retries`, at its deadline, or when the task's
 budget for waiting is spent, whichever comes first. If any try may have taken effect, what is raised
-is OutcomeUnknownError, whatever came after.
+is OutcomeUnknownError, whatever came after. An object that the disk cannot read is damage after a
+few tries: CorruptDataError.
 
 It must not be wrapped in another loop: attempts would multiply.
 """
@@ -22,7 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from durable_shuffle.shuffle.clock import Clock, SystemClock, system_jitter
 from durable_shuffle.shuffle.limits import check_number
 from durable_shuffle.shuffle.retry import Backoff, Jitter
@@ -39,6 +44,9 @@ T = TypeVar("T")
 
 _DELETE_BATCH = 1000
 """What S3 takes in one request."""
+
+_UNREADABLE_TRIES = 4
+"""A disk tries by itself; these are for network file systems, which report a short outage so."""
 
 GIVEN_BACK_SECONDS = 0.1
 """A call that succeeds gives this much back to the task's budget, so that a long-lived driver lives
@@ -239,7 +247,14 @@ class RetryingStorage:
 
         Raises:
             OutcomeUnknownError, UnavailableError: it may not.
+            CorruptDataError: the object could not be read by several tries.
         """
+        unreadable = isinstance(error, UnavailableError) and error.unreadable
+        if unreadable and attempt >= _UNREADABLE_TRIES:
+            self._count(give_ups=1)
+            raise CorruptDataError(
+                f"{error}; tries={attempt}: what it holds is damaged; run verify --repair"
+            ) from error
         asked = error.retry_after_seconds
         self._count(
             lost_replies=int(isinstance(error, OutcomeUnknownError)),

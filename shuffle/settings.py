@@ -39,8 +39,7 @@ class Settings:
     per-batch cost between Python and the JVM is about a millisecond."""
 
     view_memory_bytes: int = 128 * _MIB
-    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored. Local
-    files are mapped: there it bounds what may be in memory, not what is."""
+    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored."""
 
     view_buffer_bytes: int = 64 * _MIB
     """A view fetches pieces of at most this many bytes; at most half of `view_memory_bytes`. A

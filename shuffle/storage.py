@@ -83,7 +83,7 @@ class Storage(Protocol):
         """Return the whole object. For small objects: control records, index headers."""
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
-        """Return exactly the bytes [start, start + length). Local files are mapped, not copied.
+        """Return exactly the bytes [start, start + length).
 
         The view is of format 'B', read-only, and stays valid for as long as it lives, also after a
         delete.

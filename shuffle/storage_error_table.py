@@ -21,6 +21,7 @@ class Verdict(Enum):
     INVALID = "the request is wrong or not allowed, trying again is useless"
     FULL = "no space left, nothing was written"
     REFUSED = "nothing was done, trying again can help"
+    UNREADABLE = "the disk or file system cannot give back what it holds"
     LOST = "nobody knows whether it was done"
 
 
@@ -127,8 +128,9 @@ _BY_ERRNO = {
         ),
         Verdict.REFUSED,
     ),
+    **dict.fromkeys((errno.EIO, errno.EBADMSG, errno.EUCLEAN), Verdict.UNREADABLE),
 }
-"""Everything else, EIO, ESTALE and resets among it, is a lost reply."""
+"""Everything else, ESTALE and resets among it, is a lost reply."""
 
 
 def judge(error: BaseException) -> Verdict:

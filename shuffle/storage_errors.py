@@ -35,15 +35,18 @@ _READ_ERRORS: Mapping[Verdict, type[DurableShuffleError]] = {
     Verdict.INVALID: InvalidInputError,
     Verdict.FULL: UnavailableError,
     Verdict.REFUSED: UnavailableError,
+    Verdict.UNREADABLE: UnavailableError,
     Verdict.LOST: UnavailableError,
 }
 _WRITE_ERRORS: Mapping[Verdict, type[DurableShuffleError]] = {
     **_READ_ERRORS,
     Verdict.MISSING: InvalidInputError,  # the root itself is not there
+    Verdict.UNREADABLE: OutcomeUnknownError,
     Verdict.LOST: OutcomeUnknownError,
 }
 _HINTS = {
     Verdict.FULL: "no space left, nothing was written: free space and run again",
+    Verdict.UNREADABLE: "the disk or its file system reports an error",
     Verdict.LOST: "the reply was lost",
 }
 
@@ -70,6 +73,8 @@ def translated(
     ours.__suppress_context__ = True
     if isinstance(ours, UnavailableError | OutcomeUnknownError):
         ours.retry_after_seconds = math.inf if verdict is Verdict.FULL else retry_after(error)
+    if isinstance(ours, UnavailableError):
+        ours.unreadable = verdict is Verdict.UNREADABLE and action == "read"
     if not _holds_secret(error, place):
         ours.__cause__ = error
     return ours

@@ -79,6 +79,7 @@ def main(folder: str, batches: int, kind: str, writer_mib: int) -> None:
         partitions=PARTITIONS,
         combine=None,
         combine_bytes=writer_mib << 20,
+        numbered=False,
     )
     run_producer(
         stage,

@@ -1,21 +1,32 @@
 """Local files on disks that are full, limited, broken or not ours."""
 
 import errno
+import io
 import os
+import random
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_files import fail_with, files_below
 
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     InvalidInputError,
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.repair import repair_stage
+from durable_shuffle.shuffle.stage import require_seal
+from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
+from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, patient, read_rows
+from durable_shuffle.shuffle.verify_stage import check_stage
 
 
 @pytest.fixture
@@ -169,3 +180,95 @@ def test_missing_permission_names_the_path(tmp_path: Path) -> None:
         for folder, mode in zip((tmp_path, *opened), before, strict=True):
             folder.chmod(mode)
     assert run.stdout == "refused\n", run.stderr
+
+
+BAD = [errno.EIO, errno.EUCLEAN, errno.EBADMSG]
+
+
+def bad_sectors(monkeypatch: pytest.MonkeyPatch, path: Path, number: int, times: int) -> list[str]:
+    """Have the next reads of one file fail as the kernel says it of a bad sector; returns what was
+    asked for."""
+    asked: list[str] = []
+
+    def failing(real: Any) -> Any:
+        def opened(file: Any, *arguments: Any, **more: Any) -> Any:
+            writes = arguments and isinstance(arguments[0], int) and arguments[0] & os.O_CREAT
+            if not isinstance(file, int) and Path(file) == path and not writes:
+                asked.append(str(file))
+                if len(asked) <= times:
+                    raise OSError(number, os.strerror(number), str(file))
+            return real(file, *arguments, **more)
+
+        return opened
+
+    monkeypatch.setattr(os, "open", failing(os.open))
+    monkeypatch.setattr(io, "open", failing(io.open))
+    return asked
+
+
+@pytest.mark.parametrize("number", BAD)
+@pytest.mark.parametrize("how", ["read", "range", "ranges"])
+def test_a_bad_sector_is_damage(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: str
+) -> None:
+    """After several tries it is corruption that names the object and says what helps; other
+    objects are read."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x" * 100])
+    storage.put("b", [b"y" * 100])
+    asked = bad_sectors(monkeypatch, root / "a", number, 99)
+    calls = {
+        "read": lambda: patient(storage).read("a"),
+        "range": lambda: patient(storage).read_range("a", 0, 10),
+        "ranges": lambda: patient(storage).read_ranges(
+            [ByteRange("b", 0, 10), ByteRange("a", 0, 10)]
+        ),
+    }
+    with pytest.raises(CorruptDataError, match=r"cannot read a: .*verify --repair"):
+        calls[how]()
+    assert len(asked) >= 4
+    assert patient(storage).read("b") == b"y" * 100
+
+
+def test_a_short_outage_of_a_network_file_system_is_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EIO for a few tries, then the data: no error. Without the layer that tries again it is an
+    error that says that trying again can help."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x" * 100])
+    asked = bad_sectors(monkeypatch, root / "a", errno.EIO, 4)
+    with pytest.raises(UnavailableError, match="reports an error"):
+        storage.read("a")
+    assert patient(storage).read("a") == b"x" * 100
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_segment_on_a_bad_sector_is_repaired(
+    root: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    """verify finds it, readers get an error that names it, repair rebuilds it from another copy or
+    names the producer that must run again; nobody needs to release the stage."""
+    storage, ids = patient(LocalStorage(root)), SeededIds(random.Random(1))
+    made = sealed_stage(storage, ids, producers=3, partitions=2)
+    stage = made.stage
+    if compacted:
+        assert compact_stage(stage, ids=ids, generation=1, settings=SMALL).won
+    bad = min(
+        info.key for info in storage.list(stage.path.segments_prefix) if "/p000001-" in info.key
+    )
+    asked = bad_sectors(monkeypatch, root / bad, errno.EIO, 10**6)
+    findings = check_stage(storage, stage.path, SMALL, released=False).findings
+    assert [(finding.key, finding.kind.value) for finding in findings] == [(bad, "corrupt_data")]
+    if not compacted:
+        with pytest.raises(CorruptDataError, match=bad):
+            [read_rows(stage, require_seal(stage), k) for k in range(2)]
+    done = repair_stage(storage, stage.path, SMALL, ids=ids, generation=1)
+    assert asked
+    if not compacted:
+        assert (done.outcome, done.run_again) == ("run again", (1,))
+        return
+    assert (done.outcome, done.rebuilt) == ("repaired", (1,))
+    rows = [[row["n"] for row in read_rows(stage, require_seal(stage), k)] for k in range(2)]
+    assert rows == [made.of(0), made.of(1)]

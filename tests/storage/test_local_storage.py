@@ -1,8 +1,8 @@
 """Local files: the contract, the race of processes, what is synced, mapped and hidden."""
 
 import os
-import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_files import files_below
@@ -145,7 +145,7 @@ def test_link_whose_reply_was_lost_counts_as_ours(
 
 
 def test_thousand_views_hold_no_descriptor(root: Path) -> None:
-    """Mapped views cost no file descriptor, however many live at the same time."""
+    """Views cost no file descriptor, however many live at the same time."""
     storage = LocalStorage(root)
     storage.put("a", [bytes(range(256)) * 4000])
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -154,16 +154,50 @@ def test_thousand_views_hold_no_descriptor(root: Path) -> None:
     assert all(view[0] == start % 256 for start, view in enumerate(views))
 
 
-def test_views_are_mapped_not_copied(root: Path) -> None:
-    """Reading a range of a large sparse file takes no memory for the rest of it."""
+def test_views_outlive_what_happens_to_the_file(root: Path) -> None:
+    """A file that is cut short or deleted behind a reader's back costs it an error, never the
+    process; what it was given before stays as it was."""
     storage = LocalStorage(root)
-    storage.put("a", [b"x"])
-    os.truncate(root / "a", 1 << 30)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    view = storage.read_range("a", 0, 1 << 30)
-    assert len(view) == 1 << 30
-    assert view[:2] == b"x\0"
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    storage.put("a", [b"x" * 1_000_000])
+    view = storage.read_range("a", 10, 900_000)
+    os.truncate(root / "a", 4096)
+    assert bytes(view) == b"x" * 900_000
+    with pytest.raises(CorruptDataError, match="expected at least 900010 bytes, found 4096"):
+        storage.read_range("a", 10, 900_000)
+    storage.delete(["a"])
+    assert bytes(view) == b"x" * 900_000
+    with pytest.raises(TypeError):
+        view[0] = 1
+
+
+def test_a_file_that_shrinks_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its length was right when it was opened: an error with both numbers."""
+    storage = LocalStorage(root)
+    storage.put("a", [b"x" * 1_000_000])
+    read = os.preadv
+
+    def cut_first(*arguments: Any) -> int:
+        os.truncate(root / "a", 4096)
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", cut_first)
+    with pytest.raises(CorruptDataError, match=r"shrank while it was read.*900000.*found 4086"):
+        storage.read_range("a", 10, 900_000)
+
+
+def test_a_range_comes_whole_however_little_a_read_gives(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call to the system may give less than was asked for."""
+    storage, data = LocalStorage(root), bytes(range(256)) * 40
+    storage.put("a", [data])
+    read = os.preadv
+
+    def few(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        return read(descriptor, [buffers[0][:100]], offset)
+
+    monkeypatch.setattr(os, "preadv", few)
+    assert bytes(storage.read_range("a", 5, 9000)) == data[5:9005]
 
 
 def test_object_cut_short_is_corruption(root: Path) -> None:

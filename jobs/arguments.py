@@ -49,3 +49,9 @@ def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a word that is not one of `allowed`."""
     if value not in allowed:
         raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, found={value!r}")
+
+
+def check_version(version: object) -> None:
+    """Refuse a version that is no text; None is none."""
+    if version is not None and not isinstance(version, str):
+        raise InvalidInputError(f"version must be a text, found={version!r}")

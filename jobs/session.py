@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arguments import check_option, is_column
+from durable_shuffle.jobs.arguments import check_option, check_version, is_column
 from durable_shuffle.jobs.consume import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
@@ -24,6 +24,7 @@ from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.make import make_query_runner
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
+from durable_shuffle.jobs.seen_inputs import SeenInputs
 from durable_shuffle.jobs.ship import is_connect, ship
 from durable_shuffle.jobs.stage_info import StageInfo
 from durable_shuffle.jobs.stage_request import StageRequest
@@ -56,8 +57,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         url: any fsspec URL with an exclusive create (local folders, S3, GCS, Azure). Default: the
             Spark conf `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
         job: name of the job under `url`; letters, digits, '.', '_', '-'.
-        version: vouches for inputs that cannot be recognised in another run (RDDs, unknown
-            sources): equal versions mean equal inputs.
+        version: what `version` of a call is if that call gives none.
         reuse: "auto" reuses what fits, "never" starts fresh, "require" refuses to run producers of
             a stage that is not stored.
         on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
@@ -95,6 +95,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         ids: IdSource | None = None,
     ) -> None:
         check_name("job", job)
+        check_version(version)
         check_option("reuse", reuse, ("auto", "never", "require"))
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
         named = ("until_released", "when_consumed")
@@ -133,8 +134,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             ids=self._ids,
             engine=engine,
         )
+        seen = SeenInputs(spark, (self._storage.description, job))
         self._runner = StageRunner(
-            engine=engine, store=store, version=version, settings=self._settings, ids=self._ids
+            engine=engine,
+            store=store,
+            version=version,
+            settings=self._settings,
+            ids=self._ids,
+            seen=seen,
         )
         self._queries = make_query_runner(
             spark,
@@ -144,6 +151,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             policy=reuse,
             settings=self._settings,
             ids=self._ids,
+            seen=seen,
         )
         self._consumers = Consumers(
             engine=engine,
@@ -187,7 +195,12 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         return self._log.generation
 
     def durable(
-        self, df: DataFrame, *, name: str | None = None, progress: bool = False
+        self,
+        df: DataFrame,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
     ) -> DataFrame:
         """Store `df` once and return it read back, with the same partitions in the same order.
 
@@ -196,13 +209,19 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
         Args:
             name: label of the stage, default "durable"; part of its identity.
+            version: vouches for what cannot be recognised in another run: an RDD, a table behind
+                JDBC, everything on Spark Connect. Equal versions mean that these hold the same
+                rows. All else that can be known of the plan counts as well; what the plan does not
+                tell apart needs versions of its own. Default: the version of this object.
             progress: show a bar on standard error, plain lines where it is no terminal.
 
         Raises:
-            InvalidInputError: no DataFrame, a streaming one, or a column type that cannot travel.
+            InvalidInputError: no DataFrame, a streaming one, a column type that cannot travel, or
+                `version` vouches for two different inputs.
             FencedError: a newer driver claimed the job.
         """
-        return self._run(StageRequest(df, _label(name, "durable"), None, ()), progress=progress)
+        request = StageRequest(df, _label(name, "durable"), None, ())
+        return self._run(request, version, progress=progress)
 
     def repartition(
         self,
@@ -210,6 +229,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         n: int | str | Column | None = None,
         *cols: str | Column,
         name: str | None = None,
+        version: str | None = None,
         progress: bool = False,
     ) -> DataFrame:
         """Store `df` partitioned as `df.repartition(n, *cols)` would, and return it read back.
@@ -223,13 +243,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
                 stand here, as in Spark.
             cols: key columns, by name or as plain columns.
             name: label of the stage, default "repartition"; part of its identity.
+            version: as with `durable`.
             progress: as with `durable`.
 
         Raises:
             InvalidInputError: a bad `n`, an unknown column, a key type that has no hash (maps).
             FencedError: a newer driver claimed the job.
         """
-        return self._run(self._repartition_request(df, n, cols, name), progress=progress)
+        return self._run(self._repartition_request(df, n, cols, name), version, progress=progress)
 
     def consume(
         self,
@@ -291,17 +312,20 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         n: int | str | Column | None = None,
         *cols: str | Column,
         name: str | None = None,
+        version: str | None = None,
     ) -> Explanation | QueryExplanation:
         """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why; run nothing.
 
         With `n=None` and no columns it explains `query(df)`: which exchanges are committed, which
         would run. On Spark Connect, which has no `query`, it then explains `durable(df)`.
         """
+        check_version(version)
         if n is None and not cols:
             if not is_connect(self._spark):
-                return self._queries.explain(df, _label(name, "query"))
-            return self._runner.explain(StageRequest(df, _label(name, "durable"), None, ()))
-        return self._runner.explain(self._repartition_request(df, n, cols, name))
+                return self._queries.explain(df, _label(name, "query"), version)
+            request = StageRequest(df, _label(name, "durable"), None, ())
+            return self._runner.explain(request, version)
+        return self._runner.explain(self._repartition_request(df, n, cols, name), version)
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in sum."""
@@ -318,8 +342,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             return df_or_stage.path(self._job)
         return self._stages_of_frames.get(df_or_stage)
 
-    def _run(self, request: StageRequest, *, progress: bool) -> DataFrame:
-        frame, report = self._runner.run(request, progress=progress)
+    def _run(self, request: StageRequest, version: str | None, *, progress: bool) -> DataFrame:
+        check_version(version)
+        frame, report = self._runner.run(request, version, progress=progress)
         self._reports.append(report)
         path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
         self._stages_of_frames.add(frame, path)

@@ -27,6 +27,10 @@ class StageIdentity:
     """Why no other run can recognise it; empty if it can, or if the user gave a version."""
     unstable: tuple[str, ...]
     """Non-deterministic expressions below a native exchange."""
+    vouched: tuple[str, ...] = ()
+    """What only the user's version vouches for."""
+    opaque: tuple[str, ...] = ()
+    """What tells the inputs vouched for apart from others of this session."""
 
 
 def identify_stage(
@@ -37,15 +41,18 @@ def identify_stage(
     Args:
         version: vouches for what cannot be resolved; None makes such a stage unique to this call.
     """
-    plan = engine.identify(checked.df)
-    components = dict(plan.components)
-    keys: object = checked.key_positions
-    if checked.cols and not checked.key_positions:  # computed keys
-        with_keys = engine.identify(checked.df.select("*", *_aliased(checked.cols)))
-        keys = with_keys.components.get("plan", "")
-    components["partitioning"] = _digest([checked.partitioner, checked.n, keys])
+    df = checked.df
+    if checked.cols and not checked.key_positions:  # computed keys: their functions count too
+        df = df.select("*", *_aliased(checked.cols))
+    plan = engine.identify(df)
+    shape = [checked.partitioner, checked.n, checked.key_positions, len(checked.cols)]
     return fingerprinted(
-        components, plan.unresolved, version, ids, unstable=plan.unstable_below_exchange
+        {**plan.components, "partitioning": _digest(shape)},
+        plan.unresolved,
+        version,
+        ids,
+        unstable=plan.unstable_below_exchange,
+        opaque=plan.opaque,
     )
 
 
@@ -56,15 +63,25 @@ def fingerprinted(
     ids: IdSource,
     *,
     unstable: tuple[str, ...] = (),
+    opaque: tuple[str, ...] = (),
 ) -> StageIdentity:
-    """Return the identity made of these components and of what the user vouches for."""
+    """Return the identity made of these components and of what the user vouches for.
+
+    Args:
+        opaque: what tells the unresolved inputs apart within this session, as far as they have
+            equal components.
+    """
     found = dict(components)
+    vouched: tuple[str, ...] = ()
     if version is not None:
         found["version"] = _digest(version)
-        unresolved = ()
-    elif unresolved:
-        found["unresolved"] = ids.new_id()
-    return StageIdentity(_digest(sorted(found.items())), found, unresolved, unstable)
+        unresolved, vouched = (), unresolved
+    else:
+        opaque = ()
+        if unresolved:
+            found["unresolved"] = ids.new_id()
+    fingerprint = _digest(sorted(found.items()))
+    return StageIdentity(fingerprint, found, unresolved, unstable, vouched, opaque)
 
 
 def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:

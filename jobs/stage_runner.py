@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.engine import Engine
 from durable_shuffle.jobs.progress import show_progress
 from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.seen_inputs import SeenInputs
+from durable_shuffle.jobs.stage_identity import StageIdentity
 from durable_shuffle.jobs.stage_request import StageRequest, check_request
 from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.jobs.stage_work import FrameWork, StageWork
@@ -48,8 +50,9 @@ class StageRunner:
         version: str | None,
         settings: Settings,
         ids: IdSource,
+        seen: SeenInputs,
     ) -> None:
-        self._engine, self._store = engine, store
+        self._engine, self._store, self._seen = engine, store, seen
         self._version, self._settings, self._ids = version, settings, ids
 
     @property
@@ -57,30 +60,41 @@ class StageRunner:
         """The engine of the session's kind."""
         return self._engine
 
-    def explain(self, request: StageRequest) -> Explanation:
+    def explain(self, request: StageRequest, version: str | None = None) -> Explanation:
         """Say what `run` would do."""
         work = FrameWork(check_request(request, self._engine), self._engine)
-        identity = work.identify(self._version, self._ids)
+        identity = self._identified(work, version, remember=False)
         decision = self._store.look(work, identity)
         hit = not isinstance(decision, Fresh)
         return Explanation(work.name, identity.fingerprint, hit, decision.why)
 
     def run(
-        self, request: StageRequest, *, progress: bool = False
+        self, request: StageRequest, version: str | None = None, *, progress: bool = False
     ) -> tuple[DataFrame, StageReport]:
         """Make sure the stage is stored and sealed, and return it read back."""
         work = FrameWork(check_request(request, self._engine), self._engine)
-        return self.run_work(work, progress=progress)
+        return self.run_work(work, version, progress=progress)
 
-    def run_work(self, work: StageWork[R], *, progress: bool = False) -> tuple[R, StageReport]:
+    def run_work(
+        self, work: StageWork[R], version: str | None = None, *, progress: bool = False
+    ) -> tuple[R, StageReport]:
         """Make sure the work is stored and sealed, and return what it reads back as.
 
         Args:
+            version: vouches for what cannot be resolved; default the job's.
             progress: show a bar, or lines, on standard error.
         """
-        identity = work.identify(self._version, self._ids)
+        identity = self._identified(work, version, remember=True)
         with show_progress(wanted=progress) as view:
             view.started(0, work.name, partial(self._store.progress, work.name, identity))
             stored = self._store.ensure(work, identity)
             view.finished(0, work.name, stored.report)
         return work.read(stored.handle, stored.seal, settings=self._settings), stored.report
+
+    def _identified(
+        self, work: StageWork[R], version: str | None, *, remember: bool
+    ) -> StageIdentity:
+        """Return what the work is, once it is clear that `version` vouches for one input alone."""
+        identity = work.identify(self._version if version is None else version, self._ids)
+        self._seen.check(work.name, identity, remember=remember)
+        return identity

@@ -16,12 +16,12 @@ from py4j.java_collections import JavaArray, JavaList
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
+from durable_shuffle.jobs.identity.catalyst_values import CatalystValues
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
-# gave one; it decides the splits, which have their own digest. Names of lambda variables carry a
-# counter of the JVM.
+# gave one (`_slices`). Names of lambda variables carry a counter of the JVM.
 _DROPPED = {
     "Range": {"numSlices"},
     "CollectMetrics": {"name", "dataframeId"},
@@ -53,11 +53,16 @@ _KINDS = (  # the first that fits
     ("java.lang.Class", "java class"),
     ("org.apache.spark.sql.types.Metadata", "nothing"),  # descriptions of columns
     ("org.apache.spark.QueryContext", "nothing"),  # where in the query's text
+    ("scala.reflect.ClassTag", "text"),
+    ("org.apache.spark.sql.connector.expressions.Expression", "text"),  # pushed to a source
     ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
     ("scala.Product", "product"),
 )
 _VALUE_TEXTS = frozenset(
     {
+        *("java.sql.Date", "java.sql.Timestamp", "java.math.BigDecimal"),
+        *("java.time.LocalDate", "java.time.LocalDateTime", "java.time.Instant"),
+        *("java.time.Duration", "java.time.Period", "java.time.LocalTime"),
         "org.apache.spark.sql.types.Decimal",
         "org.apache.spark.unsafe.types.CalendarInterval",
         "java.math.BigInteger",
@@ -65,6 +70,8 @@ _VALUE_TEXTS = frozenset(
     }
 )
 _ID_AT_END = re.compile(r"#(\d+)L?$")
+_COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+")
+"""Names that Spark makes of counters of the JVM; they count by their first appearance."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -79,11 +86,15 @@ class CatalystWalk:
         self.unresolved: list[str] = []
         self.classes: set[str] = set()
         """Simple names of the tree nodes met."""
+        self.opaque: list[str] = []
+        """What tells unresolved inputs apart that have equal tokens, within this session."""
         self.handlers: dict[str, Handler] = {}
         self._kinds: dict[str, str] = {}
         self._fields: dict[str, list[tuple[int, str]]] = {}
         self._curried: dict[str, bool] = {}
         self._ids: dict[tuple[str, int], int] = {}
+        self._names: dict[str, str] = {}
+        self.values = CatalystValues(self)
 
     def digest(self) -> str:
         """Digest of the tokens so far, 32 hex digits."""
@@ -98,10 +109,34 @@ class CatalystWalk:
         else:
             self.give_up(f"a value of type {type(value).__name__} in the plan")
 
-    def give_up(self, what: str) -> None:
-        """Record why the plan cannot be recognised in another run."""
+    def give_up(self, what: str, opaque: str | None = None) -> None:
+        """Record why the plan cannot be recognised in another run.
+
+        Args:
+            opaque: tells the input apart from others of this session, if its tokens do not.
+        """
         self.tokens.append(f"unresolved {what}")
         self.unresolved.append(what)
+        if opaque is not None:
+            self.opaque.append(opaque)
+
+    def give_up_on(self, what: str, obj: JavaObject) -> None:
+        """As `give_up`, because of a JVM object of which no more than its class is known."""
+        self.origin(obj)
+        number = self.jvm.root.java.lang.System.identityHashCode(obj)
+        self.give_up(what, f"{self.jvm.class_name(obj)} {number}")
+
+    def origin(self, obj: JavaObject) -> None:
+        """Append the jar of an object's class unless it is one of Spark's own."""
+        jar = self.jvm.foreign_jar(obj)
+        if jar:
+            self.tokens.append(f"jar {jar}")
+
+    def name(self, name: str) -> str:
+        """A column's name; one that holds a counter of the JVM is numbered."""
+        if not _COUNTED_NAME.fullmatch(name):
+            return repr(name)
+        return self._names.setdefault(name, f"counted {len(self._names)}")
 
     def id_token(self, space: str, number: int) -> None:
         """Append an id, numbered by first appearance within its space."""
@@ -115,6 +150,7 @@ class CatalystWalk:
         simple = simple_name(name)
         if simple in self.handlers and name.startswith("org.apache.spark."):
             self.classes.add(simple)
+            self.origin(obj)
             self.handlers[simple](obj, name)
             return
         if simple in _ONLY_NAMES:
@@ -126,12 +162,13 @@ class CatalystWalk:
         elif name == "org.apache.spark.sql.catalyst.expressions.Literal":
             self._literal(obj)
         elif name == "org.apache.spark.sql.catalyst.expressions.Alias":
-            self.tokens.append(f"alias {obj.name()!r}")
+            self.tokens.append(f"alias {self.name(obj.name())}")
             self.visit(obj.child())
             self.visit(obj.exprId())
         elif name.endswith("$") and name.startswith(_SAFE_CLASSES):
             self.classes.add(simple)
             self.tokens.append(name)  # a Scala object: there is only one
+            self.origin(obj)
         else:
             self._by_kind(obj, name, simple)
 
@@ -155,13 +192,29 @@ class CatalystWalk:
         elif kind == "java class":
             self.tokens.append(f"class {obj.getName()}")
         elif kind in ("tree", "product") and name.startswith(_SAFE_CLASSES):
+            self.origin(obj)
             self._product(obj, name, simple, is_tree=kind == "tree")
-        elif name in _VALUE_TEXTS:
+        elif kind == "text" or name in _VALUE_TEXTS:
             self.tokens.append(f"{name} {obj.toString()}")
-        elif kind != "nothing":
-            self.give_up(
-                f"a JVM function ({name})" if "Lambda" in name else f"an object of class {name}"
-            )
+        elif "Lambda" in name:
+            self._lambda(obj)
+        elif kind != "nothing" and not self.values.untyped(obj, name):
+            self.give_up_on(f"an object of class {name}", obj)
+
+    def _lambda(self, obj: JavaObject) -> None:
+        """A JVM function: its code is known by name if it is Spark's, and what it captured."""
+        proxy = self.jvm.lambda_proxy(obj)
+        if proxy is None:
+            self.give_up_on("a JVM function", obj)
+            return
+        where = str(proxy.getImplClass()).replace("/", ".")
+        self.tokens.append(f"function {where} {proxy.getImplMethodName()}")
+        if not where.startswith(_SAFE_CLASSES):
+            self.give_up_on(f"a JVM function of {where}", obj)
+            return
+        self.origin(obj)
+        count = int(proxy.getCapturedArgCount())
+        self._many("captured", [proxy.getCapturedArg(at) for at in range(count)])
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         fields = self._fields.get(name)
@@ -172,6 +225,8 @@ class CatalystWalk:
         self.tokens.append(f"{name} {len(fields)}")
         if is_tree:
             self.classes.add(simple)
+        if simple == "Range":
+            self._slices(obj)
         ids = _IDS.get(simple, {})
         for at, field in fields:
             if field in ids:
@@ -183,6 +238,12 @@ class CatalystWalk:
             self._curried[name] = more.size() > 0
             if self._curried[name]:
                 self.visit(more)
+
+    def _slices(self, node: Any) -> None:
+        """The number of partitions of a range, unless it is that of the cores, which may change."""
+        slices = node.numSlices()
+        if slices.isDefined() and int(slices.get()) != self.jvm.context.defaultParallelism:
+            self.tokens.append(f"slices {slices.get()}")
 
     def _many(self, tag: str, values: list[Any]) -> None:
         self.tokens.append(f"{tag} {len(values)}")
@@ -205,7 +266,7 @@ class CatalystWalk:
         found = _ID_AT_END.search(obj.toString())
         number = int(found[1]) if found else int(obj.exprId().id())
         if ("expr", number) not in self._ids:
-            self.tokens.append(f"attribute {obj.name()!r}")
+            self.tokens.append(f"attribute {self.name(obj.name())}")
             self.visit(obj.dataType())
         self.id_token("expr", number)
 
@@ -220,42 +281,4 @@ class CatalystWalk:
         data_type = obj.dataType()
         self.tokens.append("literal")
         self.visit(data_type)
-        self._value(obj.value(), data_type)
-
-    def _value(self, value: Any, data_type: Any) -> None:
-        """A value in Catalyst's internal form, exactly."""
-        if not isinstance(value, JavaObject):
-            self.visit(value)
-            return
-        name = self.jvm.class_name(value)
-        if name == "org.apache.spark.unsafe.types.UTF8String":
-            self.visit(bytes(value.getBytes()))
-        elif name == "org.apache.spark.unsafe.types.VariantVal":
-            self._many("variant", [bytes(value.getValue()), bytes(value.getMetadata())])
-        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.util.ArrayData"):
-            self._values(value.toObjectArray(data_type.elementType()), data_type.elementType())
-        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.util.MapData"):
-            self._value(value.keyArray(), _ArrayOf(data_type.keyType()))
-            self._value(value.valueArray(), _ArrayOf(data_type.valueType()))
-        elif self.jvm.is_a(value, "org.apache.spark.sql.catalyst.InternalRow"):
-            types = [field.dataType() for field in data_type.fields()]
-            self.tokens.append(f"row {len(types)}")
-            for one, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
-                self._value(one, its_type)
-        else:
-            self.visit(value)
-
-    def _values(self, values: Any, element_type: Any) -> None:
-        self.tokens.append(f"values {len(values)}")
-        for value in values:
-            self._value(value, element_type)
-
-
-class _ArrayOf:
-    """Stands for the array type of a map's keys or values."""
-
-    def __init__(self, element_type: Any) -> None:
-        self._element_type = element_type
-
-    def elementType(self) -> Any:
-        return self._element_type
+        self.values.typed(obj.value(), data_type)

@@ -13,6 +13,7 @@ from pyspark.core import broadcast as broadcasts
 from pyspark.serializers import CPickleSerializer
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import identify_function
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class PlanFunctions:
     def _function(self, node: Any, name: str) -> None:
         command = _bytes(node.command())
         if command is None:
-            self._walk.give_up("a Python function held in an unknown form")
+            self._walk.give_up_on("a Python function held in an unknown form", node)
             return
         # the same command can name different broadcasts: their ids are in its bytes
         at = self._known.setdefault(command, len(self.digests))
@@ -44,11 +45,13 @@ class PlanFunctions:
                 identity = identify_function(function)
         except Exception as error:  # noqa: BLE001 - user code runs when its objects are unpickled
             self.digests.append("unresolved")
-            self._walk.give_up(f"a Python function that cannot be unpickled ({error})")
+            self._walk.give_up(
+                f"a Python function that cannot be unpickled ({error})", hex_digest([command])
+            )
             return
         self.digests.append(identity.digest)
         for reason in identity.unresolved:
-            self._walk.give_up(f"a Python function ({reason})")
+            self._walk.give_up(f"a Python function ({reason})", hex_digest([command]))
 
 
 def _unpickled(command: bytes) -> object:

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import RDD
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.jvm import Jvm, java_schema, java_session
+from durable_shuffle.jobs.identity.jvm import Jvm, java_rdd, java_schema, java_session
 from durable_shuffle.jobs.identity.plan_functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
+from durable_shuffle.jobs.identity.rdd_chain import RddChain
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.unstable import unstable_below_exchange
 
@@ -42,6 +44,8 @@ class PlanIdentity:
     """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
     unstable_below_exchange: tuple[str, ...]
     """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
+    opaque: tuple[str, ...] = ()
+    """What tells unresolved inputs with equal components apart, within this session."""
 
 
 def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
@@ -54,28 +58,43 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     Not guaranteed: that a plan means the same in another Spark version (the version counts), nor
     that files keep their content when path, length and modification time are equal.
     """
-    jvm = Jvm(df)
+    jvm = Jvm(df.sparkSession.sparkContext)
     walk = CatalystWalk(jvm)
-    leaves = PlanLeaves(walk, df, stage_of_rdd)
+    leaves = PlanLeaves(walk, stage_of_rdd)
     functions = PlanFunctions(walk)
     execution = jvm.fresh_execution(df)
     plan = execution.withCachedData()
     walk.visit(plan)
     unstable = unstable_below_exchange(jvm, execution, walk.classes)
-    lists = {
-        "files": leaves.files,
-        "rows": leaves.rows,
-        "functions": functions.digests,
-        "stages_below": leaves.stages_below,
-    }
+    lists = {**leaves.contents(), "functions": functions.digests}
     components = {aspect: hex_digest(content) for aspect, content in lists.items()}
     components["plan"] = walk.digest()
     components["settings"] = settings_digest(jvm, java_session(df))
     components["schema"] = hex_digest([java_schema(df).json()])
     reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
     return PlanIdentity(
-        components, tuple(dict.fromkeys([*reasons, *_moving(jvm, plan, walk.classes)])), unstable
+        components,
+        tuple(dict.fromkeys([*reasons, *_moving(jvm, plan, walk.classes)])),
+        unstable,
+        tuple(walk.opaque),
     )
+
+
+def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
+    """Identity of an RDD: its chain, as far as it can be known. Runs no job."""
+    jvm = Jvm(rdd.context)
+    walk = CatalystWalk(jvm)
+    functions = PlanFunctions(walk)
+    chain = RddChain(walk)
+    chain.visit(java_rdd(rdd), "an RDD's input")
+    components = {
+        "plan": walk.digest(),
+        "rows": hex_digest(chain.rows),
+        "functions": hex_digest(functions.digests),
+        "settings": hex_digest([rdd.context.version]),
+    }
+    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    return PlanIdentity(components, tuple(dict.fromkeys(reasons)), (), tuple(walk.opaque))
 
 
 def _moving(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:

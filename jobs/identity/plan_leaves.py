@@ -7,44 +7,49 @@ own, so that a miss can be told apart: another file is not another plan.
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.file_listing import file_entries
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan_sources import PlanSources
+from durable_shuffle.jobs.identity.rdd_chain import RddChain
 
 _FILE_INDEXES = (
     "org.apache.spark.sql.execution.datasources.",
     "org.apache.spark.sql.execution.streaming.",  # files written by a stream, listed by its log
 )
 _FILE_FORMATS = ("org.apache.spark.sql.",)
-# who may read does not decide what is read; rotated credentials must not cost a fresh stage
-_CREDENTIALS = ("secret", "password", "token", "credential", "access.key", "account.key", ".sas")
 
 
 class PlanLeaves:
     """Handlers for leaf nodes; collects their content while the walk runs."""
 
-    def __init__(
-        self, walk: CatalystWalk, df: DataFrame, stage_of_rdd: Callable[[int], str | None]
-    ) -> None:
+    def __init__(self, walk: CatalystWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
         self._walk = walk
         self._jvm: Jvm = walk.jvm
-        self._df = df
         self._stage_of_rdd = stage_of_rdd
+        self._sources = PlanSources(walk)
+        self._chain = RddChain(walk)
         self.files: list[str] = []
         self.rows: list[str] = []
         self.stages_below: list[str] = []
         walk.handlers |= {
             "LogicalRelation": self._relation,
             "DataSourceV2Relation": self._relation_v2,
-            "DataSourceV2ScanRelation": self._unknown_source,
+            "DataSourceV2ScanRelation": self._scan_v2,
             "StreamingDataSourceV2Relation": self._unknown_source,
-            "HiveTableRelation": self._unknown_source,
+            "HiveTableRelation": self._hive,
             "LocalRelation": self._local,
             "LogicalRDD": self._rdd,
             "ExternalRDD": self._rdd,
             "InMemoryRelation": self._cached,
+        }
+
+    def contents(self) -> dict[str, list[str]]:
+        """What was collected, by aspect."""
+        return {
+            "files": self.files,
+            "rows": [*self.rows, *self._chain.rows],
+            "stages_below": self.stages_below,
         }
 
     def _head(self, node: Any, name: str) -> None:
@@ -60,18 +65,19 @@ class PlanLeaves:
     def _file_relation(self, relation: Any) -> None:
         relation_name = self._jvm.class_name(relation)
         if relation_name != "org.apache.spark.sql.execution.datasources.HadoopFsRelation":
-            self._walk.give_up(f"the data source {simple_name(relation_name)}")
+            self._sources.relation(relation)
             return
         file_format = self._jvm.class_name(relation.fileFormat())
         if not file_format.startswith(_FILE_FORMATS):
             self._walk.give_up(f"the file format {file_format}")
+        self._walk.origin(relation.fileFormat())
         self._walk.tokens += [
             file_format,
             relation.dataSchema().json(),
             relation.partitionSchema().json(),
         ]
         self._walk.visit(relation.bucketSpec())
-        self._options(self._jvm.entries(relation.options()))
+        self._sources.options(self._jvm.entries(relation.options()))
         self._files(relation.location())
 
     def _relation_v2(self, node: Any, name: str) -> None:
@@ -79,27 +85,35 @@ class PlanLeaves:
         table = node.table()
         table_name = self._jvm.class_name(table)
         if not self._jvm.is_a(table, "org.apache.spark.sql.execution.datasources.v2.FileTable"):
-            self._walk.give_up(f"the data source {simple_name(table_name)} ({table.name()})")
+            self._sources.table(table)
+            self._sources.relation_v2(node)
             return
         if not table_name.startswith(_FILE_FORMATS):
             self._walk.give_up(f"the file format {table_name}")
         self._walk.tokens += [table_name, table.dataSchema().json()]
-        self._options({str(k).lower(): str(v) for k, v in dict(node.options()).items()})
+        self._sources.relation_v2(node)
         self._files(table.fileIndex())
+
+    def _scan_v2(self, node: Any, name: str) -> None:
+        """A scan that an optimizer made of a relation."""
+        self._head(node, name)
+        self._sources.scan(node.scan())
+        self._walk.visit(node.relation())
+        self._walk.give_up(f"the data source of a {simple_name(name)}")
+
+    def _hive(self, node: Any, name: str) -> None:
+        self._head(node, name)
+        self._sources.hive_table(node.tableMeta())
 
     def _files(self, index: Any) -> None:
         index_name = self._jvm.class_name(index)
         if not index_name.startswith(_FILE_INDEXES):
+            self._sources.files_of(index)
             self._walk.give_up(f"files listed by {index_name}")
             return
         entries = file_entries(self._jvm, index)
         self._walk.tokens.append(f"files, list {len(self.files)}")
         self.files.append("\n".join(entries))
-
-    def _options(self, options: dict[str, str]) -> None:
-        """Reader options; they go into a digest only, and credentials not even there."""
-        kept = {k: v for k, v in options.items() if not any(word in k for word in _CREDENTIALS)}
-        self._walk.tokens.append(repr(sorted(kept.items())))
 
     def _local(self, node: Any, name: str) -> None:
         """Rows of createDataFrame and VALUES in Spark's internal form, digested inside the JVM.
@@ -111,24 +125,30 @@ class PlanLeaves:
 
     def _internal_rows(self, data: Any) -> None:
         self._walk.tokens.append(f"rows, list {len(self.rows)}")
-        self.rows.append(f"{data.size()} {self._jvm.bytes_digest(self._df, data)}")
+        self.rows.append(f"{data.size()} {self._jvm.bytes_digest(data)}")
 
     def _rdd(self, node: Any, name: str) -> None:
         self._head(node, name)
-        stage = self._stage_of_rdd(int(node.rdd().id()))
+        self._scanned(node, node.rdd())
+
+    def _scanned(self, node: Any, rdd: Any) -> None:
+        """An RDD: a stage of ours, or what its chain tells."""
+        stage = self._stage_of_rdd(int(rdd.id()))
         if stage is None:
-            self._walk.give_up(f"an RDD scan ({self._columns(node)})")
+            self._chain.visit(rdd, f"an RDD scan ({self._columns(node)})")
             return
         self._walk.tokens.append(f"stage, list {len(self.stages_below)}")
         self.stages_below.append(stage)
 
     def _cached(self, node: Any, name: str) -> None:
+        """Rows that were computed before: by which plan is known, under which settings is not."""
         self._head(node, name)
+        self._walk.visit(node.cacheBuilder().logicalPlan())
         self._walk.give_up(f"a cached relation ({self._columns(node)})")
 
     def _unknown_source(self, node: Any, name: str) -> None:
         self._head(node, name)
-        self._walk.give_up(f"the data source of a {simple_name(name)}")
+        self._walk.give_up_on(f"the data source of a {simple_name(name)}", node)
 
     def _columns(self, node: Any) -> str:
         """The first column names, for messages."""

@@ -35,7 +35,9 @@ def identify_splits(planned: DataFrame) -> str:
         planned: on a session without adaptive execution. A scan whose partitions are pruned by a
             subquery waits for that subquery, which then counts as run for this data frame.
     """
-    return plan_splits(Jvm(planned), query_execution(planned).executedPlan())
+    return plan_splits(
+        Jvm(planned.sparkSession.sparkContext), query_execution(planned).executedPlan()
+    )
 
 
 def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -29,7 +28,6 @@ class PieceWalk(CatalystWalk):
     """One walk over one piece.
 
     Args:
-        df: any data frame of the session.
         stage_of_rdd: RDD id -> fingerprint of the stage of ours that it reads, or None.
         stage_at: plan node id -> fingerprint of the stage that is read there.
     """
@@ -37,7 +35,6 @@ class PieceWalk(CatalystWalk):
     def __init__(
         self,
         jvm: Jvm,
-        df: DataFrame,
         stage_of_rdd: Callable[[int], str | None],
         stage_at: Mapping[int, str],
     ) -> None:
@@ -45,17 +42,12 @@ class PieceWalk(CatalystWalk):
         self._stage_at = stage_at
         self._plans: dict[int, int] = {}
         self._is_plan: dict[str, bool] = {}
-        self.leaves = _PhysicalLeaves(self, df, stage_of_rdd)
+        self.leaves = _PhysicalLeaves(self, stage_of_rdd)
         self.functions = PlanFunctions(self)
 
     def components(self) -> dict[str, str]:
         """Digests of what was visited, by aspect."""
-        lists = {
-            "files": self.leaves.files,
-            "rows": self.leaves.rows,
-            "functions": self.functions.digests,
-            "stages_below": self.leaves.stages_below,
-        }
+        lists = {**self.leaves.contents(), "functions": self.functions.digests}
         return {"plan": self.digest(), **{k: hex_digest(v) for k, v in lists.items()}}
 
     def _object(self, obj: JavaObject) -> None:
@@ -115,20 +107,20 @@ class PieceWalk(CatalystWalk):
 class _PhysicalLeaves(PlanLeaves):
     """Handlers for the leaves of a physical plan."""
 
-    def __init__(
-        self, walk: PieceWalk, df: DataFrame, stage_of_rdd: Callable[[int], str | None]
-    ) -> None:
-        super().__init__(walk, df, stage_of_rdd)
+    def __init__(self, walk: PieceWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
+        super().__init__(walk, stage_of_rdd)
         self._sets = walk
+        self.hidden = False
+        """True if a source was asked for rows that it does not tell: see `PieceWalk.hidden`."""
         walk.handlers |= {
             "FileSourceScanExec": self._file_scan,
-            "BatchScanExec": self._unknown_source,
-            "RowDataSourceScanExec": self._unknown_source,
-            "HiveTableScanExec": self._unknown_source,
+            "BatchScanExec": self._batch_scan,
+            "RowDataSourceScanExec": self._row_scan,
+            "HiveTableScanExec": self._hive_scan,
             "LocalTableScanExec": self._local_table,
             "RDDScanExec": self._rdd_scan,
             "ExternalRDDScanExec": self._rdd_scan,
-            "InMemoryTableScanExec": self._cached,
+            "InMemoryTableScanExec": self._cached_scan,
         }
 
     def stage(self, node: Any, fingerprint: str) -> None:
@@ -152,9 +144,43 @@ class _PhysicalLeaves(PlanLeaves):
 
     def _rdd_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
-        stage = self._stage_of_rdd(int(node.productElement(1).id()))
-        if stage is None:
-            self._walk.give_up(f"an RDD scan ({self._columns(node)})")
-            return
-        self._walk.tokens.append(f"stage, list {len(self.stages_below)}")
-        self.stages_below.append(stage)
+        self._scanned(node, node.productElement(1))
+
+    def _cached_scan(self, node: Any, name: str) -> None:
+        relation = node.relation()
+        self._head(relation, name)
+        self._walk.visit(node.attributes())
+        self._walk.visit(relation.cacheBuilder().logicalPlan())
+        self._walk.give_up(f"a cached relation ({self._columns(node)})")
+
+    def _row_scan(self, node: Any, name: str) -> None:
+        """A V1 source with what was pushed into it."""
+        self._head(node, name)
+        self._walk.tokens.append(node.requiredSchema().json())
+        for field in ("filters", "handledFilters", "pushedDownOperators", "tableIdentifier"):
+            self._walk.visit(_element(node, field))
+        self._sources.relation(node.relation())
+
+    def _batch_scan(self, node: Any, name: str) -> None:
+        """A V2 source; what was pushed into it is known only as far as its scan tells."""
+        self.hidden = True
+        self._head(node, name)
+        self._sources.scan(node.scan())
+        self._walk.visit(_element(node, "runtimeFilters"))
+        table = _element(node, "table")
+        if self._jvm.is_a(table, "org.apache.spark.sql.execution.datasources.v2.FileTable"):
+            self._files(table.fileIndex())
+            self._walk.give_up(f"the data source of a {simple_name(name)}")
+        else:
+            self._sources.table(table)
+
+    def _hive_scan(self, node: Any, name: str) -> None:
+        self._head(node, name)
+        self._walk.visit(_element(node, "partitionPruningPred"))
+        self._sources.hive_table(node.relation().tableMeta())
+
+
+def _element(node: Any, field: str) -> Any:
+    """A constructor argument; None in Spark versions that do not have it."""
+    names = [str(node.productElementName(at)) for at in range(node.productArity())]
+    return node.productElement(names.index(field)) if field in names else None

@@ -9,6 +9,7 @@ from pyspark.core.rdd import portable_hash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.arguments import check_version
 from durable_shuffle.jobs.python_stage.objects import ObjectWork, check_objects
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction, check_spec
@@ -49,6 +50,7 @@ class PythonStages:
         schema: StructType | str | None = None,
         map_schema: StructType | str | None = None,
         name: str | None = None,
+        version: str | None = None,
         progress: bool = False,
     ) -> DataFrame:
         """Map in Python, store partitioned by key, reduce in Python; rows stay in Arrow throughout.
@@ -77,6 +79,8 @@ class PythonStages:
             schema: of what the reducer yields; default `map_schema`.
             map_schema: of what the map yields; default the columns of `df`.
             name: label of the stage, default "stage"; part of its identity.
+            version: vouches for what cannot be recognised in another run, in place of the job's
+                version: of `df` and of the functions.
             progress: show a bar on standard error, plain lines where it is no terminal.
 
         Not guaranteed: the order of producers' rows within a partition means anything; that the map
@@ -86,6 +90,8 @@ class PythonStages:
             InvalidInputError: a bad argument, or the map yields other columns than declared.
             FencedError: a newer driver claimed the job.
         """
+        check_version(version)
+        version = self._version if version is None else version
         spec = check_spec(
             df,
             name=name or "stage",
@@ -103,11 +109,11 @@ class PythonStages:
             self._runner.engine,
             self._spark,
             below=self._results.get(df),
-            version=self._version,
+            version=version,
             generation=self._log.generation,
             ids=self._ids,
         )
-        side, report = self._runner.run_work(work, progress=progress)
+        side, report = self._runner.run_work(work, version, progress=progress)
         self._reports.append(report)
         frame = result_frame(self._spark, side, spec.schema)
         self._results[frame] = side
@@ -121,6 +127,7 @@ class PythonStages:
         partition_function: Callable[[Any], int] = portable_hash,
         group: bool = False,
         name: str | None = None,
+        version: str | None = None,
         progress: bool = False,
     ) -> RDD[Any]:
         """Store an RDD of (key, value) pairs partitioned by key, and return it read back.
@@ -138,14 +145,17 @@ class PythonStages:
             partition_function: from a key to an integer, of which the remainder by `partitions`
                 counts; default as in Spark.
             name: label of the stage, default "objects"; part of its identity.
+            version: as with `stage`.
             progress: as with `stage`.
 
-        An RDD's input cannot be recognised in another run: only `version=` lets one reuse it.
+        An RDD over rows of the driver (`parallelize`) is recognised in another run by its rows and
+        its functions. Any other, over files for example, needs `version=`.
 
         Raises:
             InvalidInputError: a bad argument, an item that is no pair, a type that is not stored.
             FencedError: a newer driver claimed the job.
         """
+        check_version(version)
         spec = check_objects(
             rdd,
             name=name or "objects",
@@ -153,6 +163,6 @@ class PythonStages:
             partition_function=partition_function,
         )
         work = ObjectWork(spec, self._runner.engine.task_tries)
-        rows, report = self._runner.run_work(work, progress=progress)
+        rows, report = self._runner.run_work(work, version, progress=progress)
         self._reports.append(report)
         return rows.groupByKey(partitions, partition_function) if group else rows

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark import RDD, SparkContext
-from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
+from pyspark.core.rdd import Partitioner, portable_hash
 
 from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
+from durable_shuffle.jobs.identity.plan_identity import identify_rdd
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_work import Shape
@@ -104,14 +106,17 @@ class ObjectWork:
 
     def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
         spec = self._spec
-        functions = [spec.partition_function, *_functions(spec.rdd)]
-        found = identify_function(tuple(functions))
-        components = {
-            "functions": found.digest,
-            "partitioning": hex_digest([PAIR_CODEC, str(spec.partitions)]),
-        }
-        unresolved = ("an RDD's input cannot be recognised in another run", *found.unresolved)
-        return fingerprinted(components, unresolved, version, ids)
+        function = (spec.partition_function,)
+        found = identify_function(function)
+        rdd = identify_rdd(spec.rdd)
+        shape = [PAIR_CODEC, str(spec.partitions), found.digest]
+        return fingerprinted(
+            {**rdd.components, "partitioning": hex_digest(shape)},
+            (*rdd.unresolved, *found.unresolved),
+            version,
+            ids,
+            opaque=(*rdd.opaque, *opaque_functions(found, function)),
+        )
 
     def planning_settings(self) -> dict[str, str]:
         return {}
@@ -178,8 +183,3 @@ class ObjectWork:
         # what follows by the same key, groupByKey for one, then needs no exchange
         rows.partitioner = Partitioner(spec.partitions, spec.partition_function)
         return rows
-
-
-def _functions(rdd: RDD[Any]) -> list[object]:
-    """Return the Python functions that make the RDD, as far as they run in one task."""
-    return [rdd.func] if isinstance(rdd, PipelinedRDD) else []

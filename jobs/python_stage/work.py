@@ -10,6 +10,7 @@ from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
 from durable_shuffle.jobs.python_stage.map_side import (
     Feed,
@@ -77,7 +78,8 @@ class PythonWork:
             plan = self._engine.identify(spec.df)
         else:
             plan = PlanIdentity({"stages_below": self._below.identity}, (), ())
-        found = identify_function((spec.map, spec.keys, spec.combine))
+        functions = (spec.map, spec.keys, spec.combine)
+        found = identify_function(functions)
         parts = [spec.map_schema.json(), str(spec.partitions)]
         components = {
             **plan.components,
@@ -86,7 +88,12 @@ class PythonWork:
         }
         unresolved = (*plan.unresolved, *_sentences("map, keys or combine", found))
         return fingerprinted(
-            components, unresolved, version, ids, unstable=plan.unstable_below_exchange
+            components,
+            unresolved,
+            version,
+            ids,
+            unstable=plan.unstable_below_exchange,
+            opaque=(*plan.opaque, *opaque_functions(found, functions)),
         )
 
     def planning_settings(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.arguments import check_version
 from durable_shuffle.jobs.progress import show_progress
 from durable_shuffle.jobs.query.make import Queries
 from durable_shuffle.jobs.report import StageReport
@@ -20,7 +21,14 @@ class QueryCalls:
     _reports: list[StageReport]
     _native: list[str]
 
-    def query(self, df: DataFrame, *, name: str | None = None, progress: bool = False) -> DataFrame:
+    def query(
+        self,
+        df: DataFrame,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
+    ) -> DataFrame:
         """Store every shuffle exchange of the query `df` once, and return its rows.
 
         Eager: when this returns, every exchange is committed; the last piece of the plan runs when
@@ -32,22 +40,27 @@ class QueryCalls:
 
         Args:
             name: label of the stages, default "query"; part of their identity.
+            version: as with `durable`.
             progress: show bars on standard error, plain lines where it is no terminal.
 
         Raises:
-            InvalidInputError: a streaming DataFrame; a Spark Connect session.
+            InvalidInputError: a streaming DataFrame; a Spark Connect session; `version` vouches for
+                two different inputs.
             IncompatibleError: a Spark version whose plans are not known.
             FencedError: a newer driver claimed the job.
         """
         label = name or "query"
         check_name("name", label)
+        check_version(version)
         with show_progress(wanted=progress) as view:
-            result = self._queries.run(df, label, view)
+            result = self._queries.run(df, label, version, view)
         self._reports += result.reports
         self._native += [text for text in result.native if text not in self._native]
         return result.frame
 
-    def transparent(self, *, name: str | None = None) -> AbstractContextManager[None]:
+    def transparent(
+        self, *, name: str | None = None, version: str | None = None
+    ) -> AbstractContextManager[None]:
         """Send actions through `query` while a `with` block is open, without changing the queries.
 
         Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
@@ -57,6 +70,7 @@ class QueryCalls:
 
         Args:
             name: as for `query`.
+            version: as for `query`, for every action in the block.
 
         Raises:
             InvalidInputError: a Spark Connect session, or a block is open already.
@@ -68,4 +82,4 @@ class QueryCalls:
             )
         from durable_shuffle.jobs.query.transparent import sent_through
 
-        return sent_through(self._spark, lambda df: self.query(df, name=name))
+        return sent_through(self._spark, lambda df: self.query(df, name=name, version=version))

@@ -8,6 +8,7 @@ from durable_shuffle.jobs.engine import Engine
 from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.seen_inputs import SeenInputs
 from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
@@ -24,20 +25,20 @@ _REFUSAL = (
 class Queries(Protocol):
     """Runs whole queries."""
 
-    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+    def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
         """Store what is missing of the query's exchanges, and return its rows."""
 
-    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+    def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
         """Say what `run` would do; plans, runs nothing."""
 
 
 class RefusedQueries:
     """Spark Connect shows no plans, so nothing can be cut there."""
 
-    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+    def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
         raise InvalidInputError(_REFUSAL)
 
-    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+    def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
         raise InvalidInputError(_REFUSAL)
 
 
@@ -50,6 +51,7 @@ def make_query_runner(
     policy: ReusePolicy,
     settings: Settings,
     ids: IdSource,
+    seen: SeenInputs,
 ) -> Queries:
     """Return the runner that fits the session."""
     if is_connect(spark):
@@ -66,4 +68,5 @@ def make_query_runner(
         policy=policy,
         settings=settings,
         ids=ids,
+        seen=seen,
     )

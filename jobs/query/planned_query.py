@@ -16,6 +16,7 @@ from durable_shuffle.jobs.arrow_schema import narrow_schema
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
+from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.splits import plan_splits
@@ -77,7 +78,7 @@ class PlannedQuery:
         self._lock = threading.RLock()
         self._session = catalyst.planning_session(self.spark, conf)
         planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
-        self._jvm = Jvm(planned)
+        self._jvm = Jvm(self.spark.sparkContext)
         self._planned = planned
         plan = cast("Any", planned)._jdf.queryExecution().executedPlan()  # noqa: SLF001
         root = read_tree(self._jvm, plan)
@@ -88,6 +89,7 @@ class PlannedQuery:
         )
         self._rebuilder = Rebuilder(self._session)
         self._identities: list[StageIdentity] = []
+        self._whole_digest: str | None = None
         settings_aspect = settings_digest(self._jvm, java_session(df))
         for cut in self.cuts:
             self._identities.append(self._identify(cut, settings_aspect, version, ids))
@@ -142,15 +144,28 @@ class PlannedQuery:
         self, cut: Cut, settings: str, version: str | None, ids: IdSource
     ) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, self._planned, self.engine.stage_of_rdd.get, stage_at)
+        walk = PieceWalk(self._jvm, self.engine.stage_of_rdd.get, stage_at)
         walk.visit(cut.piece.root.plan)
         walk.visit(cut.node.partitioning)
         components = {**walk.components(), "settings": settings}
+        if walk.leaves.hidden:
+            components["query"] = self._whole()
         unresolved = tuple(
             f"{what} cannot be recognised in another run" for what in walk.unresolved
         )
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
-        return fingerprinted(components, unresolved, version, ids, unstable=unstable)
+        return fingerprinted(
+            components, unresolved, version, ids, unstable=unstable, opaque=tuple(walk.opaque)
+        )
+
+    def _whole(self) -> str:
+        """The whole query as the user wrote it: a source may hide what was pushed into it."""
+        if self._whole_digest is None:
+            whole = self.engine.identify(self._planned)
+            self._whole_digest = hex_digest(
+                part for pair in sorted(whole.components.items()) for part in pair
+            )
+        return self._whole_digest
 
     def plan(
         self,

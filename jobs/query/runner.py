@@ -20,6 +20,7 @@ from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stage_store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -45,21 +46,23 @@ class QueryRunner:
         policy: ReusePolicy,
         settings: Settings,
         ids: IdSource,
+        seen: SeenInputs,
     ) -> None:
+        self._seen = seen
         self._spark, self._engine, self._store = spark, engine, store
         self._version, self._policy, self._settings, self._ids = version, policy, settings, ids
         self._checked = False
 
-    def run(self, df: DataFrame, name: str, progress: Progress) -> QueryResult:
+    def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
         """Store what is missing of the query's exchanges, and return its rows."""
-        query = self._planned(df, name)
+        query = self._planned(df, name, version, remember=True)
         stored = self._ensure(query, progress)
         reports = tuple(stored[number].report for number in sorted(stored))
         return QueryResult(query.result(stored), reports, query.native)
 
-    def explain(self, df: DataFrame, name: str) -> QueryExplanation:
+    def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
         """Say what `run` would do; plans, runs nothing."""
-        query = self._planned(df, name)
+        query = self._planned(df, name, version, remember=False)
         needed = self._needed(query)
         exchanges = []
         for cut in query.cuts:
@@ -94,7 +97,9 @@ class QueryRunner:
         done, total = self._store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 
-    def _planned(self, df: DataFrame, name: str) -> PlannedQuery:
+    def _planned(
+        self, df: DataFrame, name: str, version: str | None, *, remember: bool
+    ) -> PlannedQuery:
         if not hasattr(df, "mapInArrow"):
             raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
         if df.isStreaming:
@@ -102,31 +107,38 @@ class QueryRunner:
                 "a streaming DataFrame is no query that ends: write it with "
                 "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
             )
-        query = self._first_plan(df, name, self._engine.planning_settings())
+        version = self._version if version is None else version
+        query = self._first_plan(df, name, version, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
-            query = self._plan(df, name, recorded)
+            query = self._plan(df, name, version, recorded)
+        for cut in query.cuts:  # all: a sealed one hides those below
+            self._seen.check(name, query.identity(cut), remember=remember)
         return query
 
-    def _first_plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
+    def _first_plan(
+        self, df: DataFrame, name: str, version: str | None, conf: Mapping[str, str]
+    ) -> PlannedQuery:
         """Plan; meanwhile, once, ask whether this Spark's plans are known. Nothing is written."""
         if self._checked:
-            return self._plan(df, name, conf)
+            return self._plan(df, name, version, conf)
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
             check = pool.submit(check_internals, self._spark)
             try:
-                return self._plan(df, name, conf)
+                return self._plan(df, name, version, conf)
             finally:
                 check.result()  # what is unknown says more than what then went wrong
                 self._checked = True
 
-    def _plan(self, df: DataFrame, name: str, conf: Mapping[str, str]) -> PlannedQuery:
+    def _plan(
+        self, df: DataFrame, name: str, version: str | None, conf: Mapping[str, str]
+    ) -> PlannedQuery:
         return PlannedQuery(
             df,
             name=name,
             engine=self._engine,
             conf=conf,
-            version=self._version,
+            version=version,
             settings=self._settings,
             ids=self._ids,
         )

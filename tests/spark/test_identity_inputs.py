@@ -103,7 +103,7 @@ def test_local_rows_count(spark: SparkSession) -> None:
 
 def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
     """An RDD scan is the stage that it reads, or it cannot be recognised."""
-    df = spark.createDataFrame([(1, "a")], ["k", "v"]).filter("k > 0")
+    df = spark.createDataFrame([(1, "a")], ["k", "v"]).localCheckpoint().filter("k > 0")
     (reason,) = identify(df).unresolved
     assert "RDD scan (k, v)" in reason
     asked: list[int] = []

@@ -174,14 +174,16 @@ def test_changed_expressions_differ(spark: SparkSession, table: DataFrame) -> No
 
 
 def test_names_that_nobody_sees_do_not_count(spark: SparkSession, table: DataFrame) -> None:
-    """Table aliases, temporary views and the number of slices are not part of a plan."""
+    """Table aliases, temporary views and a range's default number of slices are no part of it."""
     table.createOrReplaceTempView("identity_view")
     plain = table.filter("id > 5").select("id")
     assert differing(table.alias("q").filter("q.id > 5").select("q.id"), plain) == set()
     by_name = spark.sql("select z.id from identity_view z where z.id > 5")
     inner = spark.sql("select id from identity_view where id > 5")
     assert differing(by_name, inner) == set()
-    assert differing(spark.range(0, 10, 1, 2), spark.range(0, 10, 1, 5)) == set()
+    default = spark.sparkContext.defaultParallelism
+    assert differing(spark.range(10), spark.range(0, 10, 1, default)) == set()
+    assert differing(spark.range(0, 10, 1, 5), spark.range(0, 10, 1, 6)) == {"plan"}
 
 
 def test_settings_that_change_results_count(spark: SparkSession, table: DataFrame) -> None:

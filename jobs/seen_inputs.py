@@ -1,0 +1,57 @@
+"""Which unresolved inputs `version=` has vouched for in this session: two of them are never one.
+
+A plan over an RDD or a checkpointed DataFrame says little about its rows. If the user vouches for
+it, all that the plan says and the version are its fingerprint. Another input of this session with
+the same fingerprint would be given the first one's rows.
+"""
+
+import threading
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.ship import is_connect
+from durable_shuffle.jobs.stage_identity import StageIdentity
+from durable_shuffle.serialization.errors import InvalidInputError
+
+_lock = threading.Lock()
+_seen: WeakKeyDictionary[object, dict[tuple[str, ...], str]] = WeakKeyDictionary()
+"""Per Spark application: place and fingerprint -> what told the input apart."""
+
+
+class SeenInputs:
+    """The inputs vouched for under one job.
+
+    Args:
+        spark: any session of the application.
+        place: where the job's stages are.
+    """
+
+    def __init__(self, spark: SparkSession, place: Sequence[str]) -> None:
+        self._application: object = spark if is_connect(spark) else spark.sparkContext
+        self._place = tuple(place)
+
+    def check(self, name: str, identity: StageIdentity, *, remember: bool = True) -> None:
+        """Refuse a second input with the fingerprint of another one.
+
+        Args:
+            remember: as the input of that fingerprint, if it is the first one.
+
+        Raises:
+            InvalidInputError: another input of this session has the same fingerprint.
+        """
+        if not identity.opaque:
+            return
+        told = hex_digest(identity.opaque)
+        key = (*self._place, name, identity.fingerprint)
+        with _lock:
+            known = _seen.setdefault(self._application, {})
+            before = known.setdefault(key, told) if remember else known.get(key, told)
+        if before != told:
+            raise InvalidInputError(
+                f"{name}: version= vouches for two different inputs of this session that nothing "
+                f"else tells apart ({'; '.join(identity.vouched)}): give each call a version= or "
+                "a name= of its own"
+            )

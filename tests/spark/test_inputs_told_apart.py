@@ -1,0 +1,233 @@
+"""`version=` vouches for what a plan does not tell; it never makes two different inputs equal.
+
+Every case is judged by rows: what the stage gives against what Spark itself gives at that time, and
+a row of the source changed behind the library's back shows whether the stage was read or made.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import InvalidInputError
+
+pytestmark = pytest.mark.spark
+URL = "jdbc:derby:memory:told_apart;create=true"
+DRIVER = {"driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
+
+Call = Callable[[DurableShuffle, DataFrame], DataFrame]
+CALLS: dict[str, Call] = {
+    "durable": lambda shuffle, df: shuffle.durable(df, version="v"),
+    "repartition": lambda shuffle, df: shuffle.repartition(df, 2, "id", version="v"),
+    "query": lambda shuffle, df: shuffle.query(df.repartition(2, "id"), version="v"),
+}
+
+
+def rows(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, df.collect()))
+
+
+def decisions(shuffle: DurableShuffle) -> list[str]:
+    return [stage.decision for stage in shuffle.report().stages]
+
+
+@pytest.fixture
+def tables(spark: SparkSession) -> Iterator[Callable[..., DataFrame]]:
+    """Gives two tables of a database with equal columns; both are dropped at the end."""
+    data = {"customers": range(6), "suppliers": range(100, 104)}
+    for name, ids in data.items():
+        made = spark.createDataFrame([(i, i % 2) for i in ids], "id int, k int")
+        made.write.jdbc(URL, name, mode="overwrite", properties=DRIVER)
+
+    def read(name: str, **properties: str) -> DataFrame:
+        return spark.read.jdbc(URL, name, properties={**DRIVER, **properties})
+
+    yield read
+    execute(spark, "drop table customers")
+    execute(spark, "drop table suppliers")
+
+
+def execute(spark: SparkSession, statement: str) -> None:
+    """Run a statement in the database, past Spark."""
+    connection = spark.sparkContext._jvm.java.sql.DriverManager.getConnection(URL)
+    try:
+        connection.createStatement().executeUpdate(statement)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_jdbc_tables_and_pushed_filters(
+    spark: SparkSession, tables: Callable[..., DataFrame], root: str, call: str
+) -> None:
+    """Tables, filters, columns and partitions of a read make inputs; the table's rows are the
+    version's, and neither a password nor a new object makes another input."""
+    shuffle = DurableShuffle(spark, root, job="tests")
+    plans = [
+        tables("customers"),
+        tables("suppliers"),
+        tables("customers").where("id < 3"),
+        tables("customers").where("id >= 3"),
+        tables("customers").where("id in (1, 3)"),
+        tables('(select * from customers where "k" = 1) q'),
+        spark.read.jdbc(URL, "customers", predicates=['"id" > 2'], properties=DRIVER),
+        spark.read.jdbc(URL, "customers", predicates=['"id" > 3'], properties=DRIVER),
+    ]
+    for plan in plans:
+        assert rows(CALLS[call](shuffle, plan)) == rows(plan)
+    assert set(decisions(shuffle)) == {"fresh"}
+    before = rows(tables("customers"))
+    execute(spark, "insert into customers values (77, 1)")
+    again = DurableShuffle(spark, root, job="tests")
+    assert rows(CALLS[call](again, tables("customers", password="changed"))) == before
+    assert rows(CALLS[call](again, plans[3])) == [row for row in before if row[0] >= 3]
+    assert decisions(again) == ["reuse", "reuse"]
+    other = CALLS[call](again, tables("customers").where("id >= 4"))
+    assert rows(other) == [(4, 0), (5, 1), (77, 1)]
+
+
+def test_jdbc_queries_with_pushed_aggregates(
+    spark: SparkSession, tables: Callable[..., DataFrame], root: str
+) -> None:
+    """Queries over one table under one version, which differ in what the database is asked."""
+    shuffle = DurableShuffle(spark, root, job="tests", version="one for all")
+    plans = [
+        tables("customers").where("id < 5").groupBy("k").count(),
+        tables("customers").where("id >= 2 and k = 1").groupBy("k").count(),
+        tables("customers").where("id >= 2").groupBy("k").count(),
+        tables("customers").where("id >= 2").groupBy("k").agg(F.max("id")),
+        tables("suppliers").where("id >= 2").groupBy("k").count(),
+    ]
+    for _ in range(2):
+        for plan in plans:
+            assert rows(shuffle.query(plan)) == rows(plan)
+    assert decisions(shuffle) == ["fresh"] * 5 + ["reuse"] * 5
+    shuffle.query(plans[0], version="another")
+    assert decisions(shuffle)[-1] == "fresh"
+
+
+class Days(DataSource):
+    """Rows that are made of an option."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "told_apart_days"
+
+    def schema(self) -> str:
+        return "day string, id int"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        day = self.options["day"]
+
+        class Reader(DataSourceReader):
+            def read(self, partition: Any) -> Iterator[tuple[str, int]]:
+                yield from ((day, number) for number in range(4))
+
+        return Reader()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_data_source_v2_options(spark: SparkSession, root: str, call: str) -> None:
+    """Options, filters and limits over a source that shows nothing else make inputs."""
+    spark.dataSource.register(Days)
+    shuffle = DurableShuffle(spark, root, job="tests")
+
+    def read(day: str) -> DataFrame:
+        return spark.read.format("told_apart_days").option("day", day).load()
+
+    plans = [read("1"), read("2"), read("1").where("id > 1"), read("1").where("id > 2")]
+    for expected in ("fresh", "reuse"):
+        for plan in plans:
+            assert rows(CALLS[call](shuffle, plan)) == rows(plan)
+        assert set(decisions(shuffle)[-len(plans) :]) == {expected}
+    assert rows(CALLS[call](shuffle, read("1"))) == rows(read("1"))
+    assert decisions(shuffle)[-1] == "reuse"
+
+
+def test_cached_frames_count_by_their_plans(spark: SparkSession, root: str) -> None:
+    """Two cached frames of equal columns are two inputs; the same one again is a hit."""
+    shuffle = DurableShuffle(spark, root, job="tests")
+    train, test = spark.range(0, 5, 1, 2).cache(), spark.range(50, 55, 1, 2).cache()
+    try:
+        for call in (CALLS["durable"], CALLS["query"]):
+            for frame in (train, test, train, test):
+                assert rows(call(shuffle, frame)) == rows(frame)
+        assert decisions(shuffle) == ["fresh", "fresh", "reuse", "reuse"] * 2
+        assert "a cached relation (id)" in shuffle.explain(train, 2).why
+    finally:
+        train.unpersist()
+        test.unpersist()
+
+
+def test_rows_of_the_driver_are_recognised(spark: SparkSession, root: str) -> None:
+    """Lists handed to Spark count by their rows and functions, without any version."""
+
+    def plans() -> list[DataFrame]:
+        context = spark.sparkContext
+        return [
+            spark.createDataFrame([(1, "a"), (2, "b")], "id int, name string"),
+            spark.createDataFrame([(1, "a"), (3, "b")], "id int, name string"),
+            context.parallelize(range(3), 2).map(lambda n: (n,)).toDF("id long"),
+            context.parallelize(range(3), 2).map(lambda n: (n + 1,)).toDF("id long"),
+            context.parallelize(range(4), 2).map(lambda n: (n,)).toDF("id long"),
+        ]
+
+    shuffle = DurableShuffle(spark, root, job="tests")
+    for expected in ("fresh", "reuse"):
+        for plan in plans():
+            assert rows(shuffle.durable(plan)) == rows(plan)
+        assert set(decisions(shuffle)[-5:]) == {expected}
+
+
+def test_frames_that_nothing_tells_apart_are_refused(spark: SparkSession, root: str) -> None:
+    """Two checkpointed frames under one version are refused by name; one asked for twice is not."""
+    shuffle = DurableShuffle(spark, root, job="tests", version="v")
+    base = spark.range(0, 6, 1, 2)
+    low, high = base.where("id < 3").localCheckpoint(), base.where("id >= 3").localCheckpoint()
+    assert rows(shuffle.durable(low)) == rows(shuffle.durable(low)) == rows(low)
+    assert decisions(shuffle) == ["fresh", "reuse"]
+    with pytest.raises(InvalidInputError, match=r"two different inputs .* version= or a name="):
+        shuffle.durable(high)
+    assert rows(shuffle.durable(high, name="high")) == rows(high)
+    assert rows(shuffle.durable(high, version="high")) == rows(high)
+    query = low.groupBy((F.col("id") % 2).alias("k")).sum("id")
+    assert rows(shuffle.query(query)) == rows(query)
+    with pytest.raises(InvalidInputError, match="two different inputs"):
+        shuffle.query(high.groupBy((F.col("id") % 2).alias("k")).sum("id"))
+    with pytest.raises(InvalidInputError, match="version must be a text"):
+        shuffle.durable(low, version=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="two different inputs"):
+        DurableShuffle(spark, root, job="tests").durable(high, version="v")
+
+
+def test_object_stages(spark: SparkSession, root: str) -> None:
+    """Pairs count by their rows and functions; two inputs that tell nothing are refused."""
+    context = spark.sparkContext
+    shuffle = DurableShuffle(spark, root, job="tests")
+
+    def pairs(text: str) -> Any:
+        return context.parallelize([(letter, 1) for letter in text], 2)
+
+    for expected in ("fresh", "reuse"):
+        for text in ("ab", "cd"):
+            found = shuffle.stage_objects(pairs(text), 2).collect()
+            assert sorted(found) == [(letter, 1) for letter in text]
+            assert decisions(shuffle)[-1] == expected
+        doubled = shuffle.stage_objects(pairs("ab").mapValues(lambda one: 2 * one), 2).collect()
+        assert sorted(doubled) == [("a", 2), ("b", 2)]
+        assert decisions(shuffle)[-1] == expected
+    grouped = [pairs(text).groupByKey().mapValues(list) for text in ("ab", "cd")]
+    for expected in ("fresh", "reuse"):
+        for text, rdd in zip(("ab", "cd"), grouped, strict=True):
+            found = shuffle.stage_objects(rdd, 2, version="v").collect()
+            assert sorted(found) == [(letter, [1]) for letter in text]
+            assert decisions(shuffle)[-1] == expected
+    one, two = (spark.range(n).localCheckpoint().rdd.map(lambda row: (row.id, 1)) for n in (2, 3))
+    for _ in range(2):
+        assert sorted(shuffle.stage_objects(one, 2, version="v").collect()) == [(0, 1), (1, 1)]
+    with pytest.raises(InvalidInputError, match="two different inputs"):
+        shuffle.stage_objects(two, 2, version="v")

@@ -289,9 +289,7 @@ def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_pat
 
 def test_rows_without_identity_need_a_version(session: SparkSession, root: str) -> None:
     """A query over an RDD runs every time, unless the user vouches for it."""
-    df = session.createDataFrame(
-        session.sparkContext.parallelize([(1, 2), (1, 3)], 2), "k long, v long"
-    )
+    df = session.createDataFrame([(1, 2), (1, 3)], "k long, v long").localCheckpoint()
     counted = df.groupBy("k").count()
     for version, expected in ((None, "fresh"), ("1", "reuse")):
         shuffle_of(session, root, version=version).query(counted)

@@ -194,12 +194,15 @@ def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
     assert reruns[2]["rdd"]["rows"] == [1, 2, 4]
 
 
-def test_version_vouches_for_an_rdd_source(session: SparkSession, root: str) -> None:
+def test_version_vouches_for_an_rdd_source(
+    session: SparkSession, root: str, tmp_path: Path
+) -> None:
     """Equal versions are reused, another version is a fresh stage that names the version."""
 
     def run(version: str, last: int) -> tuple[str, str, list[int]]:
-        rdd = session.sparkContext.parallelize([(1,), (last,)], 2)
-        df = session.createDataFrame(rdd, "v long")
+        (tmp_path / "numbers").write_text(f"1\n{last}\n")
+        rdd = session.sparkContext.textFile(str(tmp_path / "numbers"), 2)
+        df = session.createDataFrame(rdd.map(lambda line: (int(line),)), "v long")
         shuffle = DurableShuffle(session, root, job="tests", version=version)
         out = shuffle.repartition(df, 2, "v")
         (stage,) = shuffle.report().stages

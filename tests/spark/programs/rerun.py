@@ -48,9 +48,7 @@ def main(root: str, inputs: str, value: int) -> None:
         "file": spark.read.parquet(f"{inputs}/table.parquet"),
         "pandas": spark.createDataFrame(pd.DataFrame({"v": values})),
         "arrow": spark.createDataFrame(pa.table({"v": values})),
-        "rdd": spark.createDataFrame(
-            spark.sparkContext.parallelize([(v,) for v in values]), "v long"
-        ),
+        "rdd": spark.createDataFrame([(v,) for v in values], "v long").localCheckpoint(),
     }
     answer = {}
     shuffle = DurableShuffle(spark, root, job="tests")

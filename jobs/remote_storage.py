@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from durable_shuffle.serialization import errors
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, OutcomeUnknownError
 from durable_shuffle.shuffle.storage import (
     ByteRange,
     Bytes,
@@ -57,14 +57,14 @@ class RemoteStorage:
             s.put(key, [data])
             return []
 
-        self._call(put)
+        self._call(put, write=True)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         def put(s: Storage) -> Answers:
             answer = s.put_if_absent(key, data)
             return [] if isinstance(answer, Created) else [answer.existing]
 
-        found = self._call(put)
+        found = self._call(put, write=True)
         return Exists(found[0]) if found else Created()
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -82,9 +82,9 @@ class RemoteStorage:
             s.delete(wanted)
             return []
 
-        self._call(delete)
+        self._call(delete, write=True)
 
-    def _call(self, verb: Callable[[Storage], Answers]) -> Answers:
+    def _call(self, verb: Callable[[Storage], Answers], *, write: bool = False) -> Answers:
         storage = self.storage
 
         def run(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,7 +102,15 @@ class RemoteStorage:
                 names=["data", "error", "message"],
             )
 
-        (row,) = self.spark.range(0, 1, 1, 1).mapInArrow(run, _SCHEMA).collect()
+        try:
+            (row,) = self.spark.range(0, 1, 1, 1).mapInArrow(run, _SCHEMA).collect()
+        except Exception as error:
+            if not write:
+                raise
+            raise OutcomeUnknownError(
+                f"{self.description}: the task that was to write ended without an answer "
+                f"({type(error).__name__}); read it back before anything else is done"
+            ) from error
         answer = row.asDict()
         if answer["error"] is not None:
             raise getattr(errors, answer["error"])(answer["message"])

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
+    DurableShuffleError,
     FencedError,
     OutcomeUnknownError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.consumer_records import (
     CONSUMER_RECORDS,
@@ -154,14 +154,15 @@ class HeldLog:
             slot = self.state.next_slot
             try:
                 answer = self.log.append(slot, CONSUMER_RECORDS.encode(record))
-            except UnavailableError as error:
-                if self._may_stand:
-                    raise OutcomeUnknownError(
-                        f"{error}; an earlier sending of this record may still land: settle again"
-                    ) from error
-                self._unsettled = None  # every sending was refused: it does not stand
-                raise
-            except OutcomeUnknownError:
+            except DurableShuffleError as error:
+                self._may_stand = self._may_stand or isinstance(error, OutcomeUnknownError)
+                if not self._may_stand:
+                    self._unsettled = None  # every sending was refused: it does not stand
+                    raise
+                raise OutcomeUnknownError(
+                    f"{error}; a sending of this record may still land: settle again"
+                ) from error
+            except BaseException:  # an interrupt, or a defect below: nothing is known
                 self._may_stand = True
                 raise
             self._unsettled, self._may_stand = None, False

@@ -154,7 +154,8 @@ def create_exclusively(
         data: holds its author's random id: equal bytes are the same write.
 
     Raises:
-        OutcomeUnknownError: the reply was lost and the object is not there. It may still appear.
+        OutcomeUnknownError: the reply was lost and the object is not there, it may still appear; or
+            something is there and cannot be read back, it may be this very write.
         UnavailableError: the server turned the request away, another create in flight among the
             reasons; or what stood in the way was deleted since.
     """
@@ -173,6 +174,8 @@ def create_exclusively(
         existing = read_back()
     except NotFoundError as gone:
         raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+    except DurableShuffleError as error:
+        raise _unknown(f"{translate(failure)}; and reading back failed", error) from error
     # Equal bytes: the refused request met its own first try. aiohttp repeats a request when a
     # connection that it reused breaks.
     return Created() if existing == data else Exists(existing)
@@ -187,5 +190,12 @@ def _settle(
     except NotFoundError:
         raise lost from lost.__cause__
     except DurableShuffleError as error:
-        raise OutcomeUnknownError(f"{lost}; and reading back failed: {error}") from error
+        raise _unknown(f"{lost}; and reading back failed", error) from error
     return Created() if existing == data else Exists(existing)
+
+
+def _unknown(text: str, error: DurableShuffleError) -> OutcomeUnknownError:
+    """Return what to raise when reading back failed; the storage's wish to wait goes with it."""
+    unknown = OutcomeUnknownError(f"{text}: {error}")
+    unknown.retry_after_seconds = getattr(error, "retry_after_seconds", None)
+    return unknown

@@ -25,6 +25,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.clock import IdSource, RandomIds
 from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
@@ -90,14 +91,14 @@ class LocalStorage:
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
         check_key(key)
-        if not self._create(key, parts) and self.read(key) != b"".join(parts):
+        if not self._create(key, parts) and self._existing(key) != b"".join(parts):
             raise ConflictError(f"{self.description}: object {key} exists already")
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         check_key(key)
         if self._create(key, (data,)):
             return Created()
-        return Exists(self.read(key))
+        return Exists(self._existing(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -167,6 +168,13 @@ class LocalStorage:
             self._sync_after_link(path)
         return created
 
+    def _existing(self, key: str) -> bytes:
+        """Return what stood in the way of a create."""
+        try:
+            return self.read(key)
+        except NotFoundError as gone:  # deleted since; or NFS, and another client made it just now
+            raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+
     def _sync_after_link(self, path: Path) -> None:
         try:
             _sync_folder(path.parent)
@@ -191,7 +199,13 @@ class LocalStorage:
             path.hardlink_to(hidden)
         except FileExistsError:
             # NFS repeats a request whose reply was lost: then the name that is taken is ours.
-            return path.samefile(hidden)
+            try:
+                return path.samefile(hidden)
+            except FileNotFoundError as error:  # NFS caches for a while that a name was not there
+                raise OutcomeUnknownError(
+                    f"{self.description}: the name {path.name} is taken and cannot be seen; read "
+                    f"the object back before anything else is done"
+                ) from error
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise InvalidInputError(

@@ -9,9 +9,10 @@ errors, and nothing above tries again. Here the error and the verb decide:
                                            finding them there means that an earlier try of this
                                            very call won and its reply was lost
 
-All other errors pass at once. A call ends after `max_retries`, at its deadline, or when the task's
+All other errors pass at once. A call ends at its deadline, after `max_retries`, or when the task's
 budget for waiting is spent, whichever comes first. If any try may have taken effect, what is raised
-is OutcomeUnknownError, whatever came after. An object that the disk cannot read is damage after a
+is OutcomeUnknownError, whatever came after; only ConflictError still passes: other bytes hold the
+key, so that no try of this call ever will. An object that the disk cannot read is damage after a
 few tries: CorruptDataError.
 
 It must not be wrapped in another loop: attempts would multiply.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from durable_shuffle.serialization.errors import (
+    ConflictError,
     CorruptDataError,
     OutcomeUnknownError,
     UnavailableError,
@@ -211,6 +213,14 @@ class RetryingStorage:
                 unknown = unknown or isinstance(error, OutcomeUnknownError)
                 self._wait_or_raise(error, attempt, start, unknown=unknown)
                 attempt += 1
+            except Exception as error:
+                if not unknown or isinstance(error, ConflictError):
+                    raise
+                self._count(give_ups=1)
+                raise OutcomeUnknownError(
+                    f"{error}; tries={attempt}, an earlier one may have taken effect; read it "
+                    f"back before anything else is done"
+                ) from error
             else:
                 self._give_back()
                 return answer

@@ -1,8 +1,9 @@
 """What foreign errors of storages mean: one table, by server code, HTTP status, type and errno.
 
 Strategy: walk the chain of causes from the outside. A server's answer says most, so its code and
-status come first; then the exception's class, by name, so that no driver needs to be installed;
-then errno. What nobody knows counts as a lost reply: the one reading that is safe for writes.
+status come first (what a client makes up for an answer that it could not read is none); then the
+exception's class, by name, so that no driver needs to be installed; then errno. What nobody knows
+counts as a lost reply: the one reading that is safe for writes.
 """
 
 import errno
@@ -75,7 +76,6 @@ _BY_TYPE = {
     "ssl.SSLCertVerificationError": Verdict.INVALID,
     "http.client.HTTPException": Verdict.LOST,
     # botocore: a request that never left, then one whose reply is missing, then wrong settings
-    "botocore.exceptions.EndpointConnectionError": Verdict.REFUSED,
     "botocore.exceptions.ConnectTimeoutError": Verdict.REFUSED,
     "botocore.exceptions.ProxyConnectionError": Verdict.REFUSED,
     "botocore.exceptions.SSLError": Verdict.REFUSED,
@@ -103,10 +103,16 @@ _BY_TYPE = {
     "google.auth.exceptions.GoogleAuthError": Verdict.INVALID,
     "gcsfs.retry.ChecksumError": Verdict.LOST,
     "azure.core.exceptions.ResourceExistsError": Verdict.EXISTS,
-    "azure.core.exceptions.ServiceRequestError": Verdict.REFUSED,
     "azure.core.exceptions.AzureError": Verdict.LOST,
 }
 """The nearest class in an exception's family tree decides."""
+
+_UNLESS_CAUSE_KNOWS = {
+    "botocore.exceptions.EndpointConnectionError": Verdict.REFUSED,
+    "azure.core.exceptions.ServiceRequestError": Verdict.REFUSED,
+}
+"""Said to mean that the request never left; aiohttp's connections that were reset under a request
+become these too, which only the cause tells."""
 
 _BY_ERRNO = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), Verdict.MISSING),
@@ -144,18 +150,24 @@ def judge(error: BaseException) -> Verdict:
             return _BY_CODE[code]
         if status is not None:
             return _judge_status(status)
+    fallback = Verdict.LOST
     for link in chain:
-        for family in type(link).__mro__:
-            verdict = _BY_TYPE.get(f"{family.__module__}.{family.__qualname__}")
-            if verdict is not None:
-                return verdict
+        names = [f"{family.__module__}.{family.__qualname__}" for family in type(link).__mro__]
+        if names[0] in _UNLESS_CAUSE_KNOWS:
+            fallback = _UNLESS_CAUSE_KNOWS[names[0]]
+            continue
+        for name in names:
+            if name in _BY_TYPE:
+                return _BY_TYPE[name]
         if isinstance(link, OSError) and link.errno in _BY_ERRNO:
             return _BY_ERRNO[link.errno]
-    return Verdict.LOST
+    return fallback
 
 
 def server_answer(error: BaseException) -> tuple[str | None, int | None]:
     """Return the server's code and HTTP status as this very exception carries them, if it does."""
+    if _is_broken_answer(error) or _is_broken_answer(error.__cause__):
+        return None, None
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         code = response.get("Error", {}).get("Code")
@@ -172,6 +184,15 @@ def server_answer(error: BaseException) -> tuple[str | None, int | None]:
         if isinstance(status, int) and 300 <= status < 600:
             return code, status
     return None, None
+
+
+def _is_broken_answer(error: BaseException | None) -> bool:
+    """Return whether aiohttp says that an answer was cut off or garbled.
+
+    It gives such an error, and what it raises from it, the code 400: no server said so.
+    """
+    families = type(error).__mro__
+    return any(family.__module__ == "aiohttp.http_exceptions" for family in families)
 
 
 def retry_after(error: BaseException) -> float | None:

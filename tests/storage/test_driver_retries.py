@@ -4,6 +4,8 @@ Real drivers against a server on loopback that refuses everything: what counts i
 it saw.
 """
 
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -158,3 +160,74 @@ def test_headers_of_other_clients() -> None:
     wrapped = OSError("translated")
     wrapped.__cause__ = Aiohttp()
     assert [retry_after(e) for e in (Aiohttp(), Requests(), Odd(), wrapped)] == [3, 4, None, 3]
+
+
+class Broken:
+    """A server whose answers break off: in the body, before it, or in the very first line.
+
+    `reset`: the connection is reset after the request was read.
+    """
+
+    def __init__(self, how: str) -> None:
+        self.requests: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def break_off(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                outer.requests.append(self.command)
+                if how == "garbled":
+                    self.wfile.write(b"\x00\x01 nonsense\r\n\r\n")
+                elif how == "body":
+                    self.send_response(206 if "Range" in str(self.headers) else 200)
+                    self.send_header("Content-Length", "1000")
+                    self.send_header("Content-Range", "bytes 0-999/1000")
+                    self.send_header("ETag", '"x"')
+                    self.end_headers()
+                    self.wfile.write(b"x" * 100)
+                self.wfile.flush()
+                self.close_connection = True
+                if how == "reset":
+                    linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self.rfile.close()
+                    self.connection.close()
+                    return
+                self.connection.shutdown(2)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = break_off
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> "Broken":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize("how", ["body", "closed", "reset", "garbled"])
+@pytest.mark.parametrize("driver", list(DRIVERS))
+def test_an_answer_that_breaks_off_is_a_lost_reply(driver: str, how: str) -> None:
+    """The commonest fault of object stores: reads are tried again, of writes nobody knows."""
+    with Broken(how) as server:
+        bare = DRIVERS[driver](server.url)
+        for verb in ("read", "read_range"):
+            with pytest.raises(UnavailableError, match="the reply was lost"):
+                CALLS[verb](bare)
+        with pytest.raises(OutcomeUnknownError):
+            CALLS["put_if_absent"](bare)
+        server.requests.clear()
+        clock = ManualClock(0.0, [])
+        patient = RetryingStorage(bare, StorageRetries(Backoff.fixed(3, 1.0)), clock=clock)
+        with pytest.raises(UnavailableError, match="tries=4"):
+            patient.read("a")
+        assert len(server.requests) >= 4

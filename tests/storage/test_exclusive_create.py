@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     DurableShuffleError,
     InvalidInputError,
     NotFoundError,
@@ -90,6 +91,17 @@ def test_lost_reply_is_settled_by_what_is_there(lost: Callable[[], Exception]) -
         script = Script([lost()], [reply])
         with pytest.raises(OutcomeUnknownError, match="gs://bucket: cannot create key"):
             script.run()
+
+
+@pytest.mark.parametrize(
+    "unread", [UnavailableError("busy"), InvalidInputError("403"), CorruptDataError("short")]
+)
+def test_a_refusal_that_cannot_be_read_back_may_be_ours(unread: DurableShuffleError) -> None:
+    """The client may have sent twice by itself: what stands there may be our first sending."""
+    unread.retry_after_seconds = 7.0  # type: ignore[attr-defined]
+    with pytest.raises(OutcomeUnknownError, match=r"cannot create key.*reading back") as caught:
+        Script([Answer(412)], [unread]).run()
+    assert caught.value.retry_after_seconds == 7.0
 
 
 @pytest.mark.requirement("R-F232-22")

@@ -13,6 +13,8 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.create_race import race_processes
 from durable_shuffle.shuffle.local_storage import LocalStorage
@@ -142,6 +144,38 @@ def test_link_whose_reply_was_lost_counts_as_ours(
     monkeypatch.setattr(os, "link", link_twice)
     assert LocalStorage(root).put_if_absent("a", b"x") == Created()
     assert LocalStorage(root).put_if_absent("a", b"x") == Exists(b"x")
+
+
+def test_a_name_that_is_taken_and_cannot_be_seen_is_no_answer(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS remembers for a while that a name was not there: it may be ours, or not."""
+    patient, link = LocalStorage(root), os.link
+
+    def link_twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    def unseen(self: Path, other: Path) -> bool:
+        raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", link_twice)
+        patched.setattr(Path, "samefile", unseen)
+        with pytest.raises(OutcomeUnknownError, match=r"name a is taken.*read the object back"):
+            patient.put_if_absent("a", b"x")
+    assert patient.put_if_absent("a", b"x") == Exists(b"x"), "the next try finds out"
+    with monkeypatch.context() as patched:  # another client's file, deleted before it is read
+
+        def taken(source: str, target: str) -> None:
+            raise FileExistsError(17, "File exists", target)
+
+        patched.setattr(os, "link", taken)
+        patched.setattr(Path, "samefile", lambda self, other: False)
+        with pytest.raises(UnavailableError, match="stood in the way"):
+            patient.put_if_absent("b", b"x")
+        with pytest.raises(UnavailableError, match="stood in the way"):
+            patient.put("b", [b"x"])
 
 
 def test_thousand_views_hold_no_descriptor(root: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
+    InvalidInputError,
     OutcomeUnknownError,
     UnavailableError,
 )
@@ -61,6 +62,8 @@ class Delayed(MemoryStorage):
             if self.mode == "unknown":
                 self.flying = key, data
                 raise OutcomeUnknownError("lost")
+            if self.mode == "forbidden":
+                raise InvalidInputError("403 ExpiredToken")
             raise UnavailableError("down")
         return super().put_if_absent(key, data)
 
@@ -92,17 +95,18 @@ def test_an_acknowledgement_of_unknown_outcome_is_sent_again_as_the_same_bytes(
     assert left_over(memory) == set()
 
 
+@pytest.mark.parametrize("refusal", ["down", "forbidden"])
 def test_another_acknowledgement_never_takes_the_slot_of_an_unknown_one(
-    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage
+    made: SealedStage, open_: Open, numbers: Numbers, memory: MemoryStorage, refusal: str
 ) -> None:
-    """Unknown, then refused by an outage: the first sending may still land, and it does."""
+    """Unknown, then refused: the first sending may still land, and it does."""
     storage = Delayed(memory)
     view = open_(storage=storage)
     numbers(view, 5)
     storage.mode = "unknown"
     with pytest.raises(OutcomeUnknownError):
         view.ack()
-    storage.mode = "down"
+    storage.mode = refusal
     with pytest.raises(OutcomeUnknownError):  # not "unavailable": that would say it does not stand
         view.ack()
     numbers(view, 5)
@@ -117,15 +121,16 @@ def test_another_acknowledgement_never_takes_the_slot_of_an_unknown_one(
     assert open_().acknowledged.records == len(made.of(0))
 
 
+@pytest.mark.parametrize("refusal", ["down", "forbidden"])
 def test_an_outage_leaves_the_view_as_it_was(
-    open_: Open, numbers: Numbers, memory: MemoryStorage
+    open_: Open, numbers: Numbers, memory: MemoryStorage, refusal: str
 ) -> None:
     """Every sending was refused: later another position may be acknowledged."""
     storage = Delayed(memory)
     view = open_(storage=storage)
     numbers(view, 5)
-    storage.mode = "down"
-    with pytest.raises(UnavailableError):
+    storage.mode = refusal
+    with pytest.raises((UnavailableError, InvalidInputError)):
         view.ack()
     storage.mode = "ok"
     numbers(view, 2)

@@ -156,6 +156,30 @@ def test_one_lost_reply_makes_the_end_unknown(verb: str) -> None:
         CALLS[verb](storage)
 
 
+OTHERS = (InvalidInputError("403"), CorruptDataError("x"), NotFoundError("x"), KeyError("x"))
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("verb", list(AFTERWARDS))
+def test_an_error_behind_a_lost_reply_is_no_proof(verb: str, error: Exception) -> None:
+    """The first try took effect, the second was not allowed: nobody may take it for undone."""
+    inner = filled()
+
+    class Expired(FaultyStorage):
+        def _call(self, *request: Any) -> Any:
+            if self.fired:
+                raise error
+            return super()._call(*request)
+
+    storage, _ = patient(Expired(inner, [Rule(verb, "", "after", 1, "lost_reply")]))
+    with pytest.raises(OutcomeUnknownError, match=r"tries=2.*read it back") as caught:
+        CALLS[verb](storage)
+    assert caught.value.__cause__ is error
+    stored = {info.key: inner.read(info.key) for info in inner.list("")}
+    assert stored == AFTERWARDS[verb]
+    assert storage.counts.give_ups == 1
+
+
 @pytest.mark.parametrize(
     "error",
     [

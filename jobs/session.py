@@ -109,7 +109,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
         self._settings = settings or Settings()
         self._url = url or default_url(spark)
-        task_storage = open_storage(self._url, storage_options)
+        patience = self._settings.storage_call_seconds
+        task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
         if can_register():
             add_source(spark)

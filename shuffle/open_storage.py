@@ -7,12 +7,18 @@ from durable_shuffle.shuffle.exclusive_create import DRIVERS
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
+from durable_shuffle.shuffle.settings import STORAGE_CALL_SECONDS
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.storage_plugins import open_plugin
 
 
-def open_storage(url: str, options: Mapping[str, object] | None = None) -> RetryingStorage:
+def open_storage(
+    url: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    call_seconds: float = STORAGE_CALL_SECONDS,
+) -> RetryingStorage:
     """Return the storage for a path, a `file:` URL, an object store's or a plug-in's URL, with
     retries.
 
@@ -22,12 +28,14 @@ def open_storage(url: str, options: Mapping[str, object] | None = None) -> Retry
         url: for example `/data/shuffle`, `file:///data/shuffle`, `s3://bucket/folder`. A relative
             path is resolved in this process.
         options: for the fsspec driver (`key`, `secret`, `endpoint_url`, ...); none for folders.
+        call_seconds: how long one call is tried again.
 
     Raises:
         InvalidInputError: no exclusive create over this protocol, a driver that is not installed
             (the message names what to install), or options for a folder.
     """
-    return RetryingStorage(open_backend(url, options or {}))
+    retries = StorageRetries(call_seconds=call_seconds)
+    return RetryingStorage(open_backend(url, options or {}), retries)
 
 
 def open_backend(url: str, options: Mapping[str, object]) -> Storage:

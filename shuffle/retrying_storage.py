@@ -18,6 +18,7 @@ few tries: CorruptDataError.
 It must not be wrapped in another loop: attempts would multiply.
 """
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.clock import Clock, SystemClock, system_jitter
 from durable_shuffle.shuffle.limits import check_number
 from durable_shuffle.shuffle.retry import Backoff, Jitter
+from durable_shuffle.shuffle.settings import STORAGE_CALL_SECONDS
 from durable_shuffle.shuffle.storage import (
     ByteRange,
     Bytes,
@@ -44,11 +46,16 @@ from durable_shuffle.shuffle.storage import (
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _DELETE_BATCH = 1000
 """What S3 takes in one request."""
 
 _UNREADABLE_TRIES = 4
 """A disk tries by itself; these are for network file systems, which report a short outage so."""
+
+_SAY_AFTER_SECONDS = 10.0
+"""A call that has waited so long says so once: nothing else shows until its deadline."""
 
 GIVEN_BACK_SECONDS = 0.1
 """A call that succeeds gives this much back to the task's budget, so that a long-lived driver lives
@@ -65,13 +72,15 @@ class StorageRetries:
 
     backoff: Backoff = field(
         default_factory=lambda: Backoff(
-            max_retries=10, first_delay_seconds=0.05, multiplier=2, cap_seconds=2, jitter=0.5
+            max_retries=10_000, first_delay_seconds=0.05, multiplier=2, cap_seconds=2, jitter=0.5
         )
     )
-    call_seconds: float = 60.0
+    """Its number of retries is only a last resort: what ends a call is its deadline."""
+    call_seconds: float = STORAGE_CALL_SECONDS
     """No try of a call starts later than this after its first, above 0."""
-    task_seconds: float = 300.0
-    """Most time that one task, or the driver, spends waiting between tries."""
+    task_seconds: float = 3600.0
+    """Most time that one task, or the driver, spends waiting between tries: all its threads
+    together, so it is many times `call_seconds`."""
 
     def __post_init__(self) -> None:
         check_number("call_seconds", self.call_seconds, at_least=0, above=True)
@@ -260,12 +269,12 @@ class RetryingStorage:
             CorruptDataError: the object could not be read by several tries.
         """
         unreadable = isinstance(error, UnavailableError) and error.unreadable
-        if unreadable and attempt >= _UNREADABLE_TRIES:
+        if unreadable and attempt >= _UNREADABLE_TRIES and not unknown:
             self._count(give_ups=1)
             raise CorruptDataError(
                 f"{error}; tries={attempt}: what it holds is damaged; run verify --repair"
             ) from error
-        asked = error.retry_after_seconds
+        asked, elapsed = error.retry_after_seconds, self._clock.monotonic() - start
         self._count(
             lost_replies=int(isinstance(error, OutcomeUnknownError)),
             throttled=int(asked is not None and asked != math.inf),
@@ -275,7 +284,7 @@ class RetryingStorage:
                 self._retries,
                 attempt,
                 asked,
-                elapsed_seconds=self._clock.monotonic() - start,
+                elapsed_seconds=elapsed,
                 budget_seconds=self._budget_seconds,
                 jitter=self._jitter,
             )
@@ -283,6 +292,9 @@ class RetryingStorage:
                 self._budget_seconds -= pause
         if not isinstance(pause, str):
             self._count(retries=1, waited_seconds=pause)
+            if elapsed <= _SAY_AFTER_SECONDS < elapsed + pause:
+                most = self._retries.call_seconds
+                _log.warning("%s; trying again, %g s in all before this fails", error, most)
             self._clock.sleep(pause)
             return
         self._count(give_ups=1)

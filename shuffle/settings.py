@@ -7,6 +7,9 @@ from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES
 
 _MIB = 1 << 20
 
+STORAGE_CALL_SECONDS = 180.0
+"""How long a call to the storage is tried again by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -91,6 +94,10 @@ class Settings:
     scratch_folder: str | None = None
     """Local folder for what does not fit into memory; None: the system's for temporary files."""
 
+    storage_call_seconds: float = STORAGE_CALL_SECONDS
+    """How long one call to a storage that does not answer, or is busy, is tried again before it
+    fails with UnavailableError, or OutcomeUnknownError if it may have taken effect."""
+
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
@@ -124,7 +131,7 @@ class Settings:
                 raise InvalidInputError(
                     f"settings.{name} must be an integer of at least {low}, found={value!r}"
                 )
-        for name in ("ack_seconds", "winner_wait_seconds"):
+        for name in ("ack_seconds", "winner_wait_seconds", "storage_call_seconds"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not value > 0:
                 raise InvalidInputError(f"settings.{name} must be above 0, found={value!r}")

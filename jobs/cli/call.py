@@ -30,6 +30,9 @@ from durable_shuffle.shuffle.verify_stage import Progress
 
 FAILURE, MISUSE = 1, 2
 
+PATIENCE_SECONDS = 15.0
+"""How long one call to the storage is tried again: somebody waits for the answer."""
+
 
 class Call:
     """One run of a command."""
@@ -50,7 +53,7 @@ class Call:
     @cached_property
     def storage(self) -> Storage:
         """The storage that the arguments name."""
-        return open_storage(self._url, self._options)
+        return open_storage(self._url, self._options, call_seconds=PATIENCE_SECONDS)
 
     @property
     def storage_options(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from durable_shuffle.jobs.cli.call import Call
+from durable_shuffle.jobs.cli.call import PATIENCE_SECONDS, Call
 from durable_shuffle.jobs.cli.names import list_jobs
 from durable_shuffle.jobs.cli.params import (
     AsJson,
@@ -86,10 +86,14 @@ def _split(url: str, options: Mapping[str, object]) -> tuple[Storage, str]:
         InvalidInputError: there is no job in it; says what to type where there are jobs below it.
     """
     root, _, name = url.rstrip("/").rpartition("/")
-    below = open_storage(root, options) if root and not root.endswith(":/") else None
+    below = (
+        open_storage(root, options, call_seconds=PATIENCE_SECONDS)
+        if root and not root.endswith(":/")
+        else None
+    )
     if below is not None and _is_job(below, name):
         return below, name
-    jobs = list_jobs(open_storage(url, options))
+    jobs = list_jobs(open_storage(url, options, call_seconds=PATIENCE_SECONDS))
     if jobs:
         raise InvalidInputError(
             f"which job? {url} holds {plural(len(jobs), 'job')}; "

@@ -46,7 +46,8 @@ class SparkAttempt:
 
     def _run(self) -> None:
         plan = self.run_task.plan
-        storage = open_storage(plan.url, plan.storage_options)
+        patience = plan.settings.shuffle.storage_call_seconds
+        storage = open_storage(plan.url, plan.storage_options, call_seconds=patience)
         nonce = RandomIds().new_id()
         writer = ReportWriter(storage, plan.name, self.line, nonce, self.settings)
         line = StorageLine(self.task, self.epoch, self.slot, writer, self.settings, SystemClock())

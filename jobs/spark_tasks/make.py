@@ -55,7 +55,8 @@ def spark_tasks(
         if not on_demand(spark):
             await_slots(spark, len(plan.tasks), clock)
         ship(spark)
-        storage = open_storage(plan.url, plan.storage_options)
+        patience = plan.settings.shuffle.storage_call_seconds
+        storage = open_storage(plan.url, plan.storage_options, call_seconds=patience)
         preflight(spark, storage, plan.name, ids)
         for sink in {s.url: s for s in _file_sinks(plan)}.values():
             preflight(spark, open_storage(sink.url, sink.storage_options), "_parked", ids)

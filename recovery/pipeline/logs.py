@@ -144,7 +144,11 @@ class PipelineLogs:
         plan = self._plan
         if self._job is not None:
             self._job.check_owner()
-        storage = self._storage = self._storage or open_storage(plan.url, plan.storage_options)
+        storage = self._storage = self._storage or open_storage(
+            plan.url,
+            plan.storage_options,
+            call_seconds=plan.settings.shuffle.storage_call_seconds,
+        )
         self._job = JobLog.claim(storage, plan.name, self._ids.new_id())
         generation = self._job.generation
         if self._emitter is not None:

@@ -35,7 +35,8 @@ class RunTask:
         """Run one attempt to its end; all of it is reported, the end included."""
         link.say(Report.STARTING)
         try:
-            storage = open_storage(self.plan.url, self.plan.storage_options)
+            patience = self.plan.settings.shuffle.storage_call_seconds
+            storage = open_storage(self.plan.url, self.plan.storage_options, call_seconds=patience)
             link.follow(SlotLog(storage, command_log_prefix(self.plan.name)))
             link.wait_start()
             run = self._prepared(storage, link)

@@ -6,7 +6,9 @@ from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRet
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
-PATIENCE = StorageRetries(Backoff(4, 1.0, multiplier=2, cap_seconds=4))
+PATIENCE = StorageRetries(
+    Backoff(4, 1.0, multiplier=2, cap_seconds=4), call_seconds=60, task_seconds=300
+)
 
 
 def filled() -> MemoryStorage:

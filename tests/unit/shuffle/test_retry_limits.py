@@ -13,6 +13,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.retry import Backoff
 from durable_shuffle.shuffle.retrying_storage import (
     RetryCounts,
@@ -20,7 +21,7 @@ from durable_shuffle.shuffle.retrying_storage import (
     StorageRetries,
     pause_before_retry,
 )
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import Created, Exists, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
@@ -88,6 +89,52 @@ def test_one_deadline_covers_all_tries_of_a_call() -> None:
     with pytest.raises(UnavailableError, match="tries=4, the call's 35 s are over"):
         storage.read("a")
     assert inner.begun == [0, 11, 22, 33]
+
+
+class Away(MemoryStorage):
+    """A server that does not answer before a moment of the clock."""
+
+    def __init__(self, clock: ManualClock, until: float) -> None:
+        super().__init__()
+        self.manual, self.until, self.tries = clock, until, 0
+
+    def _asked(self) -> None:
+        self.tries += 1
+        if self.manual.now < self.until:
+            raise UnavailableError("connection refused")
+
+    def read(self, key: str, *more: int) -> bytes:
+        self._asked()
+        return super().read(key, *more)
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        self._asked()
+        return super().put_if_absent(key, data)
+
+
+def test_a_server_that_is_away_for_minutes_ends_no_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By default it may be away for more than two; the log says once what is waited for."""
+    clock = ManualClock(0.0, [])
+    inner = Away(clock, 170.0)
+    storage = RetryingStorage(inner, clock=clock)
+    assert storage.put_if_absent("a", b"x") == Created()
+    assert 170 <= clock.now < 172
+    assert 80 < inner.tries < 200, "steadily, not at once and not too often"
+    said = [r.getMessage() for r in caplog.records]
+    assert said == ["connection refused; trying again, 180 s in all before this fails"]
+
+
+@pytest.mark.parametrize("seconds", [5.0, 180.0, 600.0])
+def test_a_server_that_stays_away_ends_the_call_at_its_deadline(seconds: float) -> None:
+    """Not before: the deadline is a setting, and the number of tries is none."""
+    clock = ManualClock(0.0, [])
+    retries = open_storage("/tmp/x", call_seconds=seconds)._retries
+    storage = RetryingStorage(Away(clock, math.inf), retries, clock=clock)
+    with pytest.raises(UnavailableError, match=f"the call's {seconds:g} s are over"):
+        storage.read("a")
+    assert seconds - 2 <= clock.now <= seconds
 
 
 def test_budget_of_a_task_is_shared_by_its_calls_and_refilled_by_success() -> None:

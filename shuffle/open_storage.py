@@ -1,16 +1,23 @@
 """From a URL to a storage: which class serves it, or why nothing does."""
 
+import re
 from collections.abc import Mapping
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.exclusive_create import DRIVERS
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.redact import redact
+from durable_shuffle.shuffle.redact import MASK, redact
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.settings import STORAGE_CALL_SECONDS
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.storage_plugins import open_plugin
+
+_WITH_CONTAINER = ("abfs", "abfss", "az")
+"""Their URLs may be `abfs://container@account.host/path`."""
+
+_ALMOST_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)")
+"""A word of two letters or more, which is no Windows drive, and a colon."""
 
 
 def open_storage(
@@ -38,6 +45,42 @@ def open_storage(
     return RetryingStorage(open_backend(url, options or {}), retries)
 
 
+def _check_authority(protocol: str, rest: str) -> None:
+    """Refuse a user, a password and a query in a URL: it stands in messages, plans and commands.
+
+    What is refused is not shown, since it may be a secret, or a part of one.
+    """
+    authority = rest.partition("/")[0]
+    user, at, _ = authority.rpartition("@")
+    container = protocol in _WITH_CONTAINER and ":" not in user and "@" not in user
+    own = protocol in DRIVERS or protocol in ("file", "local")
+    if (at and not container) or (own and ":" in authority):
+        raise InvalidInputError(
+            f"{protocol}://{MASK}: a storage URL holds no user and no password; give them as "
+            f"storage options"
+        )
+    if protocol in DRIVERS and ("?" in rest or "#" in rest):
+        raise InvalidInputError(
+            f"{protocol}://{redact(authority)}/{MASK}: a storage URL has no query; give what it "
+            f"says as storage options"
+        )
+
+
+def check_path(url: str) -> None:
+    """Refuse what was meant as a URL: it would be taken for a folder of this machine.
+
+    Raises:
+        InvalidInputError: such as `s3:/bucket/folder`.
+    """
+    found = _ALMOST_URL.match(url)
+    if found is None or found[1].lower() == "file":
+        return
+    if found[2] or found[1].lower() in DRIVERS:
+        raise InvalidInputError(
+            f"{redact(url)}: neither a path nor a URL; did you mean {found[1]}://... ?"
+        )
+
+
 def open_backend(url: str, options: Mapping[str, object]) -> Storage:
     """Return the storage that `open_storage` wraps: each call is one request."""
     shown = redact(url, options)
@@ -46,7 +89,10 @@ def open_backend(url: str, options: Mapping[str, object]) -> Storage:
     if "::" in url:
         raise InvalidInputError(f"{shown}: chained URLs have no exclusive create")
     protocol, separator, rest = url.partition("://")
-    if not separator:
+    if separator:
+        _check_authority(protocol, rest)
+    else:
+        check_path(url)
         protocol, rest = "file", url.removeprefix("file:")
     if protocol not in ("file", "local"):
         plugged = None if protocol in DRIVERS else open_plugin(protocol, url, options)

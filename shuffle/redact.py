@@ -17,7 +17,7 @@ _SECRET_NAME = re.compile(
     r"|connection_string|(^|[._-])(key|pwd|auth|user|username)$|(access|account|api)_?key|customer_?key",
     re.IGNORECASE,
 )
-_URL_USER = re.compile(r"(?<=://)[^/@\s'\"]+@")
+_URL_USER = re.compile(r"(?<=:/)(?P<slash>/?)[^/\s'\"]+@")
 _QUERY_VALUE = re.compile(
     r"(?P<name>[?&;](?:amp;)?(?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature"
     r"|sig|awsaccesskeyid|googleaccessid|access_token|token|key|password|secret)=)[^&\s'\"<>;]+",
@@ -43,7 +43,7 @@ def redact(text: str, options: Mapping[str, object] | None = None) -> str:
             text = text.replace(value, MASK)
         else:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
-    text = _URL_USER.sub(MASK + "@", text)
+    text = _URL_USER.sub(rf"\g<slash>{MASK}@", text)
     for pattern in (_QUERY_VALUE, _CONNECTION_STRING, _HEADER):
         text = pattern.sub(rf"\g<name>{MASK}", text)
     return text

@@ -6,6 +6,7 @@ from pathlib import Path
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.pipeline.sources import FolderSource
+from durable_shuffle.shuffle.open_storage import check_path
 
 
 def with_absolute_paths(plan: PipelinePlan) -> PipelinePlan:
@@ -35,4 +36,7 @@ def with_absolute_paths(plan: PipelinePlan) -> PipelinePlan:
 
 
 def _absolute(url: str) -> str:
-    return url if "://" in url else str(Path(url.removeprefix("file:")).absolute())
+    if "://" in url:
+        return url
+    check_path(url)
+    return str(Path(url.removeprefix("file:")).absolute())

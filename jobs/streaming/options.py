@@ -9,6 +9,7 @@ from pathlib import Path
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.layout import check_name
 from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.redact import redact
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage
 
 _PLACE = ("url", "path", "job", "stage", "storageOptions")
@@ -163,7 +164,8 @@ def _place(found: Mapping[str, str]) -> Place:
         raise InvalidInputError("options 'url' and 'path' are two names of one thing: give one")
     if "://" not in url and not Path(url.removeprefix("file:")).is_absolute():
         raise InvalidInputError(
-            f"option 'url' must be absolute, tasks run in folders of their own: found={url!r}"
+            f"option 'url' must be absolute, tasks run in folders of their own: "
+            f"found={redact(url)!r}"
         )
     check_name("job", found["job"])
     check_name("stage name", found["stage"])

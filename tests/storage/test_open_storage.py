@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.open_storage import check_path, open_storage
+
+SECRET = "hunter2" * 2
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}", "local://{}"])
@@ -78,7 +81,7 @@ def test_missing_driver_names_what_to_install(url: str, package: str, extra: str
     code = f"""
 import sys
 sys.modules[{package!r}] = None
-from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.open_storage import check_path, open_storage
 open_storage("/tmp/not-made")
 open_storage({url!r})
 """
@@ -109,6 +112,53 @@ def test_urls_that_name_no_place_are_refused(url: str, reason: str) -> None:
     """A URL that could mean several things, or nothing, is not guessed."""
     with pytest.raises(InvalidInputError, match=reason):
         open_storage(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"{p}://user:{{}}@place/x" for p in ("s3", "s3a", "gs", "az", "abfs", "file", "local")),
+        *(f"{p}://u:{{}}@h/x" for p in ("ftp", "https", "hdfs", "sftp", "nonsense", "sqlite")),
+        "s3://{}@bucket/x",
+        "s3://user:a/{}@bucket/x",
+        "s3://user:a@{}@bucket/x",
+        "file://user:{}/x",
+        "abfs://u:{}@c@account/x",
+        "s3://bucket/x?X-Amz-Signature={}",
+        "s3://bucket/x?anything={}",
+        "s3://bucket/x#{}",
+        "abfs://c@a.dfs.core.windows.net/x?sig={}",
+        "s3:/user:{}@bucket/x",
+    ],
+)
+def test_no_secret_of_a_url_is_in_the_error(url: str) -> None:
+    """A user, a password and a query are refused; nothing of them is shown."""
+    with pytest.raises(InvalidInputError) as e:
+        open_storage(url.format(SECRET))
+    assert SECRET not in "".join(traceback.format_exception(e.value))
+    assert url.partition(":")[0] in str(e.value)
+
+
+def test_a_container_before_the_account_is_no_user() -> None:
+    """Azure's own form of a URL."""
+    url = "abfs://container@account.dfs.core.windows.net/x"
+    assert open_storage(url, {"account_key": "MDA="}).description.startswith("abfs://")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3:/bucket/x", "gs:bucket", "S3:/x", "hdfs:/x", "http:/host/x", "az:/"]
+)
+def test_a_url_with_one_slash_is_no_folder(url: str) -> None:
+    """It would be written to the local disk, below a folder of that name."""
+    for action in (open_storage, check_path):
+        with pytest.raises(InvalidInputError, match=r"did you mean .*://"):
+            action(url)
+
+
+@pytest.mark.parametrize("path", ["C:/data", "a:b", "./s3:/x", "/data/s3:/x", "time 12:30"])
+def test_paths_with_a_colon_are_paths(path: str) -> None:
+    """A drive, an absolute path, and what begins with a dot."""
+    assert isinstance(open_storage(path).storage, LocalStorage)
 
 
 def test_options_for_a_folder_are_refused(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_release_again_finishes_what_died_midway(
     opened = "durable_shuffle.jobs.cli.call.open_storage"
     words = ("release", job.url, "nightly", "orders-0", "--yes")
     with monkeypatch.context() as patched:
-        patched.setattr(opened, lambda *_: Died(job.url))
+        patched.setattr(opened, lambda *_, **__: Died(job.url))
         assert run(*words).exit_code == 1
     left = {key for key in job.files() if "/orders-" in key}
     assert left

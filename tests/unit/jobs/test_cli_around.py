@@ -154,7 +154,7 @@ def test_a_defect_is_one_line_without_secrets(
 ) -> None:
     """An exception that nobody foresaw is one line and a hint, its secrets blanked."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"unforeseen {SECRET}")
 
     monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", fail)
@@ -170,7 +170,7 @@ def test_storage_options_reach_the_driver(
     """Options of the environment and of the line are merged, the line wins, JSON is JSON."""
     seen: list[object] = []
 
-    def record(url: str, options: object) -> LocalStorage:
+    def record(url: str, options: object, *, call_seconds: float) -> LocalStorage:
         seen.append(options)
         return LocalStorage(url)
 

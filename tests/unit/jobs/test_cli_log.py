@@ -307,7 +307,7 @@ def test_each_slot_is_read_once(
             return super().read(key)
 
     watched = Watched(LocalStorage(log.url))
-    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", lambda *_: watched)
+    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", lambda *_, **__: watched)
     assert run(words[0], log.url, *words[1:]).exit_code == 0
     for producer, records in ((0, 6), (1, 2)):
         slots = log.stage.producer_log(producer)

@@ -239,16 +239,20 @@ class RetryingStorage:
     ) -> list[memoryview]:
         """Read ranges; after a failure in two halves, so that one bad request among many does not
         have all of them sent again and again."""
-        try:
-            found = self._storage.read_ranges(ranges)
-        except (UnavailableError, OutcomeUnknownError) as error:
-            self._wait_or_raise(error, attempt, start, unknown=False)
-        else:
-            self._give_back()
-            return found
+        while True:  # ends: at the latest with the call's deadline
+            try:
+                found = self._storage.read_ranges(ranges)
+            except (UnavailableError, OutcomeUnknownError) as error:
+                self._wait_or_raise(error, attempt, start, unknown=False)
+                attempt += 1
+            else:
+                self._give_back()
+                return found
+            if len(ranges) > 1:
+                break
         middle = len(ranges) // 2
-        halves = [half for half in (ranges[:middle], ranges[middle:]) if half]
-        return [view for half in halves for view in self._ranges(half, attempt + 1, start)]
+        halves = (ranges[:middle], ranges[middle:])
+        return [view for half in halves for view in self._ranges(half, attempt, start)]
 
     def _begin(self) -> float:
         self._count(calls=1)

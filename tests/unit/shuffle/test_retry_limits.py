@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.retrying_storage import (
     StorageRetries,
     pause_before_retry,
 )
-from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
@@ -124,6 +124,19 @@ def test_a_server_that_is_away_for_minutes_ends_no_call(
     assert 80 < inner.tries < 200, "steadily, not at once and not too often"
     said = [r.getMessage() for r in caplog.records]
     assert said == ["connection refused; trying again, 180 s in all before this fails"]
+
+
+def test_one_range_is_asked_for_as_often_as_a_whole_object() -> None:
+    """Thousands of tries within an hour: no call nests in another."""
+    clock = ManualClock(0.0, [])
+    inner = Away(clock, 3500.0)
+    inner.until = 0.0
+    inner.put_if_absent("a", b"x")
+    inner.until = 3500.0
+    storage = RetryingStorage(inner, StorageRetries(call_seconds=3600), clock=clock)
+    wanted = [ByteRange("a", 0, 1)] * 3
+    assert [bytes(view) for view in storage.read_ranges(wanted)] == [b"x"] * 3
+    assert inner.tries > 1500
 
 
 @pytest.mark.parametrize("seconds", [5.0, 180.0, 600.0])

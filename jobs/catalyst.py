@@ -6,12 +6,14 @@ statistics, so that Spark plans no second exchange on the key.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.arrow_schema import narrow_positions
+from durable_shuffle.jobs.row_numbers import ROW_COLUMN
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD_ARGUMENTS = (9, 10)
@@ -138,6 +140,40 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
     return _of_rows(session, plan)
 
 
+def counted_to_the_end(df: DataFrame) -> DataFrame:
+    """Return the rows with their numbers, and one more behind the last of each partition.
+
+    That one is null but for its number: the complement of the one that it would have as a row. So
+    whoever reads the rows knows that they are all, and that it is Spark that counted them. The plan
+    of `df` is executed as far as its partitions are known; all columns may be null afterwards.
+
+    Args:
+        df: its last column, ROW_COLUMN, is a long 0 in every row.
+    """
+    session = df.sparkSession
+    jvm: Any = session._jvm  # noqa: SLF001
+    execution = df._jdf.queryExecution()  # noqa: SLF001
+    rows, output = execution.toRdd(), _output(df)
+    partitions = int(rows.getNumPartitions())
+    if not partitions:  # no task runs
+        return df
+    end = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(len(output))
+    end.setLong(len(output) - 1, -1)
+    context = session.sparkContext._jsc  # noqa: SLF001
+    ends = context.parallelize([end] * partitions, partitions).rdd()
+    rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
+    # RDDs of one partitioner are joined partition by partition; it is asked nothing else
+    same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))
+    sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [one]), any_class) for one in (rows, ends)]
+    for side in sides:
+        set_field(jvm, side, "partitioner", same, of="org.apache.spark.rdd.RDD")
+    joined = rdds.PartitionerAwareUnionRDD(context.sc(), to_seq(jvm, sides), any_class)
+    nullable = [attribute.withNullability(True) for attribute in output]  # noqa: FBT003
+    number = F.monotonically_increasing_id().bitwiseXOR(F.col(ROW_COLUMN))
+    found = from_rdd(session, to_seq(jvm, nullable), joined).withColumn(ROW_COLUMN, number)
+    return cast("DataFrame", found)
+
+
 def _logical_rdd(
     session: SparkSession, output: Any, rdd: Any, partitioning: Any, statistics: Any | None
 ) -> Any:
@@ -159,9 +195,14 @@ def _logical_rdd(
     return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
 
 
-def set_field(jvm_object: Any, name: str, value: Any) -> None:
-    """Give a field of a JVM object another value, although it is final."""
-    field = jvm_object.getClass().getDeclaredField(name)
+def set_field(jvm: Any, jvm_object: Any, name: str, value: Any, *, of: str = "") -> None:
+    """Give a field of a JVM object another value, although it is final.
+
+    Args:
+        of: the class that declares it, if not the object's own.
+    """
+    declaring = jvm.java.lang.Class.forName(of) if of else jvm_object.getClass()
+    field = declaring.getDeclaredField(name)
     field.setAccessible(True)
     field.set(jvm_object, value)
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark import RDD
 from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 
@@ -31,6 +32,8 @@ from durable_shuffle.jobs.transfer import transfer_settings
 
 class ClassicEngine:
     """Implements `Engine` for a session with a SparkContext."""
+
+    ends_partitions = True
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -67,11 +70,11 @@ class ClassicEngine:
     ) -> Planned:
         transfer = transfer_settings(df.schema, large_rows=large_rows)
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
-        ids = cast("ClassicFrame", with_partition_ids(df, cols, n))
+        ids = cast("ClassicFrame", with_partition_ids(df, cols, n, F.lit(0).cast("long")))
         shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
         with self.cutting_files_by(conf):
             return Planned(
-                shaped,
+                catalyst.counted_to_the_end(shaped),
                 catalyst.partition_count(shaped),
                 identify_splits(shaped),
                 catalyst.native_exchanges(shaped),
@@ -81,8 +84,7 @@ class ClassicEngine:
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        with self.cutting_files_by(planned.conf):
-            tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+        tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
         with self.described(label):
             return run_producers(self._spark, tasks, producers)
 

@@ -24,6 +24,8 @@ from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, 
 from durable_shuffle.jobs.transfer import TRANSFER_KEYS, transfer_settings
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_FOLDS_LOCAL_ROWS = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
 _SPLIT_SETTINGS = (
     "spark.sql.files.maxPartitionBytes",
     "spark.sql.files.openCostInBytes",
@@ -37,6 +39,7 @@ class ConnectEngine:
 
     task_tries = 1
     """The server's setting cannot be read; errors come back as rows at once."""
+    ends_partitions = False
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -74,7 +77,7 @@ class ConnectEngine:
             number = -1 if context is None else context.partitionId()
             yield pa.RecordBatch.from_pydict({"partition": [number]})
 
-        shaped = with_partition_ids(df, cols, n)
+        shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
         with self._settings({**conf, _ADAPTIVE: "false"}):
             found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
@@ -85,9 +88,15 @@ class ConnectEngine:
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
         del producers, label  # every task starts; committed ones return without reading
-        with self._settings({**planned.conf, _ADAPTIVE: "false"}):
+        with self._settings({**planned.conf, **self._counting(), _ADAPTIVE: "false"}):
             rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()
         return [map_result(row.asDict()) for row in rows]
+
+    def _counting(self) -> dict[str, str]:
+        """Keep the optimizer from numbering the rows of a local relation before they are split into
+        partitions."""
+        excluded = self._spark.conf.get(_EXCLUDED, None)
+        return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return read_frame(self._spark, positional_schema(df.schema), back).toDF(*df.columns)

@@ -17,7 +17,7 @@ class Planned:
     """The map side of a stage, planned but not run."""
 
     df: DataFrame
-    """Columns c0, c1, … and, for hash partitioning, the partition id as the last column."""
+    """Columns c0, c1, …, for hash partitioning the partition id, and the rows' numbers."""
     producers: int
     splits: str
     native_exchanges: int
@@ -45,6 +45,8 @@ class Engine(Protocol):
 
     task_tries: int
     """How often Spark runs a failing task."""
+    ends_partitions: bool
+    """Whether plans put a row behind the last one of each partition (`row_numbers.py`)."""
 
     def cores(self) -> int:
         """How many tasks run at once, 0 if that is not known."""

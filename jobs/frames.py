@@ -12,15 +12,16 @@ from durable_shuffle.jobs.row_numbers import ROW_COLUMN, in_a_column
 from durable_shuffle.jobs.tasks import ID_COLUMN, ArrowFunction
 
 
-def with_partition_ids(df: DataFrame, cols: Sequence[str | Column], n: int | None) -> DataFrame:
+def with_partition_ids(
+    df: DataFrame, cols: Sequence[str | Column], n: int | None, number: Column
+) -> DataFrame:
     """Return `df` as `tasks.map_function` takes it: columns c0, c1, …, with key columns Spark's
-    partition id, and the rows' numbers."""
+    partition id, and the rows' numbers, or what is to be turned into them."""
     names = [f"c{i}" for i in range(len(df.columns))]
-    numbers = F.monotonically_increasing_id()
     if not cols:
-        return df.select("*", numbers).toDF(*names, ROW_COLUMN)
+        return df.select("*", number).toDF(*names, ROW_COLUMN)
     ids = F.pmod(F.hash(*cols), F.lit(n))
-    return df.select("*", ids, numbers).toDF(*names, ID_COLUMN, ROW_COLUMN)
+    return df.select("*", ids, number).toDF(*names, ID_COLUMN, ROW_COLUMN)
 
 
 def read_frame(session: SparkSession, schema: StructType, back: ReadBack) -> DataFrame:

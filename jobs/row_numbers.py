@@ -2,13 +2,16 @@
 
 Each row that is stored arrives with its number within its partition as the last column. The JVM
 counts (`monotonically_increasing_id`), nothing of ours does; so a row that is lost, doubled or out
-of order on the way is an error before anything is committed. And a DataFrame without columns has a
-column to travel in: PySpark takes a batch without columns for one without rows, and so does Arrow.
+of order on the way is an error before anything is committed. Classic Spark adds one row behind the
+last one of each partition, so that rows lost at the end are noticed, too: its number says how many
+came before it. And a DataFrame without columns has a column to travel in: PySpark takes a batch
+without columns for one without rows, and so does Arrow.
 """
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import CorruptDataError
@@ -17,29 +20,91 @@ from durable_shuffle.serialization.plain_arrays import numbers_of
 ROW_COLUMN = "__row"
 ROW_BITS = 33
 """`monotonically_increasing_id` is the partition's number, then the row's in so many bits."""
+_NOT_ALL = "rows did not arrive from Spark as it counted them"
 
 
-def as_counted(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one partition without their last column, the rows' numbers.
+class CountedRows:
+    """The batches of one partition without their last column, the rows' numbers. Iterated once.
 
-    Raises:
-        CorruptDataError: these are not all rows, in the order in which Spark counted them.
+    Args:
+        ends: whether Spark puts a row behind the last one, whose number is the complement of how
+            many came before it.
     """
-    next_row = partition << ROW_BITS
-    for batch in batches:
-        last = batch.num_columns - 1
-        numbers = numbers_of(batch.column(last))
-        expected = np.arange(next_row, next_row + len(numbers), dtype=np.int64)
-        if not np.array_equal(numbers, expected):
-            at = int(np.flatnonzero(numbers != expected)[0])
-            first = partition << ROW_BITS
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], partition: int, *, ends: bool) -> None:
+        self._batches, self._partition, self._ends = batches, partition, ends
+        self._rows = 0
+        self._all = False
+        self._lost: CorruptDataError | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that have rows.
+
+        Raises:
+            CorruptDataError: these are not all rows, in the order in which Spark counted them.
+        """
+        try:
+            yield from self._checked()
+        except CorruptDataError as error:
+            self._lost = error  # functions of the user's may pass over it
+            raise
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows Spark counted; None if they were not read to the end."""
+        return self._rows if self._all else None
+
+    def check(self, committing: int | None) -> None:
+        """Refuse a COMMIT after rows were lost.
+
+        Args:
+            committing: how many rows it would state, if these must be all of them.
+
+        Raises:
+            CorruptDataError: rows were lost, before they got here or behind.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if committing is not None and committing != self.rows:
             raise CorruptDataError(
-                "rows did not arrive from Spark as it counted them: "
-                f"partition={partition} expected row {int(expected[at]) - first}, found row "
-                f"{int(numbers[at]) - first}; nothing was committed, run it again"
+                f"{_NOT_ALL}: partition={self._partition} counted={self.rows} "
+                f"written={committing}; nothing was committed, run it again"
             )
-        next_row += len(numbers)
-        yield batch.select(range(last))  # keeps the number of rows, even without columns
+
+    def _checked(self) -> Iterator[pa.RecordBatch]:
+        ended = False
+        for batch in self._batches:
+            count, last = batch.num_rows, batch.num_columns - 1
+            if not count:
+                continue
+            numbers = numbers_of(batch.column(last))
+            first = (self._partition << ROW_BITS) + self._rows
+            expected = np.arange(first, first + count, dtype=np.int64)
+            if self._ends and numbers[-1] < 0:
+                expected[-1] = ~expected[-1]
+            if ended or not np.array_equal(numbers, expected):
+                raise self._other(numbers, expected)
+            ended = self._ends and bool(numbers[-1] < 0)
+            count -= ended
+            self._rows += count
+            if count:
+                yield batch.select(range(last)).slice(0, count)  # rows stay without columns, too
+        if self._ends and not ended:
+            raise CorruptDataError(
+                f"{_NOT_ALL}: partition={self._partition} {self._rows} rows arrived, and not the "
+                "one that Spark puts behind the last; nothing was committed, run it again"
+            )
+        self._all = True
+
+    def _other(
+        self, found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]
+    ) -> CorruptDataError:
+        different = np.flatnonzero(found != expected)
+        at = int(different[0]) if len(different) else 0
+        return CorruptDataError(
+            f"{_NOT_ALL}: partition={self._partition} expected number {int(expected[at])}, found "
+            f"{int(found[at])}; nothing was committed, run it again"
+        )
 
 
 def in_a_column(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

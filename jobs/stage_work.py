@@ -96,14 +96,15 @@ def row_writer(
     producers: int,
     settings: Settings,
     max_batch_bytes: int | None,
-    tries: int,
+    engine: Engine,
 ) -> ArrowFunction:
     """Return the function that writes rows as Spark hands them over, with their partition ids."""
     return map_function(
         stage,
         producers=producers,
         settings=settings,
-        tries=tries,
+        tries=engine.task_tries,
+        ends=engine.ends_partitions,
         code=running_code(),
         max_batch_bytes=max_batch_bytes,
     )
@@ -153,7 +154,7 @@ class FrameWork:
             producers=producers,
             settings=settings,
             max_batch_bytes=max_batch_bytes,
-            tries=self._engine.task_tries,
+            engine=self._engine,
         )
 
     def run(

@@ -5,7 +5,7 @@ Errors that a retry cannot mend come back as a row and are raised, typed, by the
 are raised here, so that Spark tries again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs import arrow_offsets
 from durable_shuffle.jobs.arrow_offsets import with_offsets
-from durable_shuffle.jobs.row_numbers import as_counted
+from durable_shuffle.jobs.row_numbers import CountedRows
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.transfer import LargeRowsError
 from durable_shuffle.jobs.worker_start import quicken_worker
@@ -87,11 +87,13 @@ def map_function(
     settings: Settings,
     tries: int,
     code: str,
+    ends: bool = False,
     max_batch_bytes: int | None = None,
 ) -> ArrowFunction:
     """Return the `mapInArrow` function that writes its partition as one producer.
 
     Args:
+        ends: whether the plan puts a row behind the last one of each partition (`CountedRows`).
         producers: M; 0 if the driver learns it only from the results.
         tries: how often Spark runs a failing task.
         max_batch_bytes: a larger batch ends the task, which then reports LargeRowsError.
@@ -99,14 +101,15 @@ def map_function(
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
-            given = limited(batches, max_batch_bytes)
+            rows = CountedRows(limited(batches, max_batch_bytes), producer, ends=ends)
             return run_producer(
                 counted,
                 producer,
-                _with_ids(stage, producer, as_counted(given, producer)),
+                _with_ids(stage, producer, rows),
                 attempt=attempt,
                 producers=producers,
                 settings=settings,
+                check=rows.check,
             )
 
         yield run_map_task(stage, produce, tries, code)
@@ -152,7 +155,7 @@ def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterato
 
 
 def _with_ids(
-    stage: StageHandle, producer: int, batches: Iterator[pa.RecordBatch]
+    stage: StageHandle, producer: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[IdBatch]:
     partitions = stage.describe.partitions
     dtype = np.uint16 if partitions <= np.iinfo(np.uint16).max + 1 else np.uint32

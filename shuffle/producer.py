@@ -62,6 +62,7 @@ def run_producer(
     attempt: str,
     producers: int,
     settings: Settings,
+    check: Callable[[int], None] | None = None,
 ) -> ProducerResult:
     """Write one producer's output and commit it, unless it is committed already.
 
@@ -70,8 +71,10 @@ def run_producer(
         batches: rows in the stage's schema with their partition ids; read only if no COMMIT counts.
         attempt: random id of this try, never used before.
         producers: M, how many producers this run of the stage has.
+        check: told how many rows were written, before the COMMIT; may raise.
 
     Raises:
+        whatever `check` raises; then nothing was committed.
         FencedError, AbortedError: the stage was released, or a cleaner gave this attempt up.
         OutcomeUnknownError: the storage did not say whether the commit took effect; the segments
             stay.
@@ -86,7 +89,9 @@ def run_producer(
         for batch, ids in checked_batches(stage, batches):
             writer.add(batch, ids)
 
-    return run_writer(stage, producer, begin, fill, attempt=attempt, producers=producers)
+    return run_writer(
+        stage, producer, begin, fill, attempt=attempt, producers=producers, check=check
+    )
 
 
 def run_writer(
@@ -97,15 +102,17 @@ def run_writer(
     *,
     attempt: str,
     producers: int,
+    check: Callable[[int], None] | None = None,
 ) -> ProducerResult:
     """Write one producer's output and commit it, unless it is committed already.
 
     Args:
         begin: makes the writer, given where it advances ordinals; called only if no COMMIT counts.
         fill: gives the writer all there is; `finish` is called after it.
+        check: told how many rows were written, before the COMMIT; may raise.
 
     Raises:
-        as `run_producer`, and whatever `fill` raises; then nothing was committed.
+        as `run_producer`, and whatever `fill` or `check` raises; then nothing was committed.
     """
     if not 0 <= producer < producers or not is_id(attempt):
         raise InvalidInputError(
@@ -130,6 +137,8 @@ def run_writer(
             segments=tuple(writer.segments),
             extents=complete_extents(writer.extents, stage.subpartitions_of(producer)).tobytes(),
         )
+        if check is not None:
+            check(commit.rows)
     except BaseException:
         # no COMMIT was sent and none will be: these segments can never count
         give_back(stage.storage, writer.written_keys)

@@ -78,7 +78,7 @@ class Rebuilder:
             return node.plan
         if node.name in SUBQUERIES:
             # expressions all over the plan hold this object; only its child is another one now
-            catalyst.set_field(node.plan, "child", children[0])
+            catalyst.set_field(self._jvm, node.plan, "child", children[0])
             return node.plan
         return node.plan.withNewChildren(catalyst.to_seq(self._jvm, children))
 
@@ -116,7 +116,7 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     """Return the rows as `tasks.map_function` takes them: columns c0, c1, …, the partition id if
-    there is one, and the rows' numbers.
+    there is one, and zeros for `catalyst.counted_to_the_end`.
 
     Columns go by position, since names may repeat.
 
@@ -131,6 +131,7 @@ def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     ]
     if partition_id is not None:
         columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
-    numbers = jvm.org.apache.spark.sql.catalyst.expressions.MonotonicallyIncreasingID()
-    columns.append(catalyst.alias(jvm, numbers, ROW_COLUMN))
+    literal = catalyst.module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
+    zero = literal.default(jvm.org.apache.spark.sql.types.DataTypes.LongType)
+    columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))
     return catalyst.project(rows, columns)

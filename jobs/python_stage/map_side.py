@@ -10,7 +10,7 @@ import pyarrow as pa
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
-from durable_shuffle.jobs.row_numbers import as_counted
+from durable_shuffle.jobs.row_numbers import CountedRows
 from durable_shuffle.jobs.tasks import ArrowFunction, limited, run_map_task
 from durable_shuffle.serialization.arrow_codec import (
     storable_batch,
@@ -60,8 +60,10 @@ class MapSide:
     combine: BatchFunction | None
     combine_bytes: int
     """Rows gathered before they are combined."""
-    numbered: bool
+    from_spark: bool
     """Whether Spark hands rows over, with their numbers as the last column."""
+    ends: bool
+    """As for `CountedRows`."""
 
     def id_batches(
         self, stage: StageHandle, batches: Iterator[pa.RecordBatch]
@@ -149,15 +151,23 @@ def python_map_function(
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_frugal_memory()
 
-        def produce(on: StageHandle, producer: int, attempt: str) -> ProducerResult:
+        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
             given = limited(batches, max_batch_bytes)
+            rows = CountedRows(given, producer, ends=side.ends) if side.from_spark else None
+            same_rows = side.map is None and side.combine is None
+
+            def check(written: int) -> None:
+                if rows is not None:
+                    rows.check(written if same_rows else None)
+
             return run_producer(
-                on,
+                counted,
                 producer,
-                side.id_batches(stage, as_counted(given, producer) if side.numbered else given),
+                side.id_batches(stage, given if rows is None else iter(rows)),
                 attempt=attempt,
                 producers=producers,
                 settings=settings,
+                check=check,
             )
 
         yield run_map_task(stage, produce, tries, code)

@@ -126,7 +126,8 @@ class PythonWork:
             partitions=spec.partitions,
             combine=spec.combine,
             combine_bytes=settings.writer_memory_bytes,
-            numbered=self._below is None,
+            from_spark=self._below is None,
+            ends=self._engine.ends_partitions,
         )
         return python_map_function(
             side,

@@ -61,7 +61,7 @@ class CutWriting:
             producers=producers,
             settings=settings,
             max_batch_bytes=max_batch_bytes,
-            tries=self._query.engine.task_tries,
+            engine=self._query.engine,
         )
 
     def run(

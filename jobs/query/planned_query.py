@@ -195,7 +195,9 @@ class PlannedQuery:
                     recorded[_BOUNDS] = keys.bounds(self._ranges(cut, below, conf))
                 expression = keys.partition_id(recorded[_BOUNDS])
                 partitions = count_of(recorded[_BOUNDS])
-            shaped = catalyst.narrow_decimals(with_ids(rows, expression))
+            shaped = catalyst.counted_to_the_end(
+                catalyst.narrow_decimals(with_ids(rows, expression))
+            )
         native = cut.piece.native_shuffles
         return Planned(shaped, producers, splits, native, recorded, partitions)
 

@@ -79,7 +79,8 @@ def main(folder: str, batches: int, kind: str, writer_mib: int) -> None:
         partitions=PARTITIONS,
         combine=None,
         combine_bytes=writer_mib << 20,
-        numbered=False,
+        from_spark=False,
+        ends=False,
     )
     run_producer(
         stage,

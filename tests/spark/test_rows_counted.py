@@ -3,7 +3,7 @@
 Spark itself is the oracle: its plan without this library, and the numbers that its JVM gave rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle import DurableShuffle, named_stage, open_view, register
+from durable_shuffle.jobs import stage_work
+from durable_shuffle.jobs.python_stage import work
+from durable_shuffle.serialization.errors import CorruptDataError
 
 pytestmark = pytest.mark.spark
 
@@ -124,3 +127,113 @@ def test_other_readers_see_rows_without_columns(
         df.write.format("durable_shuffle").options(**place).mode("append").save()
     with pytest.raises(Exception, match="have no columns"):
         session.read.format("durable_shuffle").options(url=root, job="tests", stage="none").load()
+
+
+def test_rows_of_the_drivers_memory_are_counted_per_partition(
+    session: SparkSession, root: str
+) -> None:
+    """Spark's optimizer evaluates what it can over such rows before they have partitions."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    frames = [
+        session.createDataFrame(pa.table({"k": [1, 2, 3, 4]})),
+        session.createDataFrame([(1,), (2,), (3,)], "k int"),
+        session.sql("SELECT * FROM VALUES (1), (2), (NULL), (1) AS t(k)"),
+        session.sql("SELECT * FROM VALUES (1), (2), (NULL), (1) AS t(k)").where("k > 0").select(),
+    ]
+    for df in frames:
+        expected = sorted(map(str, df.collect()))
+        assert sorted(map(str, shuffle.durable(df).collect())) == expected
+        assert sorted(map(str, shuffle.repartition(df, 3).collect())) == expected
+        assert sorted(map(str, shuffle.query(df.repartition(3)).collect())) == expected
+        staged = shuffle.stage(df, keys=_to_first, partitions=2)
+        assert sorted(map(str, staged.collect())) == expected
+
+
+def _drop(kind: str, held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The batches of a task without some of their rows."""
+    first, last = held[0], held[-1]
+    return {
+        "first batch": held[1:],
+        "last batch": held[:-1],
+        "a batch": [first, *held[2:]],
+        "first row": [first.slice(1), *held[1:]],
+        "last row": [*held[:-1], last.slice(0, last.num_rows - 1)],
+        "rows of a batch": [first.slice(0, 0), *held[1:]],
+        "all": [],
+        "a batch twice": [first, *held],
+    }[kind]
+
+
+KINDS = [
+    "first batch",
+    "last batch",
+    "a batch",
+    "first row",
+    "last row",
+    "rows of a batch",
+    "all",
+    "a batch twice",
+]
+
+
+def _losing_before(kind: str) -> Callable[[Any], Any]:
+    """Rows vanish between Spark's worker and the task's function."""
+
+    def wrap(function: Any) -> Any:
+        return lambda batches: function(iter(_drop(kind, list(batches))))
+
+    return wrap
+
+
+def _losing_behind(function: Any) -> Any:
+    """The producer loses its first batch after the rows were counted."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from durable_shuffle.shuffle import producer
+
+        whole = producer.checked_batches
+        producer.checked_batches = lambda stage, rows: list(whole(stage, rows))[1:]  # type: ignore[assignment]
+        try:
+            yield from function(batches)
+        finally:
+            producer.checked_batches = whole
+
+    return run
+
+
+def _with_writers(patch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> None:
+    for module, name in ((stage_work, "map_function"), (work, "python_map_function")):
+        make = getattr(module, name)
+        patch.setattr(module, name, lambda *a, make=make, **k: wrap(make(*a, **k)))
+
+
+WAYS: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
+    "durable": lambda s, df: s.durable(df),
+    "repartition": lambda s, df: s.repartition(df, 3, "k"),
+    "stage": lambda s, df: s.stage(df, keys="k", partitions=3),
+    "query": lambda s, df: s.query(df.repartition(3, "k")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_lost_on_the_way_are_never_committed(
+    session: SparkSession,
+    root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    committed_producers: Callable[..., set[int]],
+    way: str,
+) -> None:
+    """Rows vanish in the worker, before and behind the check: the task says so, and no producer
+    that lost a row has a COMMIT. Without the loss the same call stores all of them."""
+    df = session.range(0, 20_000, 1, 2).selectExpr("id", "id % 7 as k", "concat('s', id) as s")
+    losses = {kind: _losing_before(kind) for kind in KINDS} | {"behind": _losing_behind}
+    for number, (kind, wrap) in enumerate(losses.items()):
+        with monkeypatch.context() as patch:
+            _with_writers(patch, wrap)
+            shuffle = DurableShuffle(session, root, job=f"lost{number}")
+            with pytest.raises(CorruptDataError, match="rows did not arrive from Spark as it"):
+                WAYS[way](shuffle, df)
+        assert committed_producers(root, f"lost{number}") == set(), kind
+        assert not any(stage.sealed for stage in shuffle.stages()), kind
+    kept = WAYS[way](DurableShuffle(session, root, job="kept"), df)
+    assert sorted(map(tuple, kept.collect())) == sorted(map(tuple, df.collect()))

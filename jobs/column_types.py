@@ -2,6 +2,7 @@
 
 from pyspark.sql.types import (
     ArrayType,
+    CalendarIntervalType,
     DataType,
     MapType,
     NullType,
@@ -14,7 +15,7 @@ from pyspark.sql.types import (
 
 from durable_shuffle.serialization.errors import InvalidInputError
 
-_NOT_CARRIED = (YearMonthIntervalType, UserDefinedType, VariantType)
+_NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
 """PySpark cannot hand these to a Python worker as Arrow."""
 
 _BINARY_COLLATION = "UTF8_BINARY"

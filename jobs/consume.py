@@ -5,17 +5,17 @@ log; tasks that have finished are not run. The others run as one Spark job. What
 hints: the logs are read again, and what they say finished is the result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arguments import as_schema, check_function
+from durable_shuffle.jobs.arguments import as_schema, check_function, check_option
 from durable_shuffle.jobs.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.column_types import check_columns
 from durable_shuffle.jobs.consume_step import is_stateful
@@ -28,10 +28,12 @@ from durable_shuffle.jobs.consume_task import (
     published_function,
 )
 from durable_shuffle.jobs.engine import Engine, ReadBack
+from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.report import ConsumerReport
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
+    IncompatibleError,
     InvalidInputError,
     NotFoundError,
 )
@@ -49,6 +51,7 @@ from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.storage import Storage
 
+OnNewCode = Literal["fail", "go_on"]
 DEFAULT_CHECKPOINT_ROWS = 1_000_000
 _PATIENCE_SECONDS = 600.0
 """A fenced task waits so long for a winner that acknowledges nothing, then lets Spark retry."""
@@ -63,6 +66,9 @@ class ConsumeRequest:
     schema: StructType | None
     checkpoint_every: int
     resume: ResumeMode
+    on_new_code: OnNewCode
+    process_code: str
+    """Digest of `process`: its code and everything it uses that can be recognised."""
 
 
 def check_consume(
@@ -71,6 +77,7 @@ def check_consume(
     schema: StructType | str | None,
     checkpoint_every: int,
     resume: str,
+    on_new_code: str,
 ) -> ConsumeRequest:
     """Return the request.
 
@@ -90,7 +97,16 @@ def check_consume(
     if columns is not None:
         check_columns(columns)
     mode: ResumeMode = "exact" if resume == "exact" else "approximate"
-    return ConsumeRequest(consumer, process, columns, checkpoint_every, mode)
+    check_option("on_new_code", on_new_code, ("fail", "go_on"))
+    return ConsumeRequest(
+        consumer,
+        process,
+        columns,
+        checkpoint_every,
+        mode,
+        "go_on" if on_new_code == "go_on" else "fail",
+        identify_function(process).digest,
+    )
 
 
 class StagesOfFrames:
@@ -147,6 +163,8 @@ class Consumers:
         )
         tasks = range(stage.describe.partitions)
         before = self._resume_sets(stage, request, tasks)
+        if request.on_new_code == "fail":
+            _check_same_code(request, before, path)
         missing = tuple(k for k, found in before.items() if not found.finished)
         schema = None if request.schema is None else named_arrow_schema(request.schema)
         rows: list[dict[str, Any]] = []
@@ -201,6 +219,7 @@ class Consumers:
             tries=self._engine.task_tries,
             patience_seconds=_PATIENCE_SECONDS,
             code=running_code(),
+            process_code=request.process_code,
         )
 
     def _resume_sets(
@@ -255,6 +274,28 @@ class Consumers:
             fingerprint=f"{stage.path.folder} consumed by {request.consumer}",
         )
         return self._engine.read_rows(request.schema, back)
+
+
+def _check_same_code(
+    request: ConsumeRequest, before: Mapping[int, ResumeSet], path: StagePath
+) -> None:
+    """Refuse to go on where other code has acknowledged rows.
+
+    Raises:
+        IncompatibleError: says how many tasks, and what to do.
+    """
+    others = [
+        k
+        for k, found in before.items()
+        if found.code not in ("", request.process_code) and (_records(found) or found.finished)
+    ]
+    if others:
+        raise IncompatibleError(
+            f"consumer {request.consumer!r} of stage {path.folder!r} was run with other code: "
+            f"{len(others)} of {len(before)} partitions acknowledged rows by it, partition "
+            f"{others[0]} first; give another consumer name to consume all rows with this code, or "
+            "on_new_code='go_on' to keep what was acknowledged and go on with it"
+        )
 
 
 def _records(found: ResumeSet) -> int:

@@ -65,6 +65,8 @@ class ConsumeSpec:
     patience_seconds: float
     """How long a fenced task waits for a winner that writes nothing."""
     code: str
+    process_code: str
+    """Digest of `process`."""
 
     def log(self, subpartition: int) -> SlotLog:
         """The log of the task that reads one subpartition."""
@@ -149,6 +151,7 @@ def _consume(spec: ConsumeSpec, stage: StageHandle, subpartition: int) -> Consum
         resume=spec.resume,
         generation=spec.generation,
         settings=spec.settings,
+        code=spec.process_code,
     )
     with view:
         try:

@@ -14,6 +14,7 @@ from durable_shuffle.jobs.arguments import check_option, check_version, is_colum
 from durable_shuffle.jobs.consume import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
+    OnNewCode,
     StagesOfFrames,
     check_consume,
 )
@@ -262,6 +263,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         schema: StructType | str | None = None,
         checkpoint_every: int = DEFAULT_CHECKPOINT_ROWS,
         resume: ResumeMode = "exact",
+        on_new_code: OnNewCode = "fail",
         name: str | None = None,
     ) -> DataFrame | None:
         """Feed stored rows to a Python function that is resumed inside its partition.
@@ -270,7 +272,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         yielded, in one record. A killed executor or driver, a failed or a fenced task goes on at
         the row after the last acknowledgement, and every row is in the result exactly once. A
         consumer that has finished is not run again: its result is read back. It is recognised by
-        its name and the stage alone: to consume again with other code, give another name.
+        its name and the stage; other code under the same name is refused.
 
         Args:
             df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
@@ -284,6 +286,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             checkpoint_every: rows after which a task acknowledges, from 1; no batch is longer.
             resume: "approximate" never hands a row out twice and drops what was not acknowledged
                 instead; `report()` counts what was dropped.
+            on_new_code: "fail" refuses a `process` whose code, or what it uses, is not what has
+                acknowledged rows under this name. "go_on" keeps what was acknowledged and gives
+                this one the rest; what comes out is then partly the one's, partly the other's.
             name: label of the stage if `df_or_stage` is stored by this call.
 
         Returns:
@@ -294,11 +299,11 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
         Raises:
             InvalidInputError: a bad argument, or `process` returns other columns than declared.
-            IncompatibleError: this consumer published other columns before.
+            IncompatibleError: this consumer published other columns before, or ran other code.
             NotFoundError: the stage was released.
             FencedError: a newer driver claimed the job.
         """
-        request = check_consume(consumer, process, schema, checkpoint_every, resume)
+        request = check_consume(consumer, process, schema, checkpoint_every, resume, on_new_code)
         if self._path(df_or_stage) is None:
             df_or_stage = self.durable(cast("DataFrame", df_or_stage), name=name)
         path = self._path(df_or_stage)

@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame
 
 from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.layout import check_name
 from durable_shuffle.shuffle.partitioner import check_partition_count
@@ -44,13 +45,7 @@ def check_request(request: StageRequest, engine: Engine) -> CheckedRequest:
     """
     check_name("name", request.name)
     df = request.df
-    if not hasattr(df, "mapInArrow"):
-        raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
-    if df.isStreaming:
-        raise InvalidInputError(
-            "a streaming DataFrame cannot be stored as one stage: wrap the batch inside "
-            "foreachBatch"
-        )
+    check_frame(df, streaming=NO_STREAM)
     if request.n is not None:
         check_partition_count(request.n)
     check_columns(df.schema)

@@ -188,6 +188,7 @@ class HeldLog:
             found.dropped,
             found.dropped_exact,
             reached if found.resume == "approximate" else (),
+            found.code,
         )
 
     def fence(self, by: str) -> None:
@@ -234,6 +235,7 @@ def hold(
     task: str,
     resume: ResumeMode,
     opening: OpeningOf,
+    code: str = "",
 ) -> HeldLog | ResumeSet:
     """Win OPEN: from here on every older view of this consumer task is fenced.
 
@@ -244,6 +246,7 @@ def hold(
         record_id: random id of this call.
         generation: the launcher's, never lower than that of a launcher before.
         opening: what OPEN shall say of the inputs, given what it follows; may raise to refuse.
+        code: digest of the code that is given the records.
 
     Returns:
         The held log; or what it adds up to, and nothing was written, if the consumer has finished.
@@ -280,6 +283,7 @@ def hold(
             dropped=said.dropped,
             dropped_exact=said.dropped_exact,
             ending=found.ending,
+            code=code or found.code,
         )
         slot = found.next_slot
         answer = log.append(slot, CONSUMER_RECORDS.encode(record))

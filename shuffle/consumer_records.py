@@ -97,6 +97,8 @@ class Open:
     """False if `dropped` is an upper bound."""
     ending: Ending | None = None
     """None while there is something to read."""
+    code: str = ""
+    """Digest of the code that is given the records; "" if whoever reads them did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class Whole:
     dropped_exact: bool
     reached: tuple[InputCursor, ...]
     """Approximate mode: up to where records may have been delivered; else empty."""
+    code: str = ""
+    """As in OPEN."""
 
 
 @dataclass(frozen=True, slots=True)

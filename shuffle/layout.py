@@ -42,10 +42,11 @@ def check_name(what: str, name: str) -> str:
     """Return `name` if it may be part of a key.
 
     Raises:
-        InvalidInputError: empty, too long, or with characters other than letters, digits,
+        InvalidInputError: no text, empty, too long, or with characters other than letters, digits,
             '.', '_' and '-'; the message names `what`.
     """
-    if not _NAME.fullmatch(str(name)) or len(name) > MAX_NAME_CHARS:
+    given: object = name  # of a user's program
+    if not isinstance(given, str) or not _NAME.fullmatch(given) or len(given) > MAX_NAME_CHARS:
         raise InvalidInputError(
             f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, '.', '_' or '-' and start with "
             f"a letter, digit or '_', found={name!r}"

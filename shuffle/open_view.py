@@ -68,6 +68,7 @@ def open_view(
     settings: Settings | None = None,
     ids: IdSource | None = None,
     clock: Clock | None = None,
+    code: str = "",
 ) -> View:
     """Become the one reader of partition k for a consumer, where the one before stopped.
 
@@ -90,6 +91,7 @@ def open_view(
         follow_seconds: how long a view of log producers waits for the next records while it reads,
             before it raises NotReadyError; it may be read on after that.
         cancelled: asked while waiting; True ends the wait with AbortedError.
+        code: digest of the code that is given the records, kept for whoever opens it next.
 
     Returns:
         A view. Of a consumer that has finished, one that is at its end.
@@ -129,6 +131,7 @@ def open_view(
         task=path.task,
         resume=resume,
         opening=lambda found: _opening(ready, key, found, resume, begin),
+        code=code,
     )
     finished = isinstance(held, ResumeSet)
     if isinstance(held, ResumeSet):

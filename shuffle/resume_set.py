@@ -74,6 +74,8 @@ class ResumeSet:
     closed: bool = False
     full_slot: int = 0
     """Slot of the newest full record."""
+    code: str = ""
+    """Digest of the code by which the newest view reads; "" if it did not say."""
 
 
 def is_full(record: ConsumerRecord) -> bool:
@@ -113,6 +115,7 @@ def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
             inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
             dropped=whole.dropped,
             dropped_exact=whole.dropped_exact,
+            code=whole.code,
         )
     if record.record_id != before.owner or record.epoch != before.epoch:
         raise CorruptDataError(
@@ -190,6 +193,7 @@ def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
         dropped_exact=record.dropped_exact,
         ending=record.ending,
         full_slot=before.next_slot,
+        code=record.code,
     )
 
 

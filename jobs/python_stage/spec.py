@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.arguments import as_schema, check_function
 from durable_shuffle.jobs.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.column_types import check_columns, check_key
+from durable_shuffle.jobs.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.recovery.resumable import is_resumable
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.key_codes import check_group_key
@@ -72,13 +73,7 @@ def check_spec(
             cannot be sent to workers.
     """
     check_name("name", name)
-    if not hasattr(df, "mapInArrow"):
-        raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
-    if df.isStreaming:
-        raise InvalidInputError(
-            "a streaming DataFrame cannot be stored as one stage: wrap the batch inside "
-            "foreachBatch"
-        )
+    check_frame(df, streaming=NO_STREAM)
     check_partition_count(partitions)
     check_columns(df.schema)
     if map is None and map_schema is not None:

@@ -12,6 +12,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.frame_checks import check_frame
 from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
@@ -23,12 +24,15 @@ from durable_shuffle.jobs.query.result import QueryResult
 from durable_shuffle.jobs.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stage_store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state
 
+_NO_STREAM = (
+    "a streaming DataFrame is no query that ends: write it with "
+    "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
+)
 _AT_ONCE = 8
 """Map sides that may run at the same time; each waits in a thread of its own."""
 
@@ -100,13 +104,7 @@ class QueryRunner:
     def _planned(
         self, df: DataFrame, name: str, version: str | None, *, remember: bool
     ) -> PlannedQuery:
-        if not hasattr(df, "mapInArrow"):
-            raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
-        if df.isStreaming:
-            raise InvalidInputError(
-                "a streaming DataFrame is no query that ends: write it with "
-                "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
-            )
+        check_frame(df, streaming=_NO_STREAM)
         version = self._version if version is None else version
         query = self._first_plan(df, name, version, self._engine.planning_settings())
         recorded = self._recorded(query)

@@ -67,6 +67,13 @@ def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
 def test_rows_without_columns_are_rows(seen: dict[str, Any]) -> None:
     """Their number is kept by every call, fresh and reused."""
     assert seen["stages"]["no_columns"] == [40, 40, 40, 120]
+    assert seen["stages"]["local"] == ["Row(k=1)", "Row(k=1)", "Row(k=2)", "Row(k=None)"]
+
+
+def test_observed_frames_are_refused(seen: dict[str, Any]) -> None:
+    """By name, also below another operator."""
+    assert seen["stages"]["observed"].startswith("InvalidInputError: df.observe() would never")
+    assert "observation='o'" in seen["stages"]["observed"]
 
 
 def test_consume(seen: dict[str, Any]) -> None:

@@ -141,6 +141,50 @@ def test_a_finished_consumer_runs_nothing(session: SparkSession, root: str, ledg
         first.consume(stored, **{**arguments, "consumer": "late"})
 
 
+def test_other_code_under_the_same_name_is_refused(session: SparkSession, root: str) -> None:
+    """Finished or half done, in another driver too; unless it is told to go on, or has another
+    name. Code that acknowledged nothing is nobody's."""
+
+    def times(factor: int, *, fails: bool = False) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        def process(batch: pa.RecordBatch) -> pa.RecordBatch:
+            values = batch.column("v").to_pylist()
+            if fails and values[0] > 0:
+                raise ValueError("on purpose")
+            return pa.RecordBatch.from_pydict({"v": [factor * v for v in values]})
+
+        return process
+
+    first = DurableShuffle(session, root, job="tests")
+    stored = first.durable(session.range(0, 40, 1, 2).selectExpr("id as v"))
+    some: dict[str, Any] = {"schema": "v long", "checkpoint_every": 5}
+    assert rows_of(first.consume(stored, consumer="done", process=times(2), **some)) == [
+        (2 * v,) for v in range(40)
+    ]
+    assert rows_of(first.consume(stored, consumer="done", process=times(2), **some))
+    with pytest.raises(Exception, match="on purpose"):  # 5 rows of one partition are acknowledged
+        first.consume(stored, consumer="half", process=times(2, fails=True), **some)
+    second = DurableShuffle(session, root, job="tests")
+    (stage,) = second.stages()
+    for consumer, count in (("done", 2), ("half", 1)):
+        with pytest.raises(IncompatibleError, match=f"{count} of 2 partitions") as refused:
+            second.consume(stage, consumer=consumer, process=times(3), **some)
+        assert "give another consumer name" in str(refused.value)
+        assert "on_new_code='go_on'" in str(refused.value)
+    more = {**some, "process": times(3), "on_new_code": "go_on"}
+    assert rows_of(second.consume(stage, consumer="done", **more)) == [(2 * v,) for v in range(40)]
+    mixed = [(2 * v if v < 5 else 3 * v,) for v in range(40)]
+    assert rows_of(second.consume(stage, consumer="half", **more)) == sorted(mixed)
+    third = second.consume(stage, consumer="third", process=times(3), **some)
+    assert rows_of(third) == [(3 * v,) for v in range(40)]
+    with pytest.raises(Exception, match="on purpose"):
+        second.consume(stage, consumer="none", process=_fail, **some)
+    assert rows_of(second.consume(stage, consumer="none", process=times(2), **some))
+
+
+def _fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise ValueError("on purpose")
+
+
 def test_other_frames_are_stored_first(session: SparkSession, root: str, ledger: Ledger) -> None:
     """A DataFrame that is no stage becomes one; without a schema there is no result."""
     shuffle = DurableShuffle(session, root, job="tests")
@@ -177,6 +221,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
         tries=1,
         patience_seconds=120,
         code=running_code(),
+        process_code="",
     )
     consume, folder = consume_function(spec, (0, 0)), str(ledger.folder)
 
@@ -287,6 +332,7 @@ def test_bad_arguments(session: SparkSession, root: str) -> None:
         ({"checkpoint_every": 0}, "at least 1"),
         ({"checkpoint_every": True}, "must be an integer"),
         ({"resume": "roughly"}, "'exact' or 'approximate'"),
+        ({"on_new_code": "ask"}, "on_new_code must be one of"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             shuffle.consume(df, **{**good, **bad})

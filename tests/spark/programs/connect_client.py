@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, register, spark_tasks
@@ -114,6 +114,11 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
         again.durable(none, name="none").crossJoin(spark.range(3)).count(),
     ]
     again.release("none")
+    local = spark.sql("SELECT * FROM VALUES (1), (2), (NULL), (1) AS t(k)")
+    found["local"] = sorted(map(str, again.durable(local, name="local").collect()))
+    again.release("local")
+    observed = df.observe(Observation("o"), F.count(F.lit(1)).alias("n"))
+    found["observed"] = outcome(lambda: again.durable(observed.where("v > 1"), name="o"))
     consumed = again.consume(reused, consumer="c", process=doubled, schema="v long, w long")
     assert consumed is not None
     found["consumed"] = sorted(list(row) for row in consumed.collect())

@@ -1,0 +1,76 @@
+"""What a DataFrame must not be: observed, or with columns that do not travel. Refused by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import InvalidInputError
+
+pytestmark = pytest.mark.spark
+
+CALLS: dict[str, Callable[[DurableShuffle, DataFrame], object]] = {
+    "durable": lambda s, df: s.durable(df),
+    "repartition": lambda s, df: s.repartition(df, 2, "id"),
+    "stage": lambda s, df: s.stage(df, keys="id", partitions=2),
+    "query": lambda s, df: s.query(df),
+    "explain": lambda s, df: s.explain(df),
+    "consume": lambda s, df: s.consume(df, consumer="c", process=lambda rows: None),
+}
+
+
+def test_observed_frames_are_refused(session: SparkSession, root: str) -> None:
+    """`Observation.get` would wait for ever, in the run that stores and in one that reuses: so no
+    call takes such a frame, however deep the observation is. Behind the call it gets its value."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    plain = session.range(0, 10, 1, 2)
+
+    def observed() -> DataFrame:
+        return plain.observe(Observation("counts"), F.count(F.lit(1)).alias("n"))
+
+    observed().createOrReplaceTempView("observed")
+    frames = {
+        "itself": observed(),
+        "by name": plain.observe("counts", F.count(F.lit(1)).alias("n")),
+        "below": observed().where("id > 2").groupBy("id").count().select("id"),
+        "in a join": plain.join(observed(), "id"),
+        "in a subquery": session.sql(
+            "SELECT id FROM range(10) WHERE id > (SELECT max(id) - 3 FROM observed)"
+        ),
+    }
+    for where, df in frames.items():
+        for name, call in CALLS.items():
+            print(f"{name} of a frame with an observation: {where}")
+            with pytest.raises(InvalidInputError, match="observation='counts'"):
+                call(shuffle, df)
+    with shuffle.transparent(), pytest.raises(InvalidInputError, match="never get its value"):
+        observed().collect()
+    assert shuffle.stages() == []
+    found = Observation("behind")
+    shuffle.durable(plain).observe(found, F.count(F.lit(1)).alias("n")).collect()
+    assert found.get == {"n": 10}
+
+
+def test_calendar_intervals_are_refused_by_name(session: SparkSession, root: str) -> None:
+    """Spark does not hand them to Python; inside other types neither. A query leaves them to
+    Spark."""
+    shuffle = DurableShuffle(session, root, job="tests")
+    plain = session.range(0, 4, 1, 2).select("id", F.expr("make_interval(1, 2, 0, id)").alias("i"))
+    for df in (plain, plain.select("id", F.array("i").alias("i"))):
+        for name in ("durable", "repartition", "stage"):
+            with pytest.raises(InvalidInputError, match=r"column 'i' of type .*interval"):
+                CALLS[name](shuffle, df)
+    asked = shuffle.query(plain.repartition(3)).select("id", F.col("i").cast("string"))
+    expected = plain.select("id", F.col("i").cast("string"))
+    assert sorted(map(tuple, asked.collect())) == sorted(map(tuple, expected.collect()))
+    assert any("interval" in text for text in shuffle.report().native)
+
+
+@pytest.mark.parametrize("job", [None, 7, b"job", ["job"], ""])
+def test_a_job_must_have_a_name(session: SparkSession, root: str, job: Any) -> None:
+    """Whatever else is given is refused as bad input, not by an error of Python's."""
+    with pytest.raises(InvalidInputError, match=r"job must be 1 to .* letters"):
+        DurableShuffle(session, root, job=job)

@@ -5,6 +5,7 @@ writer was told so; whatever a log names stays. One object or record that makes 
 whole stage or consumer task odd, and nothing of that goes.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,13 +109,22 @@ def judge_stage(
     listed: Iterable[ObjectInfo],
     logs: StageLogs,
     temporaries: Iterable[Judged] = (),
+    *,
+    at_work_since: float = math.inf,
 ) -> Scope:
     """Judge the objects of one stage.
 
     Args:
         listed: everything below the stage's prefix, listed before the logs were read.
+        at_work_since: in wall seconds; a write job that wrote something since then is at work.
     """
+    listed = list(listed)
     judge = _StageJudge(path, logs)
+    judge.young = {
+        info.key.rpartition("/")[2].rpartition("-")[0]
+        for info in listed
+        if info.modified_wall_seconds >= at_work_since
+    }
     objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
     unfinished = logs.in_job_log == "released" and not logs.closed
     return _fail_closed(Scope(path.prefix, tuple(objects), path, release_unfinished=unfinished))
@@ -123,6 +133,8 @@ def judge_stage(
 class _StageJudge:
     def __init__(self, path: StagePath, logs: StageLogs) -> None:
         self._path, self._logs = path, logs
+        self.young: set[str] = set()
+        """`p<producer>-<attempt>` of segments that were written a short while ago."""
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
@@ -222,7 +234,7 @@ class _StageJudge:
             return "odd", f"the stage has only {self._producers} producers", None
         records = self._logs.producers.get(producer, {})
         if self._describe is not None and self._describe.writing == "log":
-            return (*self._appended(records, producer, attempt, number), None)
+            return self._appended(records, producer, attempt, number)
         fate = fate_of(records.values(), attempt)
         if isinstance(fate, Commit):
             if number not in {s.number for s in fate.segments}:
@@ -236,7 +248,7 @@ class _StageJudge:
 
     def _appended(
         self, records: Mapping[int, Any], producer: int, attempt: str, number: int
-    ) -> tuple[Verdict, str]:
+    ) -> tuple[Verdict, str, tuple[int, str] | None]:
         named, stopped = settled_segments(records.values())
         if (attempt, number) in named:
             slot = next(
@@ -247,12 +259,18 @@ class _StageJudge:
                 and number in {segment.number for segment in record.segments}
             )
             upto = self._upto[producer] if producer < len(self._upto) else 0
-            return ("orphan", "below RELEASE_UPTO") if slot < upto else ("live", "named by APPEND")
+            released = slot < upto
+            verdict: Verdict = "orphan" if released else "live"
+            return verdict, "below RELEASE_UPTO" if released else "named by APPEND", None
         if attempt in stopped:
-            return "orphan", "its attempt was stopped and no APPEND names it"
+            return "orphan", "its attempt was stopped and no APPEND names it", None
         if any(isinstance(r, ProducerOpen) and r.record_id == attempt for r in records.values()):
-            return "live", "its attempt may still append it"
-        return "odd", "its attempt never opened the producer's log"
+            return "live", "its attempt may still append it", None
+        if any(r.progress.stream is None for r in records.values() if not isinstance(r, Closed)):
+            return "odd", "its attempt never opened the producer's log", None
+        if f"p{producer:06d}-{attempt}" in self.young:
+            return "live", "of a write job, too young to be left behind", None
+        return "orphan", "its write job has no APPEND", (producer, attempt)
 
 
 def fate_of(records: Iterable[Any], attempt: str) -> Commit | Abort | Closed | None:

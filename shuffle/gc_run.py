@@ -22,6 +22,7 @@ from durable_shuffle.shuffle.producer_log import abort_attempt
 from durable_shuffle.shuffle.release import finish_release
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.retention import AttemptFailed
+from durable_shuffle.shuffle.run_clearing import abort_job
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage
@@ -68,8 +69,9 @@ def collect_garbage(
 
     Args:
         settings: `control_threads` is used.
-        older_than_seconds: by the storage's clock against `clock`; spares younger temporary files
-            and remains of drivers' starts. Everything else goes by logs, whatever its age.
+        older_than_seconds: by the storage's clock against `clock`; spares younger temporary files,
+            remains of drivers' starts, and write jobs that wrote a segment since then. Everything
+            else goes by logs, whatever its age.
 
     Raises:
         NotFoundError: nothing is stored of such a job.
@@ -146,11 +148,12 @@ class _Acting:
     def _abort(self, scope: Scope, producer: int, attempt: str) -> bool:
         assert scope.stage is not None  # only stages have attempts
         cause = AttemptFailed(f"collected by generation {self._log.generation}")
+        stage = open_stage(self._storage, scope.stage)
         if producer == REWRITE:
-            stage = open_stage(self._storage, scope.stage)
             return abort_rewrite(stage, attempt, self._ids.new_id(), str(cause))
-        log = SlotLog(self._storage, scope.stage.producer_log_prefix(producer))
-        return abort_attempt(log, attempt, self._ids.new_id(), str(cause))
+        if stage.describe.writing == "log":
+            return abort_job(stage, producer, attempt, self._ids.new_id(), str(cause))
+        return abort_attempt(stage.producer_log(producer), attempt, self._ids.new_id(), str(cause))
 
     def _fence(
         self, path: ConsumerPath, orphans: Sequence[Judged]

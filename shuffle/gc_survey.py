@@ -82,7 +82,11 @@ def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: fl
     with ThreadPoolExecutor(threads) as pool:
         of_stages = pool.map(
             lambda item: judge_stage(
-                item[0], item[1], _stage_logs(storage, copy, *item), temporaries[item[0]]
+                item[0],
+                item[1],
+                _stage_logs(storage, copy, *item),
+                temporaries[item[0]],
+                at_work_since=now - age,
             ),
             list(stages.items()),
         )

@@ -24,6 +24,8 @@ from durable_shuffle.shuffle.log_producer_records import (
     End,
     LogProducerRecord,
     ProducerOpen,
+    RunAbort,
+    owner_after,
     parts_of,
 )
 from durable_shuffle.shuffle.position import Positions, ProducerPosition
@@ -193,7 +195,7 @@ class _Cursor:
             self._begun, self._ordinal = True, before
         self._check(record, found, before)
         self._ordinal = after
-        self._owner = record.record_id
+        self._owner = owner_after(record)
         self.mode = record.mode if isinstance(record, End) else None
         wanted = self._start.next_ordinal
         for extent in found:
@@ -242,7 +244,9 @@ class _Cursor:
             )
         return found
 
-    def _check(self, record: ProducerOpen | Append | End, found: list[Extent], before: int) -> None:
+    def _check(
+        self, record: ProducerOpen | Append | End | RunAbort, found: list[Extent], before: int
+    ) -> None:
         """Refuse a record that does not join up with those before it."""
         ordinal = self._ordinal
         fits = before == ordinal
@@ -255,8 +259,8 @@ class _Cursor:
                 f"found {before} and extents from {[e.first_ordinal for e in found]}"
             )
         opens = isinstance(record, ProducerOpen)
-        if not opens and self._owner is not None and record.record_id != self._owner:
+        if not opens and self._owner is not None and owner_after(record) != self._owner:
             raise CorruptDataError(
                 f"a record of an attempt that is not open: {self._where} "
-                f"expected={self._owner} found={record.record_id}"
+                f"expected={self._owner} found={owner_after(record)}"
             )

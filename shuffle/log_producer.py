@@ -22,7 +22,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.markers import EndMode, Marker
 from durable_shuffle.shuffle.layout import is_id
-from durable_shuffle.shuffle.log_producer_log import decode, read_last, successor
+from durable_shuffle.shuffle.log_producer_log import decode, successor, whole_tail
 from durable_shuffle.shuffle.log_producer_records import (
     LOG_PRODUCER_RECORDS,
     Append,
@@ -109,6 +109,7 @@ class LogProducer:
             FencedError: a higher generation opened, or the stage was released.
             InvalidInputError: the producer has ended (not by SUSPEND), or an argument is wrong.
             ConflictError: other attempts kept winning the slots; try again.
+            CorruptDataError: the log lost a record; names the slot.
             OutcomeUnknownError, UnavailableError: OPEN may stand now or later, which fences nobody
                 but older attempts: call again with another id.
         """
@@ -121,7 +122,8 @@ class LogProducer:
         if not is_id(record_id):
             raise InvalidInputError(f"an OPEN needs a random id of its own, found={record_id!r}")
         log = stage.producer_log(producer)
-        slot, last = read_last(log)
+        tail = whole_tail(log)
+        slot, last = tail.next_slot, tail.last
         for _ in range(_OPEN_TRIES):
             opened = successor(stage, producer, last, record_id, generation)
             answer = log.append(slot, LOG_PRODUCER_RECORDS.encode(opened))

@@ -1,10 +1,11 @@
-"""Reading a log producer's log: its last record, and which segments no record will ever name.
+"""Reading a log producer's log: its end, and which segments no record will ever name.
 
-An attempt's APPENDs go only to its own last slot + 1, so what stands between two OPENs belongs to
-the first of them, and nothing of it can come later.
+Of what was opened, all between two OPENs belongs to the first of them, and nothing of it can come
+later. A write job opens nothing: its fate is the first record that names it.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -18,32 +19,75 @@ from durable_shuffle.shuffle.log_producer_records import (
     LogProducerRecord,
     ProducerOpen,
     Progress,
+    RunAbort,
 )
 from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.stage import StageHandle
 
 
 def decode(log: SlotLog, slot: int, data: bytes) -> LogProducerRecord:
     """Decode one record of a log producer's log."""
     record = LOG_PRODUCER_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (ProducerOpen, Append, End, Closed)):
+    if not isinstance(record, (ProducerOpen, Append, End, RunAbort, Closed)):
         raise CorruptDataError(f"not a log producer's record: key={log.key(slot)!r}")
     return record
 
 
-def read_last(log: SlotLog) -> tuple[int, LogProducerRecord | None]:
-    """Return the first empty slot and the record before it, None if the log is empty.
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of an appender's log."""
 
-    Not guaranteed: that it is still the last one when this returns.
+    next_slot: int
+    last: LogProducerRecord | None
+
+    def passed(self, log: SlotLog, data: bytes) -> "Tail":
+        """Return the end behind the record that was found in `next_slot`."""
+        return Tail(self.next_slot + 1, decode(log, self.next_slot, data))
+
+
+def read_tail(log: SlotLog, hint: int = 0) -> Tail:
+    """Return the end of the log in a few requests; `hint` is a slot that may be near it.
+
+    Not guaranteed: that it is still the end when this returns; nor that no earlier slot is lost.
+
+    Raises:
+        CorruptDataError: the end that was found is a slot that lost its record.
     """
-    end = log.find_end()
+    end = log.find_end(hint)
+    log.refuse_hole(end)
+    return tail_at(log, end)
+
+
+def whole_tail(log: SlotLog) -> Tail:
+    """Return the end of a log of which no slot is missing. Lists the log once.
+
+    Raises:
+        CorruptDataError: a slot in the middle of the log is empty; names it.
+    """
+    return tail_at(log, log.whole_end())
+
+
+def tail_at(log: SlotLog, end: int) -> Tail:
+    """Return the log as it ended when `end` was its first empty slot."""
     if end == 0:
-        return 0, None
+        return Tail(0, None)
     data = log.read(end - 1)
     if data is None:
         raise CorruptDataError(f"a slot lost its record: key={log.key(end - 1)!r}")
-    return end, decode(log, end - 1, data)
+    return Tail(end, decode(log, end - 1, data))
+
+
+def refuse_holes(stage: StageHandle) -> None:
+    """Make sure that no log of the stage's producers lost a slot before its last. Lists once.
+
+    Raises:
+        CorruptDataError: names the slot.
+    """
+    listed = slots_listed(info.key for info in stage.storage.list(stage.path.producers_prefix))
+    for producer in range(stage.describe.producers):
+        log = stage.producer_log(producer)
+        log.refuse_holes(listed.get(log.prefix, set()))
 
 
 def producer_status(stage: StageHandle, producer: int) -> LogProducerRecord | None:
@@ -51,7 +95,7 @@ def producer_status(stage: StageHandle, producer: int) -> LogProducerRecord | No
 
     For reports and for launchers that ask whether a producer has ended; it fences nobody.
     """
-    return read_last(stage.producer_log(producer))[1]
+    return read_tail(stage.producer_log(producer)).last
 
 
 def settled_segments(
@@ -67,6 +111,10 @@ def settled_segments(
     for record in records:
         if isinstance(record, Append):
             named.update((record.record_id, segment.number) for segment in record.segments)
+            if record.record_id != current:  # a write job appends once
+                finished.add(record.record_id)
+        elif isinstance(record, RunAbort):
+            finished.add(record.attempt)
         elif current is not None:  # OPEN, END and CLOSED all stop the attempt before them
             finished.add(current)
         if isinstance(record, ProducerOpen):
@@ -92,6 +140,11 @@ def successor(
         raise FencedError(
             f"a newer launch writes, generation {last.generation} against {generation}: {where}; "
             "stop"
+        )
+    if last.progress.stream is not None:
+        raise InvalidInputError(
+            f"streaming queries or write jobs write here, a pipeline cannot: {where}; give another "
+            "stage"
         )
     if last.record_id == record_id:
         raise InvalidInputError(f"an OPEN needs an id of its own, {record_id} was used: {where}")

@@ -2,7 +2,8 @@
 
 Every record is the whole state that a successor goes on from, so that only the last one is read to
 go on. `record_id` is the random id of the OPEN by which an attempt writes; all its records carry
-it, and that is what ownership means. The id also names the attempt's segments.
+it, and that is what ownership means. The id also names the attempt's segments. Write jobs need no
+OPEN: the first record that names one, APPEND_PARTS or ABORT, is its fate.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,18 @@ from durable_shuffle.shuffle.records import Closed, SegmentInfo, unpack_extents
 
 
 @dataclass(frozen=True, slots=True)
+class Streaming:
+    """Which streaming query writes a log, and how far it is."""
+
+    query: str = ""
+    """Id of the query; "" while only write jobs have written."""
+    batches: int = 0
+    """How many of its batches stand; the next one has this number."""
+    opened: str = ""
+    """`record_id` of the newest OPEN; "" if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a producer is, after the record that holds this."""
 
@@ -28,6 +41,8 @@ class Progress:
     next_ordinals: bytes
     """Packed little-endian u8 per subpartition that this producer writes, ascending: how many
     records it has appended there. So a subpartition without records is stated, not left out."""
+    stream: Streaming | None = None
+    """None in a log that a pipeline's producer writes."""
 
     def ordinals(self, expected: int, name: str) -> npt.NDArray[np.uint64]:
         """Return `next_ordinals` as a new array.
@@ -82,9 +97,9 @@ class Append:
 class AppendParts(Append):
     """An APPEND of segments that were written side by side, before anyone knew their ordinals.
 
-    Frames are seeded with ordinals of their writer's own count. `record_id` is that of the run's
-    OPEN, as in every record; all writers of the run name their segments by it, with numbers of
-    their own choice.
+    Frames are seeded with ordinals of their writer's own count. `record_id` is that of the query's
+    OPEN under which the parts were written, or the id of a write job, which never opens. All
+    writers name their segments by it, with numbers of their own choice.
     """
 
     KIND: ClassVar[str] = "APPEND_PARTS"
@@ -107,6 +122,20 @@ class End:
     progress: Progress
 
 
+@dataclass(frozen=True, slots=True)
+class RunAbort:
+    """A write job was given up: no APPEND that names it counts from here on. It opens nothing."""
+
+    KIND: ClassVar[str] = "ABORT"
+    record_id: str
+    epoch: int
+    generation: int
+    attempt: str
+    """Id of the write job."""
+    cause: str
+    progress: Progress
+
+
 def parts_of(record: Append, extents: int, name: str) -> tuple[npt.NDArray[np.uint64], bytes]:
     """Return the shift of each extent of an APPEND, and the schema of its rows, b"" if it is the
     stage's.
@@ -123,5 +152,11 @@ def parts_of(record: Append, extents: int, name: str) -> tuple[npt.NDArray[np.ui
     return np.frombuffer(record.shifts, dtype="<u8").astype(np.uint64), record.schema
 
 
-LogProducerRecord = ProducerOpen | Append | End | Closed
-LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, AppendParts, End, Closed))
+def owner_after(record: ProducerOpen | Append | End | RunAbort) -> str:
+    """Return the id of the OPEN that stands behind a record; "" if none ever did."""
+    stream = record.progress.stream
+    return record.record_id if stream is None else stream.opened
+
+
+LogProducerRecord = ProducerOpen | Append | End | RunAbort | Closed
+LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, AppendParts, End, RunAbort, Closed))

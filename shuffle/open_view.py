@@ -25,6 +25,7 @@ from durable_shuffle.shuffle.extent_feed import ExtentFeed
 from durable_shuffle.shuffle.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.live_views import add_view, live_views
 from durable_shuffle.shuffle.log_feed import LogFeed
+from durable_shuffle.shuffle.log_producer_log import refuse_holes
 from durable_shuffle.shuffle.position import Positions
 from durable_shuffle.shuffle.resume_set import InputKey, ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.sealed_feed import SealedFeed, check_tags
@@ -100,7 +101,8 @@ def open_view(
         NotFoundError: the stage was released, or is still being written after `wait_seconds`.
         FencedError: a launcher of a higher generation opened this consumer.
         IncompatibleError: the consumer task had other inputs, or what it acknowledged was replaced.
-        CorruptDataError: a record of its log is damaged; names the slot. Nothing is guessed.
+        CorruptDataError: a record of its log, or of a log that it reads, is damaged or lost; names
+            the slot. Nothing is guessed.
         InvalidInputError: no such subpartition, or a bad name.
     """
     if resume not in ("exact", "approximate"):
@@ -183,6 +185,8 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
         state = read_state(stage)
         if state.release is not None:
             require_not_released(stage)
+        if stage.describe.writing == "log":
+            refuse_holes(stage)
         if state.seal is not None or stage.describe.writing == "log":
             return _Ready(stage, subpartition, state)
         left = deadline - clock.monotonic()

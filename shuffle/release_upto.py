@@ -11,7 +11,7 @@ import numpy as np
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.log_producer_log import decode, read_last
+from durable_shuffle.shuffle.log_producer_log import decode, read_tail
 from durable_shuffle.shuffle.log_producer_records import Append, End
 from durable_shuffle.shuffle.records import STAGE_RECORDS, ReleaseUpto
 from durable_shuffle.shuffle.registry import progress_in
@@ -91,7 +91,7 @@ def release_upto(
 
 def all_ended(stage: StageHandle) -> bool:
     """Return True if every log producer has ended for good."""
-    last = (read_last(stage.producer_log(p))[1] for p in range(stage.describe.producers))
+    last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
     return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
 
 

@@ -1,20 +1,21 @@
-"""A log producer that many processes of one run write: a streaming query, or one write job.
+"""A log that many processes write: starts of a streaming query, and write jobs.
 
 Strategy: each task writes segments of its own; one record per batch, in the producer's log, makes
-all of them count. A run is one start of a query. Its first record is OPEN with the run's own id,
-which every process of the run can build alone and which is the same bytes from all of them; it
-fences the runs before. Every decision is made of the log's last record, and lands behind exactly
-that record or not at all.
+all of them count. Every decision is made of records that were read, and lands behind exactly these
+records or not at all.
 
-- A batch id that is in the log stays as it is: who brings it again, with whatever rows, gives its
-  own segments back.
-- A run that another run of its query followed never opens again: its id stands among the past.
-- Segments are given back only by who never sent a record that names them.
+- A run is one start of the query. It opens by an id that every process of it can build alone, from
+  the run's id and the epoch, so all of them send the same bytes; the OPEN fences the runs before.
+- A part carries the OPEN under which it was written. A commit never opens: it appends while that
+  OPEN is the newest one, else the run is fenced. So no list of runs is needed.
+- A batch that is in the log stays as it is. A commit that comes again changes and deletes nothing.
+- A write job never opens. The first record that names it, APPEND_PARTS or ABORT, is its fate; where
+  another writer has its slot it takes the next one.
 
-It must not know Spark, nor look at listings.
+Nothing is deleted here: see `run_clearing.py`. It must not know Spark.
 """
 
-import json
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,35 +23,30 @@ import numpy as np
 
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
 from durable_shuffle.serialization.errors import (
+    AbortedError,
     ConflictError,
-    CorruptDataError,
     FencedError,
     IncompatibleError,
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import shown
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.log_producer_log import decode
+from durable_shuffle.shuffle.log_producer_log import Tail, decode, read_tail, tail_at, whole_tail
 from durable_shuffle.shuffle.log_producer_records import (
     LOG_PRODUCER_RECORDS,
     Append,
     AppendParts,
-    End,
-    LogProducerRecord,
     ProducerOpen,
     Progress,
+    RunAbort,
+    Streaming,
 )
 from durable_shuffle.shuffle.records import EXTENT, Closed, SegmentInfo, unpack_extents
-from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.stage import StageHandle
 
-PAST_RUNS = 100
-"""So many earlier runs are remembered. One that is older and still alive could open again and fence
-the newest; no batch would be lost or doubled by that."""
-
-CLEAR_RECORDS = 1000
-"""A run that takes over reads at most so many records to tell what others left."""
+LOOK_BACK = 32
+"""A run that is about to open looks for an OPEN of its own in so many records: it was followed, and
+stops. One that opened before them opens again, which fences the newest run and costs no row."""
 
 _TRIES = 64
 
@@ -64,27 +60,26 @@ class Run:
     id: str
     """32 hexadecimal digits, of this start alone."""
 
+    def attempt(self, epoch: int) -> str:
+        """Return the id by which it opens in an epoch, and under which its tasks write then."""
+        return hashlib.sha256(f"{self.id} {epoch}".encode()).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What the log of a run's producer says; stands as the record's source position."""
+class Begun:
+    """What a task writes its part under."""
 
-    query: str = ""
-    """The query whose log this is; "" while none has written here."""
-    batch: int = -1
-    """Its newest batch."""
-    past: tuple[str, ...] = ()
-    """Runs of it that were followed by others, oldest first."""
-
-    def encode(self) -> bytes:
-        found = {"query": self.query, "batch": self.batch, "past": self.past}
-        return json.dumps(found, sort_keys=True).encode()
+    attempt: str
+    """Names its segments: id of the run's OPEN, or of the write job."""
+    slot: int
+    """The log was read up to here, exclusive, and did not hold the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """What one task wrote of a batch. Its ordinals are of its own count."""
 
+    begun: Begun
     number: int
     """Of the task within the batch: rows of lower ones come first."""
     rows: int
@@ -94,212 +89,156 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a producer's log."""
+class BatchAppended:
+    """What `append_batch` came to."""
 
-    next_slot: int
-    last: LogProducerRecord | None
-
-    @property
-    def owner(self) -> str:
-        """Id of the run that may append next."""
-        return "" if self.last is None or isinstance(self.last, Closed) else self.last.record_id
-
-
-def read_tail(log: SlotLog, hint: int = 0) -> Tail:
-    """Return the end of the log; `hint` is a slot that may be near it."""
-    end = log.find_end(hint)
-    if end == 0:
-        return Tail(0, None)
-    data = log.read(end - 1)
-    if data is None:
-        raise CorruptDataError(f"a slot lost its record: key={log.key(end - 1)!r}")
-    return Tail(end, decode(log, end - 1, data))
-
-
-def written(tail: Tail, name: str) -> Written:
-    """Return what the last record says of the query.
-
-    Raises:
-        InvalidInputError: the log is of a producer of another kind; names `name`.
-    """
-    if tail.last is None or isinstance(tail.last, Closed):
-        return Written()
-    try:
-        found = json.loads(tail.last.progress.source_position)
-        return Written(str(found["query"]), int(found["batch"]), tuple(found["past"]))
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInputError(
-            f"this log is written by a pipeline, not by streaming queries: {name}; give another "
-            "stage"
-        ) from None
+    slot: int
+    """Of the record that makes the batch count."""
+    rows: int
+    """0 if the batch was there already."""
+    wrote: bool
+    first: bool = False
+    """It is the first one behind the run's OPEN, which followed another run's."""
 
 
 def has_batch(tail: Tail, run: Run, batch: int, name: str) -> bool:
-    """Decide whether a batch is in the log already. Pure.
+    """Decide whether a batch of a query is in the log already; a write job never is. Pure.
 
     Raises:
-        FencedError: the stage was released, or another run of this query has followed this one.
-        InvalidInputError: another query writes here.
+        FencedError: the stage was released.
+        InvalidInputError: a pipeline or another query writes here.
         IncompatibleError: batches between the newest and this one are missing: the query's
             checkpoint is of another stage.
     """
     if isinstance(tail.last, Closed):
         raise FencedError(f"the stage was released, cause={tail.last.cause}: {name}; stop")
-    if isinstance(tail.last, End):
-        raise InvalidInputError(f"the producer has ended with {tail.last.mode}: {name}")
-    found = written(tail, name)
-    if found.query and found.query != run.query:
-        who = f"streaming query {run.query}" if run.query else "a write job"
+    if tail.last is not None and tail.last.progress.stream is None:
         raise InvalidInputError(
-            f"streaming query {found.query} writes here, found {who}: {name}; give another stage, "
-            "another producer, or the checkpoint of that query"
-        )
-    if run.id in found.past:
-        who = f"query {run.query}" if run.query else "a write job"
-        raise FencedError(
-            f"another run of {who} took over, this one must stop: "
-            f"run={run.id} newest run={tail.owner}: {name}"
+            f"this log is written by a pipeline, not by streaming queries: {name}; give another "
+            "stage"
         )
     if not run.query:
         return False
-    if batch > found.batch + 1:
+    stream = _stream(tail)
+    if stream.query not in ("", run.query):
+        raise InvalidInputError(
+            f"streaming query {stream.query} writes here, found streaming query {run.query}: "
+            f"{name}; give another stage, another producer, or the checkpoint of that query"
+        )
+    if batch > stream.batches:
+        there = f"batches up to {stream.batches - 1}" if stream.batches else "none of it"
         raise IncompatibleError(
             f"the checkpoint of query {run.query} is of another stage: it writes batch {batch} and "
-            f"{name} has {f'batches up to {found.batch}' if found.batch >= 0 else 'none of it'}; "
-            "give the stage that it wrote, or a new checkpoint"
+            f"{name} has {there}; give the stage that it wrote, or a new checkpoint"
         )
-    return batch <= found.batch
+    return batch < stream.batches
 
 
-def opening(stage: StageHandle, producer: int, tail: Tail, run: Run) -> ProducerOpen:
-    """Return the OPEN of a run behind `tail`; equal for all processes of the run. Pure."""
-    name = stage.path.producer_log_prefix(producer)
-    found, last = written(tail, name), tail.last
-    if last is None or isinstance(last, Closed):
-        ordinals = bytes(8 * len(stage.subpartitions_of(producer)))
-        state = Written(run.query)
-        progress = Progress(state.encode(), "", ordinals)
-        return ProducerOpen(run.id, 1, stage.describe.generation, producer, progress)
-    past = (*found.past, last.record_id)[-PAST_RUNS:] if run.query == found.query else ()
-    state = replace(found, query=run.query or found.query, past=past)
-    progress = replace(last.progress, source_position=state.encode())
-    return ProducerOpen(run.id, last.epoch + 1, last.generation, producer, progress)
+def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, Tail]:
+    """Return what the tasks of a write job write under, and the log's end. Writes nothing.
+
+    Raises:
+        FencedError, InvalidInputError: see `has_batch`.
+        CorruptDataError: the log lost a record; names the slot.
+    """
+    log = stage.producer_log(producer)
+    tail = whole_tail(log)
+    has_batch(tail, run, 0, log.prefix)
+    return Begun(run.id, tail.next_slot), tail
 
 
-def open_run(stage: StageHandle, producer: int, run: Run, batch: int) -> Tail:
-    """Win the run's OPEN unless it stands; return the log's end behind it.
+def begin_batch(
+    stage: StageHandle, producer: int, run: Run, batch: int
+) -> tuple[Begun | None, Tail]:
+    """Win the run's OPEN unless it is the newest; return what a task writes its part under, None
+    if the batch is there already, and the log's end.
 
     Safe to call from any process of the run, at any time. Sends nothing if the run is the owner.
 
     Raises:
-        FencedError, InvalidInputError, IncompatibleError: see `has_batch`.
+        FencedError: another run followed this one, or the stage was released.
+        InvalidInputError, IncompatibleError: see `has_batch`.
+        CorruptDataError: the log lost a record; names the slot.
         ConflictError: other runs kept winning the slots.
         OutcomeUnknownError, UnavailableError: call again.
     """
     log = stage.producer_log(producer)
-    tail = read_tail(log, max(0, batch))
+    tail = read_tail(log, batch)
+    if not _owns(tail, run) and not has_batch(tail, run, batch, log.prefix):
+        tail = whole_tail(log)
+        _refuse_followed(log, tail, run)
     for _ in range(_TRIES):
-        has_batch(tail, run, batch, log.prefix)
-        if tail.owner == run.id:
-            return tail
+        if has_batch(tail, run, batch, log.prefix):
+            return None, tail
+        if _owns(tail, run):
+            return Begun(_stream(tail).opened, tail.next_slot), tail
         record = opening(stage, producer, tail, run)
         answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
         if isinstance(answer, Won):
-            return Tail(tail.next_slot + 1, record)
-        tail = _passed(log, tail, answer.existing)
+            tail = Tail(tail.next_slot + 1, record)
+        else:
+            tail = tail.passed(log, answer.existing)
     raise ConflictError(f"other runs kept opening: {log.prefix!r} slot={tail.next_slot}; try again")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchAppended:
-    """What `append_batch` came to."""
-
-    slot: int
-    """Of the record that stands last."""
-    rows: int
-    """0 if the batch was there already."""
-    wrote: bool
+def opening(stage: StageHandle, producer: int, tail: Tail, run: Run) -> ProducerOpen:
+    """Return the OPEN of a run behind `tail`; equal for all processes of the run. Pure."""
+    state = before(stage, producer, tail)
+    epoch = state.epoch + 1
+    stream = Streaming(run.query, _stream(tail).batches, run.attempt(epoch))
+    progress = replace(state.progress, stream=stream)
+    return ProducerOpen(stream.opened, epoch, state.generation, producer, progress)
 
 
 def append_batch(
     stage: StageHandle, producer: int, run: Run, batch: int, parts: Sequence[Part], schema: bytes
 ) -> BatchAppended:
-    """Make a batch count: one record names the segments of all its parts. Or drop it, if it counts.
+    """Make a batch count: one record names the segments of all its parts. It may be called again at
+    any time: a batch that counts stays as it is, and nothing is deleted.
 
     Args:
-        parts: what the tasks wrote, each with this run's id in its segments' names.
+        parts: what the tasks wrote; none if all of them found the batch in the log.
         schema: Arrow IPC schema message of the rows.
 
     Raises:
         FencedError: another run took over, or the stage was released: nothing counts.
-        InvalidInputError, IncompatibleError: see `has_batch`.
+        AbortedError: a cleaner gave this write job up: nothing counts.
+        InvalidInputError, IncompatibleError: see `has_batch`; or rows of an older schema.
+        CorruptDataError: the log lost a record; names the slot.
         OutcomeUnknownError: it may count now or later. Call again: it will not be doubled.
         UnavailableError: nothing was appended.
     """
     log = stage.producer_log(producer)
-    tail = open_run(stage, producer, run, batch)
-    if has_batch(tail, run, batch, log.prefix):
-        give_back(stage.storage, segment_keys(stage, producer, run, parts))
-        return BatchAppended(tail.next_slot - 1, 0, wrote=False)
-    record = _append(stage, producer, tail, run, batch, parts, schema)
-    answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
-    if isinstance(answer, Won):
-        return BatchAppended(tail.next_slot, record.rows, wrote=True)
-    # only who opened behind the last record can have won: this run is fenced, for good
-    tail = _passed(log, tail, answer.existing)
-    give_back(stage.storage, segment_keys(stage, producer, run, parts))
-    has_batch(tail, run, batch, log.prefix)
-    raise FencedError(
-        f"another writer took over, this one must stop: run={run.id} newest={tail.owner} "
-        f"{log.key(tail.next_slot - 1)!r}"
-    )
-
-
-def segment_keys(stage: StageHandle, producer: int, run: Run, parts: Sequence[Part]) -> list[str]:
-    """Return the keys of all segments of some parts."""
-    return [
-        stage.path.segment_key(producer, run.id, segment.number)
-        for part in parts
-        for segment in part.segments
-    ]
-
-
-def clear_behind(stage: StageHandle, producer: int, run: Run) -> int:
-    """Delete segments that the runs before this one left and no record names; return how many.
-
-    Called by a run that has appended for the first time. A run that appended has cleared up behind
-    those before it, so the walk back ends there. After `CLEAR_RECORDS` it is given up: gc does it.
-    """
-    log = stage.producer_log(producer)
-    slot = read_tail(log).next_slot
-    named: set[tuple[str, int]] = set()
-    before: set[str] = set()
-    opened = False
-    for _ in range(CLEAR_RECORDS):
-        slot -= 1
-        data = log.read(slot) if slot >= 0 else None
-        record = None if data is None else decode(log, slot, data)
-        if record is None:
-            break
-        if isinstance(record, ProducerOpen):
-            opened = opened or record.record_id == run.id
-            # only what stands below the own OPEN was followed; above it, a run may be writing
-            if opened and record.record_id != run.id:
-                before.add(record.record_id)
-                if any(author == record.record_id for author, _ in named):
-                    break
-        elif isinstance(record, Append):
-            named |= {(record.record_id, segment.number) for segment in record.segments}
-    else:
-        return 0
-    doomed = []
-    for info in stage.storage.list(stage.path.segments_prefix):
-        mine, author, number = parse_segment_key(info.key)
-        if mine == producer and author in before and (author, number) not in named:
-            doomed.append(info.key)
-    stage.storage.delete(doomed)
-    return len(doomed)
+    if not parts:
+        tail = read_tail(log, batch)
+        if has_batch(tail, run, batch, log.prefix):
+            return BatchAppended(tail.next_slot - 1, 0, wrote=False)
+        raise IncompatibleError(f"batch {batch} was there and is gone: {log.prefix!r}")
+    attempts = {part.begun.attempt for part in parts}
+    attempt = min(attempts)
+    tail = tail_at(log, min(part.begun.slot for part in parts))
+    while True:  # ends: every turn passes one existing record of a finite log
+        data = log.read(tail.next_slot)
+        if data is None:
+            log.refuse_hole(tail.next_slot)
+            there = has_batch(tail, run, batch, log.prefix)
+            if run.query and (there or attempts != {_stream(tail).opened}):
+                raise _fenced(run, tail, log)
+            record = _append(stage, producer, tail, run, batch, parts, schema)
+            answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
+            if isinstance(answer, Won):
+                opened = isinstance(tail.last, ProducerOpen) and tail.last.epoch > 1
+                return BatchAppended(tail.next_slot, record.rows, wrote=True, first=opened)
+            data = answer.existing
+        tail = tail.passed(log, data)
+        if isinstance(tail.last, RunAbort) and tail.last.attempt == attempt:
+            raise AbortedError(
+                f"this write job was given up before it committed: {attempt} "
+                f"cause={tail.last.cause} {log.prefix!r}; start it again"
+            )
+        mine = isinstance(tail.last, AppendParts) and tail.last.record_id == attempt
+        if mine and (not run.query or _stream(tail).batches == batch + 1):
+            return BatchAppended(tail.next_slot - 1, 0, wrote=False)
 
 
 def newest_schema(stage: StageHandle, producer: int, tail: Tail) -> bytes:
@@ -313,8 +252,50 @@ def newest_schema(stage: StageHandle, producer: int, tail: Tail) -> bytes:
     return record.schema if isinstance(record, AppendParts) else stage.describe.schema
 
 
-def _passed(log: SlotLog, tail: Tail, existing: bytes) -> Tail:
-    return Tail(tail.next_slot + 1, decode(log, tail.next_slot, existing))
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the next record goes on from."""
+
+    epoch: int
+    generation: int
+    progress: Progress
+
+
+def before(stage: StageHandle, producer: int, tail: Tail) -> Before:
+    """Return what the record behind `tail` goes on from. Pure."""
+    last = tail.last
+    if last is None or isinstance(last, Closed):
+        ordinals = bytes(8 * len(stage.subpartitions_of(producer)))
+        return Before(0, stage.describe.generation, Progress(b"", "", ordinals, Streaming()))
+    return Before(last.epoch, last.generation, last.progress)
+
+
+def _stream(tail: Tail) -> Streaming:
+    if tail.last is None or isinstance(tail.last, Closed):
+        return Streaming()
+    return tail.last.progress.stream or Streaming()
+
+
+def _owns(tail: Tail, run: Run) -> bool:
+    """Return whether the newest OPEN is one of this run's."""
+    if tail.last is None or isinstance(tail.last, Closed):
+        return False
+    return _stream(tail).opened == run.attempt(tail.last.epoch)
+
+
+def _refuse_followed(log: SlotLog, tail: Tail, run: Run) -> None:
+    """Refuse a run that opened before, and is not the owner any more."""
+    for slot in range(tail.next_slot - 1, max(-1, tail.next_slot - 1 - LOOK_BACK), -1):
+        record = tail_at(log, slot + 1).last
+        if isinstance(record, ProducerOpen) and record.record_id == run.attempt(record.epoch):
+            raise _fenced(run, tail, log)
+
+
+def _fenced(run: Run, tail: Tail, log: SlotLog) -> FencedError:
+    return FencedError(
+        f"another run of query {run.query} took over, this one must stop: run={run.id} newest "
+        f"OPEN={_stream(tail).opened}: {log.prefix!r}"
+    )
 
 
 def _append(
@@ -326,12 +307,12 @@ def _append(
     parts: Sequence[Part],
     schema: bytes,
 ) -> AppendParts:
-    """Build the record that makes the parts count behind `tail`. Pure."""
-    assert isinstance(tail.last, ProducerOpen | Append)
-    name, before = stage.path.producer_log_prefix(producer), tail.last.progress
+    """Return the record that makes the parts count behind `tail`."""
+    name = stage.path.producer_log_prefix(producer)
+    state = before(stage, producer, tail)
     owned = stage.subpartitions_of(producer)
     ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)
-    ordinals[owned] = before.ordinals(len(owned), name)
+    ordinals[owned] = state.progress.ordinals(len(owned), name)
     _check_schema(stage, producer, tail, schema)
     ordered = sorted(parts, key=lambda part: part.number)
     found = [unpack_extents(part.extents, name).copy() for part in ordered]
@@ -345,19 +326,18 @@ def _append(
             ordinals[k] += entry["rows"]
     extents = np.concatenate([*found, np.zeros(0, dtype=EXTENT)])
     order = np.lexsort((extents["first_ordinal"], extents["subpartition"]))
-    state = written(tail, name)
+    stream = _stream(tail)
     if run.query:
-        state = replace(state, batch=batch)
-    after = ordinals[owned]
+        stream = replace(stream, batches=batch + 1)
     return AppendParts(
-        record_id=run.id,
-        epoch=tail.last.epoch,
-        generation=tail.last.generation,
+        record_id=parts[0].begun.attempt,
+        epoch=state.epoch,
+        generation=state.generation,
         rows=sum(part.rows for part in parts),
         memory_bytes=sum(part.memory_bytes for part in parts),
         segments=tuple(segment for part in ordered for segment in part.segments),
         extents=extents[order].tobytes(),
-        progress=Progress(state.encode(), f"{run.query}/{batch}", after.astype("<u8").tobytes()),
+        progress=Progress(b"", "", ordinals[owned].astype("<u8").tobytes(), stream),
         shifts=np.array(shifts, dtype="<u8")[order].tobytes(),
         schema=schema,
     )
@@ -368,9 +348,9 @@ def _check_schema(stage: StageHandle, producer: int, tail: Tail, schema: bytes) 
     stored = newest_schema(stage, producer, tail)
     if stored == schema:
         return
-    before, now = schema_from_bytes(stored), schema_from_bytes(schema)
-    if list(now)[: len(before)] != list(before):
+    older, now = schema_from_bytes(stored), schema_from_bytes(schema)
+    if list(now)[: len(older)] != list(older):
         raise IncompatibleError(
             f"rows do not fit the stage {stage.path.name!r}: only nullable columns can be added; "
-            f"stored schema ({shown(before)}), found ({shown(now)})"
+            f"stored schema ({shown(older)}), found ({shown(now)})"
         )

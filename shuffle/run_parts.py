@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from durable_shuffle.shuffle.records import EXTENT
-from durable_shuffle.shuffle.run_log import Part, Run
+from durable_shuffle.shuffle.run_log import Begun, Part
 from durable_shuffle.shuffle.segment_writer import (
     IdBatch,
     SegmentWriter,
@@ -26,7 +26,7 @@ FIRST_ORDINALS = 1 << 60
 def write_part(
     stage: StageHandle,
     producer: int,
-    run: Run,
+    begun: Begun,
     number: int,
     batches: Iterable[IdBatch],
     *,
@@ -34,7 +34,7 @@ def write_part(
     first_ordinal: int,
     settings: Settings,
 ) -> Part:
-    """Write rows that count once `append_batch` names them. The run has opened before.
+    """Write rows that count once `append_batch` names them.
 
     Args:
         number: of the task within the batch: rows of lower ones come first.
@@ -46,7 +46,7 @@ def write_part(
     """
     ordinals = np.full(stage.describe.partitions, first_ordinal, dtype=np.uint64)
     writer = SegmentWriter(
-        stage, producer, run.id, settings, next_ordinals=ordinals, first_number=first_segment
+        stage, producer, begun.attempt, settings, next_ordinals=ordinals, first_number=first_segment
     )
     try:
         for batch, ids in checked_batches(stage, batches):
@@ -57,6 +57,7 @@ def write_part(
         raise
     extents = np.concatenate([*writer.extents, np.zeros(0, dtype=EXTENT)])
     return Part(
+        begun,
         number,
         int(extents["rows"].sum()),
         writer.memory_bytes,

@@ -2,18 +2,20 @@
 
 Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
 holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
-id of its author, so identical bytes mean "my earlier try won and the reply was lost". A listing is
-never consulted. Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
+id of its author, so identical bytes mean "my earlier try won and the reply was lost". Why these
+rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
 
 A record is stored bound to its key (`serialization.control.bound`): an intact record that stands
 in another slot, log, stage or job than its own is refused when it is decoded. `SlotLog` is the one
 gate of all logs; nothing else reads or writes a slot.
 
-A slot that lost its record reads as empty, so a log may be taken to end there. Whoever then wins
-that slot finds out at the next one, see `refuse_older`; `verify` finds it before, by a listing.
+A slot that lost its record reads as empty, so a log may be taken to end there. Whoever takes a
+snapshot of an appender's log uses `whole_end`, which lists the log once: a listing makes it refuse
+or look further, and proves nothing. Whoever wins the slot all the same finds out at the next one,
+see `refuse_older`. That a log lost its last records only objects outside of it can tell.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from durable_shuffle.serialization.control import bound
@@ -86,7 +88,9 @@ class SlotLog:
         Not guaranteed: that nothing stands behind it, in a log that lost a record.
         """
         if self.read(hint) is None:
-            low, high = -1, hint
+            if hint and self.read(hint - 1) is not None:
+                return hint
+            low, high = -1, max(0, hint - 1)
         else:
             low, step = hint, 1
             while self.read(low + step) is not None:
@@ -99,6 +103,55 @@ class SlotLog:
             else:
                 low = middle
         return high
+
+    def whole_end(self) -> int:
+        """Return the first empty slot, and make sure that none before it is lost. Lists once.
+
+        Raises:
+            CorruptDataError: a slot in the middle of the log is empty; names it.
+        """
+        listed = slots_listed(info.key for info in self.storage.list(self.prefix))
+        slots = listed.get(self.prefix, set())
+        self.refuse_holes(slots)
+        end = max(slots, default=-1) + 1
+        while self.read(end) is not None:
+            end += 1
+        return end
+
+    def refuse_holes(self, listed: Set[int]) -> None:
+        """Refuse a log if a slot below a listed one has no record.
+
+        Raises:
+            CorruptDataError: names the first such slot.
+        """
+        for slot in range(max(listed, default=0)):
+            if slot not in listed and self.read(slot) is None:
+                raise self._hole(slot)
+
+    def refuse_hole(self, end: int) -> None:
+        """Refuse a slot that was found empty if a record stands in the slot behind it.
+
+        Raises:
+            CorruptDataError: the record of slot `end` is lost.
+        """
+        if self.read(end + 1) is not None and self.read(end) is None:
+            raise self._hole(end)
+
+    def _hole(self, slot: int) -> CorruptDataError:
+        return CorruptDataError(
+            f"a slot in the middle of a log lost its record: {self.key(slot)!r} is missing and "
+            "later slots are there; run `durable-shuffle verify`"
+        )
+
+
+def slots_listed(keys: Iterable[str]) -> dict[str, set[int]]:
+    """Return the slots among the keys, by the prefix of their log."""
+    found: dict[str, set[int]] = {}
+    for key in keys:
+        prefix, _, name = key.rpartition("/")
+        if name.isascii() and name.isdecimal():
+            found.setdefault(f"{prefix}/", set()).add(int(name))
+    return found
 
 
 def refuse_older(log: SlotLog, slot: int, *, found: int, mine: int) -> None:

@@ -5,7 +5,7 @@ first acknowledgement wins OPEN, which fences another reader of that name. Every
 the producers' logs, what all of a declared, closed set of readers passed is released.
 """
 
-from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.consumer_log import HeldLog, Opening, hold
 from durable_shuffle.shuffle.consumer_records import Ack, InputCursor
@@ -30,7 +30,7 @@ class StreamConsumer:
         declared: the closed set of readers; () registers this one and lets nothing go.
 
     Raises:
-        InvalidInputError: the stage is sealed (it goes as a whole), or another set was declared.
+        InvalidInputError: another set was declared.
         NotFoundError: the stage was released, or rows were before this reader registered.
     """
 
@@ -40,14 +40,8 @@ class StreamConsumer:
         name: str,
         *,
         declared: tuple[str, ...],
-        sealed: bool,
         ids: IdSource,
     ) -> None:
-        if sealed:
-            raise InvalidInputError(
-                "option 'consumer' is for stages that grow: a sealed stage goes only as a whole, "
-                f"by release: {stage.path.prefix!r}"
-            )
         register_consumers(
             stage,
             declared or (name,),

@@ -1,8 +1,8 @@
 """How far a stream reader is in a stage, and how far it goes next. Pure.
 
-A stage is read as lanes, each a sequence of records that only grows: one lane per log producer, or
-one for a sealed stage. Of each lane a reader remembers, per subpartition, the ordinal of the next
-row, and the first log slot that still holds something for it.
+A stage is read as lanes, each a sequence of records that only grows: one per log producer. Of each
+lane a reader remembers, per subpartition, the ordinal of the next row, and the first log slot that
+still holds something for it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,31 +1,36 @@
 """What a stage holds for a stream reader: its end, its earliest row, what is between offsets.
 
 Strategy: the logs of log producers are read slot by slot from where an offset says; the end alone
-takes a few requests, however long the log is. A sealed stage is one record that never grows.
+takes a few requests, however long the log is. Whoever begins without an offset, or anew from one,
+lists the logs once, so that a slot that lost its record is not taken for the end.
 Pieces are whole extents with the rows of them that are wanted, so a task that reads them asks no
-log. Nothing is listed.
+log.
 
 The reading process keeps the newest records; everything else is read again when it is asked for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.log_producer_log import decode
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    NotReadyError,
+)
+from durable_shuffle.shuffle.log_producer_log import decode, read_tail, refuse_holes
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
     LogProducerRecord,
     parts_of,
 )
-from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.records import Closed, Seal
 from durable_shuffle.shuffle.release_upto import unpack_upto
-from durable_shuffle.shuffle.run_log import newest_schema, read_tail
+from durable_shuffle.shuffle.run_log import newest_schema
 from durable_shuffle.shuffle.sealed_reader import read_extents
-from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
+from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal, stage_released
 from durable_shuffle.shuffle.stream_offset import Arrival, LaneOffset, StreamOffset
 
 _KEPT_RECORDS = 256
@@ -48,47 +53,52 @@ class Piece:
     end: int
 
 
-class Lane(Protocol):
-    """One growing sequence of rows per subpartition."""
+def standing_pieces(stage: StageHandle) -> list[Piece]:
+    """Return all rows of a stage as it is now, by subpartition: of a sealed one or a growing one.
 
-    subpartitions: tuple[int, ...]
+    Raises:
+        NotFoundError: the stage was released, or its producers have not all committed.
+        CorruptDataError: a log of the stage lost a record; names the slot.
+    """
+    if stage.describe.writing == "log":
+        scan = StageScan(stage)
+        return scan.pieces(scan.earliest(), scan.latest())
+    try:
+        seal = require_seal(stage)
+    except NotReadyError as e:
+        raise NotFoundError(f"the stage is still being written: {e}") from None
+    return [piece for k in range(stage.describe.partitions) for piece in _sealed(stage, seal, k)]
 
-    def latest(self, hint: int) -> LaneOffset:
-        """Return the end as it is now."""
 
-    def earliest(self) -> LaneOffset:
-        """Return where the first row that was not released stands."""
-
-    def arrivals(self, slot: int) -> Iterator[Arrival]:
-        """Yield what came from `slot` on, up to the end."""
-
-    def pieces(self, start: LaneOffset, end: LaneOffset) -> Iterator[Piece]:
-        """Yield the rows in [start, end), in order."""
-
-    def schema(self) -> bytes:
-        """Return the schema message of the newest rows."""
+def newest_message(stage: StageHandle) -> bytes:
+    """Return the schema message of the newest rows of a stage."""
+    if stage.describe.writing != "log":
+        return stage.describe.schema
+    return max((lane.schema() for lane in StageScan(stage).lanes), key=len)
 
 
 class StageScan:
-    """All lanes of one stage. Not thread-safe; belongs to one reading process."""
+    """A stage that grows, as a stream reads it. Not thread-safe; belongs to one reading process.
+
+    Raises:
+        InvalidInputError: the stage is not one of log producers: it is whole once it can be read,
+            and its rows may be replaced, which an offset could not tell.
+        NotFoundError: it was released.
+    """
 
     def __init__(self, stage: StageHandle) -> None:
+        if stage.describe.writing != "log":
+            raise InvalidInputError(
+                f"stage {stage.describe.name!r} does not grow, so it is no stream: read it as a "
+                f"table with spark.read.format('durable_shuffle'), or with consume(): "
+                f"{stage.path.prefix!r}"
+            )
         self.stage = stage
         state = read_state(stage)
         if state.release is not None:
             raise stage_released(stage, state.release)
-        self.sealed = state.seal is not None
-        describe = stage.describe
-        if state.seal is not None:
-            self.lanes: Sequence[Lane] = [_SealedLane(stage)]
-        elif describe.writing == "log":
-            upto = unpack_upto(state.upto, describe.producers)
-            self.lanes = [_LogLane(stage, p, upto[p], n) for n, p in enumerate(range(len(upto)))]
-        else:
-            raise NotFoundError(
-                f"the stage is still being written: {stage.path.prefix!r}; its producers have not "
-                "all committed"
-            )
+        upto = unpack_upto(state.upto, stage.describe.producers)
+        self.lanes = [_Lane(stage, p, at) for p, at in enumerate(upto)]
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -99,7 +109,14 @@ class StageScan:
         return self._offset([lane.earliest() for lane in self.lanes])
 
     def latest(self, start: StreamOffset | None = None) -> StreamOffset:
-        """Return the end as it is now; `start` saves requests."""
+        """Return the end as it is now. `start` saves requests: what stands before it is not looked
+        at; without it all logs are listed once.
+
+        Raises:
+            CorruptDataError: a log lost a record; names the slot.
+        """
+        if start is None:
+            refuse_holes(self.stage)
         hints = [at.slot for at in start.lanes] if start else [0] * len(self.lanes)
         return self._offset([ln.latest(h) for ln, h in zip(self.lanes, hints, strict=True)])
 
@@ -124,12 +141,14 @@ class StageScan:
         ]
         return sorted(found, key=lambda piece: piece.subpartition)
 
-    def check_not_released(self, start: StreamOffset) -> None:
-        """Refuse to read rows that were released.
+    def check_standing(self, start: StreamOffset) -> None:
+        """Refuse to read rows that were released, or from logs that lost a record. Lists the logs.
 
         Raises:
             NotFoundError: names the earliest offset that there is.
+            CorruptDataError: a log lost a record; names the slot.
         """
+        refuse_holes(self.stage)
         earliest = self.earliest()
         for low, first in zip(start.lanes, earliest.lanes, strict=True):
             if any(at < least for at, least in zip(low.next, first.next, strict=True)):
@@ -145,11 +164,11 @@ class StageScan:
         return StreamOffset(self.stage.path.folder, tuple(lanes))
 
 
-class _LogLane:
-    """One log producer."""
+class _Lane:
+    """One producer's log: a growing sequence of rows per subpartition."""
 
-    def __init__(self, stage: StageHandle, producer: int, upto: int, number: int) -> None:
-        self._stage, self._producer, self._number = stage, producer, number
+    def __init__(self, stage: StageHandle, producer: int, upto: int) -> None:
+        self._stage, self._producer = stage, producer
         self._log = stage.producer_log(producer)
         owned = stage.subpartitions_of(producer)
         self.subpartitions = tuple(owned.tolist())
@@ -158,15 +177,18 @@ class _LogLane:
         self._kept: dict[int, LogProducerRecord] = {}
 
     def schema(self) -> bytes:
+        """Return the schema message of the newest rows."""
         return newest_schema(self._stage, self._producer, read_tail(self._log))
 
     def latest(self, hint: int) -> LaneOffset:
+        """Return the end as it is now."""
         tail = read_tail(self._log, hint)
         if tail.last is None:
             return LaneOffset(0, (0,) * len(self.subpartitions))
         return LaneOffset(tail.next_slot, self._ordinals(tail.last, tail.next_slot - 1))
 
     def earliest(self) -> LaneOffset:
+        """Return where the first row that was not released stands."""
         state = read_state(self._stage)
         if state.release is not None:
             raise stage_released(self._stage, state.release)
@@ -179,6 +201,7 @@ class _LogLane:
         return LaneOffset(self._upto, self._ordinals(record, self._upto - 1))
 
     def arrivals(self, slot: int) -> Iterator[Arrival]:
+        """Yield what came from `slot` on, up to the end."""
         while (record := self._record(slot)) is not None:
             if isinstance(record, Append):
                 yield self._arrival(record, slot)
@@ -187,6 +210,7 @@ class _LogLane:
             slot += 1
 
     def pieces(self, start: LaneOffset, end: LaneOffset) -> Iterator[Piece]:
+        """Yield the rows in [start, end), in order."""
         if start.next == end.next:
             return
         low = np.zeros(self._stage.describe.partitions, dtype=np.uint64)
@@ -197,8 +221,9 @@ class _LogLane:
             if isinstance(record, Append):
                 yield from self._pieces_of(record, slot, low, high)
             elif record is None and slot < end.slot:
-                raise NotFoundError(
-                    f"records were read of a log that is gone: {self._log.prefix!r}"
+                raise CorruptDataError(
+                    f"a slot lost its record: {self._log.key(slot)!r} was read before, or stands "
+                    "before one that was; run `durable-shuffle verify`"
                 )
 
     def _pieces_of(
@@ -239,7 +264,7 @@ class _LogLane:
         np.add.at(rows, entries["subpartition"], entries["rows"])
         np.add.at(size, entries["subpartition"], entries["length"])
         ends = record.progress.ordinals(len(self._owned), where)
-        return Arrival(self._number, slot, ends, rows[self._owned], size[self._owned])
+        return Arrival(self._producer, slot, ends, rows[self._owned], size[self._owned])
 
     def _ordinals(self, record: LogProducerRecord, slot: int) -> tuple[int, ...]:
         if isinstance(record, Closed):
@@ -263,61 +288,22 @@ class _LogLane:
         return found
 
 
-class _SealedLane:
-    """A sealed stage: its rows in the order of producers, as one record in slot 0."""
-
-    def __init__(self, stage: StageHandle) -> None:
-        self._stage = stage
-        self.subpartitions = tuple(range(stage.describe.partitions))
-        self._entries: list[np.ndarray] | None = None
-        self._seal = read_state(stage).seal
-
-    def schema(self) -> bytes:
-        return self._stage.describe.schema
-
-    def latest(self, hint: int) -> LaneOffset:
-        del hint
-        return LaneOffset(1, tuple(int(e["rows"].sum()) for e in self._loaded()))
-
-    def earliest(self) -> LaneOffset:
-        return LaneOffset(0, (0,) * len(self.subpartitions))
-
-    def arrivals(self, slot: int) -> Iterator[Arrival]:
-        if slot:
-            return
-        rows = np.array([e["rows"].sum() for e in self._loaded()], dtype=np.uint64)
-        size = np.array([e["length"].sum() for e in self._loaded()], dtype=np.uint64)
-        yield Arrival(0, 0, rows, rows, size)
-
-    def pieces(self, start: LaneOffset, end: LaneOffset) -> Iterator[Piece]:
-        for k, entries in enumerate(self._loaded()):
-            at = 0
-            for entry in entries:
-                rows = int(entry["rows"])
-                first, at = at, at + rows
-                skip, last = max(0, start.next[k] - first), min(rows, end.next[k] - first)
-                if skip >= last:
-                    continue
-                producer = int(entry["producer"])
-                key = self._stage.path.extent_key(
-                    producer, bytes(entry["attempt"]).hex(), int(entry["segment"])
-                )
-                yield Piece(
-                    k,
-                    producer,
-                    key,
-                    int(entry["offset"]),
-                    int(entry["length"]),
-                    int(entry["first_ordinal"]),
-                    rows,
-                    self._stage.describe.schema,
-                    skip,
-                    last,
-                )
-
-    def _loaded(self) -> list[np.ndarray]:
-        if self._entries is None:
-            seal = self._seal
-            assert seal is not None
-            self._entries = [read_extents(self._stage, seal, k) for k in self.subpartitions]
-        return self._entries
+def _sealed(stage: StageHandle, seal: Seal, k: int) -> Iterator[Piece]:
+    """Yield the rows of a subpartition of a sealed stage, in the order of producers."""
+    for entry in read_extents(stage, seal, k):
+        rows = int(entry["rows"])
+        if not rows:
+            continue
+        producer, attempt = int(entry["producer"]), bytes(entry["attempt"]).hex()
+        yield Piece(
+            k,
+            producer,
+            stage.path.extent_key(producer, attempt, int(entry["segment"])),
+            int(entry["offset"]),
+            int(entry["length"]),
+            int(entry["first_ordinal"]),
+            rows,
+            stage.describe.schema,
+            0,
+            rows,
+        )

@@ -96,8 +96,8 @@ def _attempts(producers: list[dict[str, Any]]) -> str:
     rows: list[list[object]] = []
     for p in producers:
         for n, one in enumerate(p["attempts"], 1):
-            live = "closed" if p["closed"] else "still open"
-            end = one["end"] or (live if n == len(p["attempts"]) else "superseded")
+            live = "closed" if p["closed"] else "write job" if one["job"] else "still open"
+            end = one["end"] or (live if one["job"] or n == len(p["attempts"]) else "superseded")
             numbers = [one[name] for name in ("epoch", "generation", "appends", "rows")]
             rows.append([p["producer"], *numbers, size(one["data_bytes"]), end, one["attempt"]])
         if not p["attempts"]:

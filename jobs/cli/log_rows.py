@@ -18,6 +18,7 @@ from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
 from durable_shuffle.shuffle.frame_source import FrameSource
 from durable_shuffle.shuffle.log_feed import LogFeed
+from durable_shuffle.shuffle.log_producer_log import refuse_holes
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.release_upto import unpack_upto
 from durable_shuffle.shuffle.settings import Settings
@@ -35,10 +36,11 @@ class LogRows:
 
     Raises:
         NotFoundError: the stage was released.
-        CorruptDataError, IncompatibleError: a record is damaged or not of this version.
+        CorruptDataError, IncompatibleError: a record is damaged, lost, or not of this version.
     """
 
     def __init__(self, stage: StageHandle) -> None:
+        refuse_holes(stage)
         memory = MemoryStorage()
 
         def copy(log: SlotLog) -> None:

@@ -12,9 +12,12 @@ from durable_shuffle.shuffle.extent_feed import EndMode
 from durable_shuffle.shuffle.log_producer_log import decode
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
+    AppendParts,
     End,
     LogProducerRecord,
     ProducerOpen,
+    RunAbort,
+    owner_after,
 )
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.release_upto import unpack_upto
@@ -27,11 +30,12 @@ Rows = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LogAttempt:
-    """What one OPEN began."""
+    """What one OPEN began, or what one write job appended."""
 
     attempt: str
-    """Id of the OPEN."""
+    """Id of the OPEN, or of the write job."""
     slot: int
+    """Of the OPEN; the one before its record of a write job."""
     epoch: int
     generation: int
     appends: int = 0
@@ -41,6 +45,8 @@ class LogAttempt:
     """Of the segments that its APPENDs name, released ones included."""
     end: EndMode | None = None
     """None: it wrote no END."""
+    job: bool = False
+    """It is a write job, which needs no OPEN."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,8 @@ class ProducerLog:
     """Those that APPENDs name, as (attempt, number)."""
     closed: bool = False
     """The stage was released."""
+    owner: str = ""
+    """Id of the newest OPEN."""
 
     @property
     def end(self) -> EndMode | None:
@@ -114,19 +122,26 @@ def _fold(
         if isinstance(record, ProducerOpen):
             opened = LogAttempt(record.record_id, slot, record.epoch, record.generation)
             found.attempts.append(opened)
-        elif not found.attempts or found.attempts[-1].attempt != record.record_id:
+        elif isinstance(record, AppendParts) and record.record_id != owner_after(record):
+            job = LogAttempt(record.record_id, slot - 1, record.epoch, record.generation, job=True)
+            found.attempts.append(job)
+        elif not isinstance(record, RunAbort) and found.owner != record.record_id:
             raise CorruptDataError(f"{name}: a record of an attempt that is not open")
         found.appended[writes] = record.progress.ordinals(len(writes), name)
         if isinstance(record, Append):
             _append(found, record, name, stored=slot >= upto)
         elif isinstance(record, End):
             found.attempts[-1] = replace(found.attempts[-1], end=record.mode)
+        found.owner = owner_after(record)
     return found
 
 
 def _append(found: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
-    last, length = found.attempts[-1], sum(segment.length for segment in record.segments)
-    found.attempts[-1] = replace(
+    length = sum(segment.length for segment in record.segments)
+    newest = reversed(range(len(found.attempts)))
+    at = next(n for n in newest if found.attempts[n].attempt == record.record_id)
+    last = found.attempts[at]
+    found.attempts[at] = replace(
         last,
         appends=last.appends + 1,
         rows=last.rows + record.rows,

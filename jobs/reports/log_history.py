@@ -50,7 +50,7 @@ def appending_attempts(
             if opened is not None and not written:
                 written = [opened]
             if written:
-                newest = attempt is log.attempts[-1]
+                newest = attempt.attempt == log.owner or attempt.job
                 found.append(_attempt(log.producer, attempt, written, newest=newest))
     return sorted(found, key=lambda a: (a.first, a.producer))
 
@@ -58,8 +58,7 @@ def appending_attempts(
 def left_bytes(stage: StageHandle, logs: Sequence[ProducerLog]) -> int:
     """Return bytes of segments that no record names and none will."""
     named = {(log.producer, *segment) for log in logs for segment in log.segments}
-    last = [(log.producer, log.attempts[-1]) for log in logs if log.attempts]
-    at_work = {(producer, one.attempt) for producer, one in last if one.end is None}
+    at_work = {(log.producer, log.owner) for log in logs if log.end is None}
     return sum(
         length
         for producer, attempt, number, length in listed_segments(stage)

@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.key_filter import subpartitions_for
 from durable_shuffle.jobs.streaming.options import ReadOptions
-from durable_shuffle.jobs.streaming.reading import Pieces, read_task, scan_of, tasks_of
+from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, tasks_of
+from durable_shuffle.shuffle.stream_scan import standing_pieces
 
 
 class BatchReader(DataSourceReader):
@@ -34,13 +35,13 @@ class BatchReader(DataSourceReader):
         self.pushFilters = _Pushed(self._wanted)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
-        scan = scan_of(self._options)
-        pieces = scan.pieces(scan.earliest(), scan.latest())
-        kept = subpartitions_for(scan.stage, self._wanted, self._schema)
+        stage = stage_of(self._options)
+        pieces = standing_pieces(stage)
+        kept = subpartitions_for(stage, self._wanted, self._schema)
         if kept is not None:
             pieces = [piece for piece in pieces if piece.subpartition in kept]
         # for an empty list Spark would call `read` with a partition of its own
-        return list(tasks_of(scan.stage, pieces)) or [Pieces(scan.stage.path, ())]
+        return list(tasks_of(stage, pieces)) or [Pieces(stage.path, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Pieces)

@@ -18,7 +18,7 @@ from durable_shuffle.shuffle.piece_reader import read_pieces
 from durable_shuffle.shuffle.sealed_reader import join_small
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.stream_scan import Piece, StageScan
+from durable_shuffle.shuffle.stream_scan import Piece
 
 _MIB = 1 << 20
 
@@ -31,15 +31,10 @@ class Pieces(InputPartition):
     pieces: tuple[Piece, ...]
 
 
-def scan_of(options: ReadOptions) -> StageScan:
-    """Return the named stage, read in this process."""
+def stage_of(options: ReadOptions) -> StageHandle:
+    """Return the named stage."""
     place = options.place
-    return StageScan(stage_named(place.storage(), place.job, place.stage))
-
-
-def newest_message(scan: StageScan) -> bytes:
-    """Return the schema message of the newest rows, of all lanes."""
-    return max((lane.schema() for lane in scan.lanes), key=len)
+    return stage_named(place.storage(), place.job, place.stage)
 
 
 def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:

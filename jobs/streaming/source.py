@@ -13,12 +13,13 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.batch_reader import BatchReader
 from durable_shuffle.jobs.streaming.options import read_options, write_options
-from durable_shuffle.jobs.streaming.reading import newest_message, scan_of
+from durable_shuffle.jobs.streaming.reading import stage_of
 from durable_shuffle.jobs.streaming.schemas import spark_schema, stored_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
 from durable_shuffle.jobs.streaming.writing import BatchWriter, StreamWriter
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.stream_scan import newest_message
 
 FORMAT = "durable_shuffle"
 
@@ -32,8 +33,8 @@ class DurableShuffleSource(DataSource):
 
     def schema(self) -> StructType:
         options = read_options(self.options, stream=True)
-        scan = scan_of(options)
-        return spark_schema(stored_schema(scan.stage, newest_message(scan)), options.columns)
+        stage = stage_of(options)
+        return spark_schema(stored_schema(stage, newest_message(stage)), options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, stream=False)

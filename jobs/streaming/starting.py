@@ -36,6 +36,6 @@ def starting_offset(scan: StageScan, text: str) -> StreamOffset:
                 f"option 'startingOffsets' lies behind the end: {list(mine.next)}, rows per "
                 f"subpartition are {list(end.next)}"
             )
-    scan.check_not_released(offset)
+    scan.check_standing(offset)
     # a user's slots are not trusted: rows could be passed over
     return replace(offset, lanes=tuple(replace(lane, slot=0) for lane in offset.lanes))

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.options import ReadOptions
-from durable_shuffle.jobs.streaming.reading import Pieces, read_task, scan_of, tasks_of
+from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, tasks_of
 from durable_shuffle.jobs.streaming.starting import starting_offset
 from durable_shuffle.jobs.streaming.watching import watch
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = self._offset(start)
         if not self._checked:
-            self._scan.check_not_released(begin)
+            self._scan.check_standing(begin)
             self._join()
             self._checked = True
         if self._target is not None:
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _scan(self) -> StageScan:
         if self._scan_found is None:
-            self._scan_found = scan_of(self._options)
+            self._scan_found = StageScan(stage_of(self._options))
         return self._scan_found
 
     def _offset(self, found: dict[str, Any]) -> StreamOffset:
@@ -137,6 +137,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._scan.stage,
                 options.consumer,
                 declared=options.consumers,
-                sealed=self._scan.sealed,
                 ids=RandomIds(),
             )

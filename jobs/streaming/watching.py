@@ -16,13 +16,10 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.1
 def watch(
     scan: StageScan, standing: StreamOffset, *, clock: Clock, longest_seconds: float
 ) -> StreamOffset:
-    """Return the stage's end as soon as it lies behind `standing`, else `standing` after the time.
-
-    A sealed stage is not watched: it never grows.
-    """
+    """Return the stage's end as soon as it is behind `standing`, else `standing` after the time."""
     deadline = clock.monotonic() + longest_seconds
     misses, end = 0, standing
-    while not scan.sealed and end == standing and (left := deadline - clock.monotonic()) > 0:
+    while end == standing and (left := deadline - clock.monotonic()) > 0:
         misses += 1
         pause = backoff_seconds(misses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         clock.sleep(min(pause, left))

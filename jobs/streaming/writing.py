@@ -35,17 +35,15 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.schema_change import fit_batch, widened
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.log_producer_records import ProducerOpen
+from durable_shuffle.shuffle.run_clearing import abort_job, clear_behind, delete_segments
 from durable_shuffle.shuffle.run_log import (
+    Begun,
     Part,
     Run,
     append_batch,
-    clear_behind,
-    has_batch,
+    begin_batch,
+    begin_job,
     newest_schema,
-    open_run,
-    read_tail,
-    written,
 )
 from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
 from durable_shuffle.shuffle.segment_writer import IdBatch
@@ -77,6 +75,9 @@ class _Target:
     schema: bytes
     """Schema message of the rows as they come from Spark."""
 
+    def stage(self) -> StageHandle:
+        return open_stage(self.place.storage(), self.path)
+
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch's writer; made anew for planning and for each commit or abort."""
@@ -93,7 +94,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not (query and batch and start):
             raise IncompatibleError("a stream is written by tasks of a streaming query only")
         run = Run(query, hashlib.sha256(f"{query} {start}".encode()).hexdigest()[:32])
-        return _write(self._target, run, int(batch), context.partitionId(), iterator)
+        quicken_worker()
+        stage = self._target.stage()
+        begun, tail = begin_batch(stage, self._target.producer, run, int(batch))
+        newest = newest_schema(stage, self._target.producer, tail)
+        return _write(self._target, stage, run, int(batch), begun, newest, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         _commit(messages, batchId)
@@ -110,18 +115,27 @@ class BatchWriter(DataSourceArrowWriter):
         self._target = _target(options, stage, schema)
         self._overwrite = overwrite
         self._run = Run("", secrets.token_hex(16))
+        self._begun, tail = begin_job(stage, options.producer, self._run)
+        self._newest = newest_schema(stage, options.producer, tail)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._target, self._run, 0, _context().partitionId(), iterator)
+        _context()
+        quicken_worker()
+        stage = self._target.stage()
+        return _write(self._target, stage, self._run, 0, self._begun, self._newest, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _commit(messages, 0)
         if self._overwrite:
-            target = self._target
-            enter(open_stage(target.place.storage(), target.path), RandomIds(), replaces=True)
+            enter(self._target.stage(), RandomIds(), replaces=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave everything: a commit may have been sent."""
+        """Give the job up unless its commit landed, and delete what it wrote."""
+        target, job = self._target, self._begun
+        stage = target.stage()
+        cause, new = "Spark called the write job off", RandomIds().new_id()
+        if abort_job(stage, target.producer, job.attempt, new, cause, since=job.slot):
+            delete_segments(stage, target.producer, job.attempt)
 
 
 def _context() -> TaskContext:
@@ -150,23 +164,28 @@ def _target(options: WriteOptions, stage: StageHandle, schema: StructType) -> _T
 
 
 def _write(
-    target: _Target, run: Run, batch: int, number: int, rows: Iterator[pa.RecordBatch]
+    target: _Target,
+    stage: StageHandle,
+    run: Run,
+    batch: int,
+    begun: Begun | None,
+    newest: bytes,
+    rows: Iterator[pa.RecordBatch],
 ) -> PartMessage:
-    """Write one task's part of a batch; nothing, if the batch is there already."""
-    quicken_worker()
-    stage = open_stage(target.place.storage(), target.path)
-    log = stage.producer_log(target.producer)
-    tail = read_tail(log, batch)
-    part = None
-    message = stage.describe.schema
-    if not has_batch(tail, run, batch, log.prefix):
-        tail = open_run(stage, target.producer, run, batch)
-        message = _stored_in(stage, target, newest_schema(stage, target.producer, tail))
+    """Write one task's part of a batch; nothing, if the batch is there already.
+
+    Args:
+        newest: schema message of the rows that stand last.
+    """
+    number = _context().partitionId()
+    part, message = None, stage.describe.schema
+    if begun is not None:
+        message = _stored_in(stage, target, newest)
         wide = in_schema(stage, message)
         part = write_part(
             wide,
             target.producer,
-            run,
+            begun,
             number,
             _with_ids(wide, number, rows),
             first_segment=secrets.randbelow(SEGMENT_NUMBERS),
@@ -209,13 +228,9 @@ def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     if {(m.path, m.run, m.batch) for m in found} != {(one.path, one.run, batch)}:
         raise IncompatibleError(f"the tasks of batch {batch} wrote for other stages or batches")
     stage = open_stage(one.place.storage(), one.path)
-    before = read_tail(stage.producer_log(one.producer), batch)
     parts = [message.part for message in found if message.part is not None]
     newest = max((m.schema for m in found if m.part is not None), key=len, default=one.schema)
-    if len(parts) < len(found) and not has_batch(before, one.run, batch, stage.path.prefix):
-        raise IncompatibleError(f"batch {batch} was there and is gone: {stage.path.prefix!r}")
-    append_batch(stage, one.producer, one.run, batch, parts, newest)
-    first = isinstance(before.last, ProducerOpen) and before.owner == one.run.id
-    if first and written(before, stage.path.prefix).past:
+    done = append_batch(stage, one.producer, one.run, batch, parts, newest)
+    if done.first:
         with suppress(DurableShuffleError):  # what is left costs space; gc finds it, too
-            clear_behind(stage, one.producer, one.run)
+            clear_behind(stage, one.producer, parts[0].begun.attempt)

@@ -13,7 +13,7 @@ from durable_shuffle.recovery.pipeline.stages import stage_of
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.layout import ConsumerPath, StagePath
-from durable_shuffle.shuffle.log_producer_log import decode, producer_status, read_last
+from durable_shuffle.shuffle.log_producer_log import decode, producer_status, whole_tail
 from durable_shuffle.shuffle.log_producer_records import End, LogProducerRecord
 from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
 from durable_shuffle.shuffle.records import Closed
@@ -87,9 +87,9 @@ def start_vector(stage: StageHandle, start: Start) -> dict[int, tuple[int, LogPr
     for producer in range(stage.describe.producers):
         log = stage.producer_log(producer)
         if start == "latest":
-            end, last = read_last(log)
-            if last is not None:
-                found[producer] = end - 1, last
+            tail = whole_tail(log)
+            if tail.last is not None:
+                found[producer] = tail.next_slot - 1, tail.last
         elif released[producer]:
             slot = released[producer] - 1
             data = log.read(slot)

@@ -3,6 +3,7 @@ once, in every schedule; the readers of the stage stop and go on at random offse
 
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from run_engine import ROWS, SCHEMA, EngineRun
@@ -15,7 +16,8 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import delete_orphans
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.run_log import clear_behind
+from durable_shuffle.shuffle.run_clearing import clear_behind
+from durable_shuffle.shuffle.run_log import Part
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.stream_offset import Limits, advance, offset_from_json
@@ -58,17 +60,22 @@ def run_schedule(seed: int) -> Counter[str]:
     alive: list[tuple[EngineRun, int]] = []
     while done < BATCHES:
         on, run, batch = _start(storage, stage, draw, done)
-        first = batch
+        parts: list[Part | None] = []
         try:
             while batch < BATCHES:
+                parts = []
                 parts = run.tasks(batch)
                 if draw.random() < 0.15:
                     alive.append((run, batch))  # it is slow: somebody starts the query again
                     seen["overtaken"] += 1
                     break
-                seen["appended" if run.commit(batch, parts) else "dropped"] += 1
-                if batch == first:
-                    seen["cleared"] += clear_behind(run.stage, 0, run.run)
+                came = run.append(batch, parts)
+                seen["appended" if came.wrote else "dropped"] += 1
+                while draw.random() < 0.2:  # Spark may commit an epoch as often as it likes
+                    assert not run.append(batch, parts).wrote
+                    seen["committed again"] += 1
+                if came.first:
+                    seen["cleared"] += clear_behind(run.stage, 0, attempt_of(parts))
                 if draw.random() < 0.2:
                     seen["died behind its commit"] += 1
                     break
@@ -78,6 +85,9 @@ def run_schedule(seed: int) -> Counter[str]:
             seen["died"] += 1
         except (OutcomeUnknownError, UnavailableError):
             seen["no answer"] += 1
+            with suppress(FencedError, OutcomeUnknownError, UnavailableError, SimulatedCrash):
+                if parts:
+                    seen["called again"] += run.commit(batch, parts) in (True, False)
         seen["faults"] += on.fired
         if draw.random() < 0.5 and alive:
             done = _goes_on(*alive.pop(), done, seen)
@@ -95,6 +105,12 @@ def run_schedule(seed: int) -> Counter[str]:
     )  # fmt: skip
     assert followed == expected, f"seed={seed}"
     return seen
+
+
+def attempt_of(parts: list[Part | None]) -> str:
+    """The OPEN under which the parts were written."""
+    (attempt,) = {part.begun.attempt for part in parts if part is not None}
+    return attempt
 
 
 def _followed(stage: StageHandle, k: int) -> list[tuple[int, int, int]]:
@@ -144,6 +160,8 @@ def test_every_row_stands_once_in_every_schedule(seed: int) -> None:
         "died",
         "died behind its commit",
         "no answer",
+        "committed again",
+        "called again",
         "fenced",
         "cleared",
     ):
@@ -164,10 +182,11 @@ def test_clearing_up_spares_who_came_later() -> None:
     stage = new_stage(MemoryStorage(), SeededIds(draw), SCHEMA, partitions=2, writing="log")
     dead, first, second = (EngineRun(stage, draw) for _ in range(3))
     assert any(dead.tasks(0))
-    assert first.commit(0, first.tasks(0))
+    mine = first.tasks(0)
+    assert first.commit(0, mine)
     parts = second.tasks(1)
-    assert clear_behind(stage, 0, first.run) > 0
-    assert clear_behind(stage, 0, first.run) == 0
+    assert clear_behind(stage, 0, attempt_of(mine)) > 0
+    assert clear_behind(stage, 0, attempt_of(mine)) == 0
     assert second.commit(1, parts)
     assert Counter(rows_read(stage, draw)) == Counter(range(2 * ROWS))
 

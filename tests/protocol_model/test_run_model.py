@@ -1,4 +1,5 @@
-"""The rules by which runs of a streaming query share a log: on, all holds; off, damage follows."""
+"""The rules by which runs of a streaming query and write jobs share a log: on, all holds; off,
+damage follows."""
 
 from dataclasses import replace
 
@@ -9,44 +10,70 @@ from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explo
 from durable_shuffle.shuffle.testing.protocol.run_model import RunModel, RunSetup
 
 PLAIN = RunSetup()
-CRASHES = RunSetup(crashes=2)
+AGAIN = RunSetup(crashes=0, repeats=1)
+CRASHES = RunSetup(crashes=2, timeouts=0)
 CLEANED = RunSetup(collections=1)
+JOBS = RunSetup(runs=0, jobs=2, repeats=1, collections=1)
+MIXED = RunSetup(runs=1, jobs=1, repeats=1, collections=1, crashes=0)
 
 OFF = {
     "a batch that is there is appended again": (
         replace(PLAIN, drops_known_batch=False),
         runs.DOUBLED,
     ),
-    "a run that was followed is forgotten": (replace(PLAIN, remembers_past=False), runs.REOPENED),
-    "a lost APPEND is sent to the end": (
-        replace(PLAIN, stops_when_passed=False),
-        runs.FENCED_APPENDED,
+    "a commit that comes again deletes what it was given": (
+        replace(AGAIN, timeouts=0, keeps_standing=False),
+        runs.NAMED_OBJECT_GONE,
     ),
+    "a commit whose reply was lost comes again and deletes": (
+        replace(PLAIN, crashes=0, keeps_standing=False),
+        runs.NAMED_OBJECT_GONE,
+    ),
+    "a commit opens and appends what was written before": (
+        replace(CLEANED, parts_carry_epoch=False, looks_back=False),
+        runs.NAMED_OBJECT_GONE,
+    ),
+    "a run that was followed does not look back": (replace(PLAIN, looks_back=False), runs.REOPENED),
+    "a lost APPEND is sent to the end": (replace(PLAIN, asks_again=False), runs.FENCED_APPENDED),
     "an unanswered APPEND's segment goes": (
         replace(PLAIN, keeps_sent=False),
         runs.NAMED_OBJECT_GONE,
     ),
     "a cleaner takes what no record names": (
-        replace(CLEANED, collects_unnamed=True),
+        replace(CLEANED, spares_owner=False),
+        runs.NAMED_OBJECT_GONE,
+    ),
+    "a write job does not look for itself": (replace(JOBS, knows_itself=False), runs.JOB_DOUBLED),
+    "a write job that lost a slot gives up": (replace(JOBS, rebases=False), runs.JOB_REFUSED),
+    "a cleaner takes a write job's rows without an ABORT": (
+        replace(JOBS, aborts_first=False),
+        runs.NAMED_OBJECT_GONE,
+    ),
+    "a write job does not obey an ABORT": (
+        replace(JOBS, obeys_abort=False),
         runs.NAMED_OBJECT_GONE,
     ),
 }
 
 
-def visit(setup: RunSetup) -> Exploration:
+def visit(setup: RunSetup, *, damage: str | None = None) -> Exploration:
+    done = runs.all_done if setup.runs else runs.all_told
+    model = RunModel(setup)
     return explore(
-        RunModel(setup),
-        max_states=600_000,
-        wanted=runs.all_done,
-        can_always_finish=runs.all_done,
-        excuse=runs.none_left,
+        model,
+        max_states=900_000,
+        only=None if damage is None else [damage],
+        wanted=done,
+        can_always_finish=done if damage is None else None,
+        excuse=model.none_left if setup.runs else None,
     )
 
 
 @pytest.mark.requirement("R-F135-28")
-@pytest.mark.parametrize("setup", [PLAIN, CRASHES, CLEANED])
+@pytest.mark.parametrize("setup", [PLAIN, AGAIN, CRASHES, CLEANED, JOBS, MIXED])
 def test_runs_hold_and_can_always_finish(setup: RunSetup) -> None:
-    """Every batch stands once and in order, whoever dies; and can, while a run is left."""
+    """Every batch and every write job stands once, batches in order, whoever dies, whatever is
+    committed again; and can, while a run is left."""
     result = visit(setup)
     print(result)
     assert result.holds
@@ -62,10 +89,34 @@ def test_nobody_is_excused_without_faults(twins: int) -> None:
     assert result.excused == 0
 
 
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_write_jobs_all_succeed_without_faults(jobs: int) -> None:
+    """Whoever is faster: in every end all of them stand in the log."""
+    model = RunModel(RunSetup(runs=0, jobs=jobs, crashes=0, timeouts=0, repeats=1))
+    result = explore(
+        model,
+        max_states=900_000,
+        wanted=lambda s: all(r.phase == "done" for r in s.runs),
+        can_always_finish=lambda s: all(r.phase == "done" for r in s.runs),
+    )
+    print(result)
+    assert result.holds
+
+
 @pytest.mark.soak
-def test_three_runs_hold() -> None:
-    """As above, with a third run."""
-    result = visit(RunSetup(runs=3))
+@pytest.mark.parametrize(
+    "setup",
+    [
+        RunSetup(runs=3),
+        RunSetup(repeats=1, collections=1),
+        RunSetup(runs=0, jobs=3, repeats=1, collections=1),
+        RunSetup(runs=2, jobs=1, crashes=0, timeouts=1, collections=1),
+    ],
+)
+def test_more_actors_hold(setup: RunSetup) -> None:
+    """As above, with more runs, jobs and faults at once."""
+    done = runs.all_done if setup.runs else runs.all_told
+    result = explore(RunModel(setup), max_states=8_000_000, wanted=done)
     print(result)
     assert result.holds
     assert result.wanted > 0
@@ -75,6 +126,6 @@ def test_three_runs_hold() -> None:
 def test_a_rule_off_gives_a_trace(name: str) -> None:
     """Without the rule the damage is reached."""
     setup, damage = OFF[name]
-    result = visit(setup)
+    result = visit(setup, damage=damage)
     print(name, result)
     assert damage in result.traces

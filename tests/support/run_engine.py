@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.shuffle.run_log import Part, Run, append_batch, has_batch, open_run, read_tail
+from durable_shuffle.shuffle.run_log import (
+    BatchAppended,
+    Begun,
+    Part,
+    Run,
+    append_batch,
+    begin_batch,
+    begin_job,
+)
 from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
@@ -29,7 +37,10 @@ class EngineRun:
     stage: StageHandle
     draw: random.Random
     query: str = QUERY
+    """"" for a write job."""
     run: Run = field(init=False)
+    job: Begun | None = None
+    """What a write job planned."""
 
     def __post_init__(self) -> None:
         self.run = Run(self.query, SeededIds(self.draw).new_id())
@@ -43,21 +54,28 @@ class EngineRun:
 
     def commit(self, batch: int, parts: list[Part | None]) -> bool:
         """Return whether this commit is the one that counts."""
+        return self.append(batch, parts).wrote
+
+    def append(self, batch: int, parts: list[Part | None]) -> BatchAppended:
+        """Commit a batch; what a commit comes to."""
         found = [part for part in parts if part is not None]
         schema = self.stage.describe.schema
-        return append_batch(self.stage, 0, self.run, batch, found, schema).wrote
+        return append_batch(self.stage, 0, self.run, batch, found, schema)
 
     def _task(self, batch: int, number: int, mine: list[int]) -> Part | None:
-        log = self.stage.producer_log(0)
-        if has_batch(read_tail(log, batch), self.run, batch, log.prefix):
+        begun: Begun | None
+        if self.run.query:
+            begun, _ = begin_batch(self.stage, 0, self.run, batch)
+        else:
+            self.job = begun = self.job or begin_job(self.stage, 0, self.run)[0]
+        if begun is None:
             return None
-        open_run(self.stage, 0, self.run, batch)
         rows = pa.record_batch([pa.array(mine, pa.int64())], schema=SCHEMA)
         ids = (np.array(mine, dtype=np.int64) % self.stage.describe.partitions).astype(np.uint16)
         return write_part(
             self.stage,
             0,
-            self.run,
+            begun,
             number,
             [(rows, ids)] if mine else [],
             first_segment=self.draw.randrange(SEGMENT_NUMBERS),

@@ -1,11 +1,13 @@
-"""One log producer written by runs of a streaming query: the model of `shuffle/run_log.py`.
+"""One log written by starts of a streaming query and by write jobs: the model of
+`shuffle/run_log.py`.
 
 A run is one start of the query. Its processes remember nothing of each other: a task reads the end
-of the log, opens for its run if need be and writes a segment; the commit reads the end of the log
-again and appends there, or drops a batch that is in the log. Spark's checkpoint says how many
-batches are done, and so where the next run begins; what a run before left half done is tried again
-with other rows. Two runs may be alive at once, a task may outlive its driver, and a create whose
-sender died may land at any later time.
+of the log, opens for its run if need be and writes a segment under the epoch of that OPEN. The
+commit appends only while that epoch is the newest; a batch that is in the log stays as it is. A
+write job never opens: the first record that names it, APPEND or ABORT, is its fate. Spark's
+checkpoint says how many batches are done, and so where the next run begins. Spark may call a commit
+again, also one whose reply was lost. Two runs may be alive at once, a task may outlive its driver,
+and a create whose sender died may land at any later time.
 """
 
 from collections.abc import Iterator
@@ -17,10 +19,12 @@ from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record
 
 DOUBLED: Final = "a batch stands in the log twice, or out of order"
 LOST: Final = "Spark calls a batch done that the log does not have"
-FENCED_APPENDED: Final = "a run appended behind the OPEN of a run that followed it"
+FENCED_APPENDED: Final = "a run appended rows that were written before another OPEN"
 REOPENED: Final = "a run that was followed opened again"
 NAMED_OBJECT_GONE: Final = "a segment that the log names is deleted"
-
+JOB_DOUBLED: Final = "a write job stands in the log twice"
+JOB_LOST: Final = "a write job was told of success and the log does not have it"
+JOB_REFUSED: Final = "a write job failed because another was faster"
 
 BATCHES: Final = 2
 
@@ -30,41 +34,64 @@ class RunSetup:
     """How many actors and faults there are, and which rules hold."""
 
     runs: int = 2
+    jobs: int = 0
     crashes: int = 1
     timeouts: int = 1
+    repeats: int = 0
+    """How often Spark calls a commit again that succeeded."""
     collections: int = 0
 
     drops_known_batch: bool = True
     """Off: a batch that is in the log is appended again."""
-    remembers_past: bool = True
-    """Off: a record does not say which runs were followed."""
-    stops_when_passed: bool = True
-    """Off: an APPEND that lost its slot is sent to the end of the log."""
+    keeps_standing: bool = True
+    """Off: a commit that finds its batch in the log deletes the segment that it was given."""
+    parts_carry_epoch: bool = True
+    """Off: a commit opens for its run if need be, and appends what the run wrote at any time."""
+    looks_back: bool = True
+    """Off: a run that is not the owner opens, also if another has followed it."""
+    asks_again: bool = True
+    """Off: an APPEND that lost its slot is sent to the end of the log, whatever stands there."""
     keeps_sent: bool = True
     """Off: who gets no answer to an APPEND gives its segment back."""
-    collects_unnamed: bool = False
-    """On: a cleaner deletes all that no record names; else only of runs that were followed."""
+    knows_itself: bool = True
+    """Off: a write job does not look for a record of its own."""
+    rebases: bool = True
+    """Off: a write job that lost a slot gives up."""
+    aborts_first: bool = True
+    """Off: a cleaner takes a write job's segments without an ABORT."""
+    obeys_abort: bool = True
+    """Off: a write job does not look for an ABORT of its own."""
+    spares_owner: bool = True
+    """Off: a cleaner takes what no record names; else only of epochs that were followed."""
 
 
 class Segment(NamedTuple):
-    """What a run wrote of a batch; another run writes other rows."""
+    """What an author wrote; each epoch of a run writes other rows."""
 
-    run: int
+    author: int
+    epoch: int
     batch: int
 
 
 class Record(NamedTuple):
-    """A record of the log."""
+    """A record of the log. Epoch, owner and batch are those that stand behind it."""
 
-    kind: Literal["OPEN", "APPEND"]
-    run: int
+    kind: Literal["OPEN", "APPEND", "ABORT"]
+    author: int
+    """Run or write job; of an ABORT, who is aborted."""
+    epoch: int
+    owner: int
+    """Run of the newest OPEN, -1 if there is none."""
     batch: int
-    """The newest batch, -1 if there is none."""
-    past: frozenset[int]
-    segment: Segment | None
+    """The query's newest, -1 if there is none."""
+    segment: Segment | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}(run {self.run}, batch {self.batch})"
+        return f"{self.kind}({self.author}, epoch {self.epoch}, batch {self.batch})"
+
+
+EMPTY: Final = Record("ABORT", -1, 0, -1, -1)
+"""Stands for the end of a log without records."""
 
 
 class Create(NamedTuple):
@@ -75,9 +102,9 @@ class Create(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One start of the query."""
+    """One start of the query, or one write job."""
 
-    phase: Literal["idle", "task", "commit", "waiting", "orphan", "stopped"]
+    phase: Literal["idle", "task", "commit", "waiting", "orphan", "stopped", "done", "refused"]
     batch: int
     segment: Segment | None
     request: Create | None
@@ -92,13 +119,22 @@ class RunState(NamedTuple):
     done: int
     """Batches that Spark's checkpoint calls done."""
     runs: tuple[Run, ...]
+    """Starts of the query, then write jobs."""
     crashes: int
     timeouts: int
+    repeats: int
     condemned: frozenset[Segment] | None
+    aborting: Create | None
+    """What the cleaner waits for."""
     collections: int
+
+    @property
+    def last(self) -> Record:
+        return self.log[-1] if self.log else EMPTY
 
 
 IDLE: Final = Run("idle", 0, None, None, "task")
+JOB: Final = Run("task", 0, None, None, "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +143,55 @@ class RunModel:
 
     def initial(self) -> RunState:
         o = self.setup
-        runs = (IDLE,) * o.runs
+        runs = (IDLE,) * o.runs + (JOB,) * o.jobs
         return RunState(
-            (), frozenset(), frozenset(), 0, runs, o.crashes, o.timeouts, None, o.collections
+            log=(),
+            objects=frozenset(),
+            net=frozenset(),
+            done=0,
+            runs=runs,
+            crashes=o.crashes,
+            timeouts=o.timeouts,
+            repeats=o.repeats,
+            condemned=None,
+            aborting=None,
+            collections=o.collections,
         )
 
     def damage(self, state: RunState) -> list[str]:
-        appended = [r.batch for r in state.log if r.kind == "APPEND"]
-        found = [] if appended == list(range(len(appended))) else [DOUBLED]
-        if state.done > len(appended):
+        runs = self.setup.runs
+        appends = [r for r in state.log if r.kind == "APPEND"]
+        batches = [r.batch for r in appends if r.author < runs]
+        jobs = [r.author for r in appends if r.author >= runs]
+        found = [] if batches == list(range(len(batches))) else [DOUBLED]
+        if state.done > len(batches):
             found.append(LOST)
+        if len(set(jobs)) < len(jobs):
+            found.append(JOB_DOUBLED)
+        for who, job in enumerate(state.runs[runs:], runs):
+            if job.phase == "done" and who not in jobs:
+                found.append(JOB_LOST)
+            if job.phase == "refused":
+                found.append(JOB_REFUSED)
         if any(r.segment is not None and r.segment not in state.objects for r in state.log):
             found.append(NAMED_OBJECT_GONE)
-        owner, followed = -1, set[int]()
+        owner, epoch, followed = -1, 0, set[int]()
         for record in state.log:
             if record.kind == "OPEN":
-                if record.run in followed:
+                if record.author in followed:
                     found.append(REOPENED)
-                followed |= {owner} - {record.run}
-                owner = record.run
-            elif record.run != owner:
-                found.append(FENCED_APPENDED)
+                followed |= {owner} - {record.author}
+                owner, epoch = record.author, record.epoch
+            elif record.kind == "APPEND" and record.author < runs:
+                part = record.segment
+                if part is None or (part.author, part.epoch) != (owner, epoch):
+                    found.append(FENCED_APPENDED)
         return found
 
     def steps(self, state: RunState) -> Iterator[Step[RunState]]:
         for who in range(len(state.runs)):
             yield from self._run_steps(state, who)
-        awaited = {r.request for r in state.runs if r.phase == "waiting"}
+        awaited = {r.request for r in state.runs if r.phase == "waiting"} | {state.aborting}
         for create in state.net - awaited:
             log, won = put_if_absent(state.log, create.slot, create.record)
             done = "wins" if won else "is refused"
@@ -141,7 +199,10 @@ class RunModel:
             yield f"late: {create.record} {done} at slot {create.slot}", late, NO_DAMAGE
         yield from self._cleaner_steps(state)
 
-    # -- one run -------------------------------------------------------------------------------
+    def _is_job(self, who: int) -> bool:
+        return who >= self.setup.runs
+
+    # -- one run or write job ------------------------------------------------------------------
 
     def _run_steps(self, state: RunState, who: int) -> Iterator[Step[RunState]]:
         me = state.runs[who]
@@ -150,17 +211,20 @@ class RunModel:
                 started = me._replace(phase="task", batch=state.done)
                 yield f"run {who} starts at batch {state.done}", _become(state, who, started), ()
             return
-        if me.phase == "stopped":
+        if me.phase in ("stopped", "done", "refused"):
             return
         if me.phase != "orphan" and me.after != "orphan" and state.crashes:
             fewer = state._replace(crashes=state.crashes - 1)
             dead = me._replace(phase="stopped", request=None)
-            yield f"run {who} dies", _become(fewer, who, dead), NO_DAMAGE
+            yield f"{who} dies", _become(fewer, who, dead), NO_DAMAGE
             if me.phase == "task":
                 alone = me._replace(phase="orphan", after="orphan")
-                yield f"run {who} dies, its task goes on", _become(fewer, who, alone), NO_DAMAGE
+                yield f"{who} dies, its task goes on", _become(fewer, who, alone), NO_DAMAGE
         if me.phase == "waiting" and me.request is not None:
             yield from self._answers(state, who, me.request)
+        elif self._is_job(who):
+            ready = me.phase == "commit"
+            yield self._job_commit(state, who) if ready else self._write(state, who, 0)
         elif me.batch >= BATCHES:
             return
         elif me.phase in ("task", "orphan"):
@@ -169,59 +233,74 @@ class RunModel:
             yield self._commit(state, who)
 
     def _task(self, state: RunState, who: int) -> Step[RunState]:
-        """Read the end of the log; open, or write, or leave a known batch alone."""
+        """Read the log; open, or write, or leave a known batch alone."""
         me = state.runs[who]
-        if self._fenced(state, who):
-            return self._stops(state, who)
-        ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
         if self._known(state, me.batch):
-            return (
-                f"run {who} finds batch {me.batch}",
-                _become(state, who, me._replace(phase=ready, segment=None)),
-                NO_DAMAGE,
-            )
-        if not state.log or state.log[-1].run != who:
-            return self._open(state, who, "orphan" if me.phase == "orphan" else "task")
-        segment = Segment(who, me.batch)
+            ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
+            found = _become(state, who, me._replace(phase=ready, segment=None))
+            return f"run {who} finds batch {me.batch}", found, NO_DAMAGE
+        if state.last.owner == who:
+            return self._write(state, who, state.last.epoch)
+        if self.setup.looks_back and _followed(state, who):
+            return self._stops(state, who)
+        return self._open(state, who, "orphan" if me.phase == "orphan" else "task")
+
+    def _write(self, state: RunState, who: int, epoch: int) -> Step[RunState]:
+        me = state.runs[who]
+        ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
+        segment = Segment(who, epoch, me.batch)
         wrote = _become(state, who, me._replace(phase=ready, segment=segment))
         after = wrote._replace(objects=state.objects | {segment})
-        return f"run {who} writes batch {me.batch}", after, NO_DAMAGE
+        return f"{who} writes batch {me.batch} under epoch {epoch}", after, NO_DAMAGE
 
     def _commit(self, state: RunState, who: int) -> Step[RunState]:
-        """Read the end of the log; open, append there, or drop a known batch."""
+        """Read the log; append there, or leave a known batch as it is."""
         me = state.runs[who]
-        if self._fenced(state, who):
-            return self._stops(state, who)
-        if not state.log or state.log[-1].run != who:
-            return self._open(state, who, "commit")
         if self._known(state, me.batch):
-            dropped = state._replace(objects=state.objects - _named(state, me.segment))
-            return f"run {who} drops batch {me.batch}", _next(dropped, who), NO_DAMAGE
-        last = state.log[-1]
-        segment = me.segment or Segment(who, me.batch)
-        record = Record("APPEND", who, me.batch, last.past, segment)
+            mine = any(r.segment == me.segment and r.segment for r in state.log)
+            if mine or me.segment is None or me.segment.epoch == state.last.epoch:
+                dropped = state
+                if not self.setup.keeps_standing:
+                    dropped = state._replace(objects=state.objects - {me.segment})
+                return f"run {who} finds batch {me.batch}", _next(dropped, who), NO_DAMAGE
+            return self._stops(state, who)
+        if me.segment is None:
+            return self._stops(state, who)
+        epoch, last = me.segment.epoch, state.last
+        if not self.setup.parts_carry_epoch:
+            if last.owner != who:
+                return self._open(state, who, "commit")
+            epoch = last.epoch
+        if epoch != last.epoch:
+            return self._stops(state, who)
+        record = Record("APPEND", who, last.epoch, last.owner, me.batch, me.segment)
         return self._send(state, who, Create(len(state.log), record), "commit")
 
-    def _fenced(self, state: RunState, who: int) -> bool:
-        return bool(state.log) and who in state.log[-1].past and self.setup.remembers_past
+    def _job_commit(self, state: RunState, who: int) -> Step[RunState]:
+        """Read the log for a record that names the job; else append at its end."""
+        me, last = state.runs[who], state.last
+        for record in state.log:
+            if record.kind == "APPEND" and record.author == who and self.setup.knows_itself:
+                done = _become(state, who, me._replace(phase="done"))
+                return f"job {who} finds itself", done, NO_DAMAGE
+            if record.kind == "ABORT" and record.author == who and self.setup.obeys_abort:
+                return self._stops(state, who)
+        append = Record("APPEND", who, last.epoch, last.owner, last.batch, me.segment)
+        return self._send(state, who, Create(len(state.log), append), "commit")
 
     def _known(self, state: RunState, batch: int) -> bool:
-        known = bool(state.log) and batch <= state.log[-1].batch
-        return known and self.setup.drops_known_batch
+        return batch <= state.last.batch and self.setup.drops_known_batch
 
     def _stops(self, state: RunState, who: int) -> Step[RunState]:
-        me = state.runs[who]
-        gone = state._replace(objects=state.objects - _named(state, me.segment))
-        return f"run {who} is fenced", _become(gone, who, me._replace(phase="stopped")), NO_DAMAGE
+        stopped = _become(state, who, state.runs[who]._replace(phase="stopped"))
+        return f"{who} is told to stop", stopped, NO_DAMAGE
 
     def _open(
         self, state: RunState, who: int, after: Literal["task", "commit", "orphan"]
     ) -> Step[RunState]:
-        last = state.log[-1] if state.log else None
-        batch = last.batch if last else -1
-        past = (last.past | {last.run}) - {who} if last else frozenset()
-        create = Create(len(state.log), Record("OPEN", who, batch, frozenset(past), None))
-        return self._send(state, who, create, after)
+        last = state.last
+        record = Record("OPEN", who, last.epoch + 1, who, last.batch)
+        return self._send(state, who, Create(len(state.log), record), after)
 
     def _send(
         self,
@@ -232,7 +311,7 @@ class RunModel:
     ) -> Step[RunState]:
         waiting = state.runs[who]._replace(phase="waiting", request=create, after=after)
         sent = _become(state._replace(net=state.net | {create}), who, waiting)
-        return f"run {who} sends {create.record} to slot {create.slot}", sent, NO_DAMAGE
+        return f"{who} sends {create.record} to slot {create.slot}", sent, NO_DAMAGE
 
     def _answers(self, state: RunState, who: int, create: Create) -> Iterator[Step[RunState]]:
         me = state.runs[who]
@@ -240,47 +319,101 @@ class RunModel:
             log, _ = put_if_absent(state.log, create.slot, create.record)
             landed = state._replace(log=log, net=state.net - {create})
             mine = record_in(log, create.slot) == create.record
-            label = f"run {who} {'won' if mine else 'lost'} slot {create.slot}"
+            label = f"{who} {'won' if mine else 'lost'} slot {create.slot}"
             yield label, self._answered(landed, who, create, mine=mine), NO_DAMAGE
+            if mine and create.record.kind == "APPEND" and state.repeats:
+                again = _become(landed, who, me._replace(phase="commit", request=None))
+                fewer = again._replace(repeats=state.repeats - 1)
+                yield f"{label}, Spark commits again", fewer, NO_DAMAGE
         if state.timeouts:
             fewer = state._replace(timeouts=state.timeouts - 1)
             if not self.setup.keeps_sent and create.record.segment:
                 fewer = fewer._replace(objects=state.objects - {create.record.segment})
             dead = me._replace(phase="stopped", request=None)
-            yield f"run {who} gets no answer and stops", _become(fewer, who, dead), NO_DAMAGE
+            yield f"{who} gets no answer and stops", _become(fewer, who, dead), NO_DAMAGE
+            again = _become(fewer, who, me._replace(phase=me.after, request=None))
+            yield f"{who} gets no answer and tries again", again, NO_DAMAGE
 
     def _answered(self, state: RunState, who: int, create: Create, *, mine: bool) -> RunState:
         me = state.runs[who]
         if create.record.kind == "OPEN":
-            return _become(state, who, me._replace(phase=me.after, request=None))
+            ready = _become(state, who, me._replace(phase=me.after, request=None))
+            if not mine or me.after == "commit":
+                return ready
+            return self._write(ready, who, create.record.epoch)[1]
         if mine:
+            if self._is_job(who):
+                return _become(state, who, me._replace(phase="done", request=None))
             return _next(state, who)
-        if not self.setup.stops_when_passed:
-            again = Create(len(state.log), create.record._replace(past=state.log[-1].past))
-            waiting = me._replace(request=again)
-            return _become(state._replace(net=state.net | {again}), who, waiting)
-        gone = state._replace(objects=state.objects - _named(state, create.record.segment))
-        return _become(gone, who, me._replace(phase="stopped", request=None))
+        if not self.setup.asks_again:
+            last = state.last
+            moved = create.record._replace(epoch=last.epoch, owner=last.owner)
+            sent = Create(len(state.log), moved)
+            waiting = me._replace(request=sent)
+            return _become(state._replace(net=state.net | {sent}), who, waiting)
+        if self._is_job(who) and not self.setup.rebases:
+            return _become(state, who, me._replace(phase="refused", request=None))
+        return _become(state, who, me._replace(phase="commit", request=None))
+
+    def none_left(self, state: RunState) -> bool:
+        """Whether no run is left that could go on: a dead newest one leaves it to a next start."""
+        sent = {c.record.author for c in state.net if c.record.kind == "OPEN"}
+        return all(
+            r.phase in ("stopped", "orphan")
+            or r.after == "orphan"
+            or _followed(state, who)
+            or bool(sent - {who})
+            for who, r in enumerate(state.runs[: self.setup.runs])
+        )
 
     # -- the cleaner ---------------------------------------------------------------------------
 
     def _cleaner_steps(self, state: RunState) -> Iterator[Step[RunState]]:
-        if state.condemned is not None:
+        if state.aborting is not None:
+            yield self._aborted(state, state.aborting)
+        elif state.condemned is not None:
             for segment in state.condemned:
                 left = (state.condemned - {segment}) or None
                 gone = state._replace(objects=state.objects - {segment}, condemned=left)
                 yield f"cleaner deletes {segment}", gone, NO_DAMAGE
         elif state.collections:
-            named = {r.segment for r in state.log}
-            past = state.log[-1].past if state.log else frozenset()
-            doomed = frozenset(
-                segment
-                for segment in state.objects - named
-                if self.setup.collects_unnamed or segment.run in past
+            fewer = state._replace(collections=state.collections - 1)
+            unnamed = state.objects - {r.segment for r in state.log}
+            followed = frozenset(
+                s
+                for s in unnamed
+                if not self._is_job(s.author)
+                and (s.epoch < state.last.epoch or not self.setup.spares_owner)
             )
-            if doomed:
-                after = state._replace(condemned=doomed, collections=state.collections - 1)
-                yield f"cleaner decides to delete {sorted(doomed)}", after, NO_DAMAGE
+            if followed:
+                after = fewer._replace(condemned=followed)
+                yield f"cleaner decides to delete {sorted(followed)}", after, NO_DAMAGE
+            for segment in unnamed:
+                if not self._is_job(segment.author):
+                    continue
+                if _aborted_in(state, segment.author) or not self.setup.aborts_first:
+                    after = fewer._replace(condemned=frozenset({segment}))
+                    yield f"cleaner decides to delete {segment}", after, NO_DAMAGE
+                else:
+                    yield self._abort(fewer, segment.author)
+
+    def _abort(self, state: RunState, job: int) -> Step[RunState]:
+        last = state.last
+        record = Record("ABORT", job, last.epoch, last.owner, last.batch)
+        create = Create(len(state.log), record)
+        after = state._replace(net=state.net | {create}, aborting=create)
+        return f"cleaner sends {record} to slot {create.slot}", after, NO_DAMAGE
+
+    def _aborted(self, state: RunState, create: Create) -> Step[RunState]:
+        job = create.record.author
+        log, won = put_if_absent(state.log, create.slot, create.record)
+        state = state._replace(log=log, net=state.net - {create}, aborting=None)
+        if won:
+            doomed = frozenset(s for s in state.objects if s.author == job)
+            return f"cleaner aborted {job}", state._replace(condemned=doomed), NO_DAMAGE
+        if any(r.kind == "APPEND" and r.author == job for r in log):
+            return f"cleaner finds {job} appended", state, NO_DAMAGE
+        return self._abort(state, job)
 
 
 def all_done(state: RunState) -> bool:
@@ -288,14 +421,20 @@ def all_done(state: RunState) -> bool:
     return state.done >= BATCHES
 
 
-def none_left(state: RunState) -> bool:
-    """Whether no run is left that could go on: a newest one that is dead leaves it to a next."""
-    past = state.log[-1].past if state.log else frozenset()
-    sent = {c.record.run for c in state.net if c.record.kind == "OPEN"}
-    return all(
-        r.phase in ("stopped", "orphan") or r.after == "orphan" or who in past or bool(sent - {who})
-        for who, r in enumerate(state.runs)
-    )
+def all_told(state: RunState) -> bool:
+    """Whether every write job knows what became of it, or is dead."""
+    return all(r.phase in ("done", "stopped") for r in state.runs)
+
+
+def _followed(state: RunState, who: int) -> bool:
+    """Whether a run opened and is not the owner any more. The product looks at the newest records
+    only: who opened before them opens again, which fences and costs nothing else."""
+    opened = any(r.kind == "OPEN" and r.author == who for r in state.log)
+    return opened and state.last.owner != who
+
+
+def _aborted_in(state: RunState, job: int) -> bool:
+    return any(r.kind == "ABORT" and r.author == job for r in state.log)
 
 
 def _become(state: RunState, who: int, run: Run) -> RunState:
@@ -307,8 +446,3 @@ def _next(state: RunState, who: int) -> RunState:
     me = state.runs[who]
     ahead = me._replace(phase="task", batch=me.batch + 1, segment=None, request=None)
     return _become(state._replace(done=max(state.done, me.batch + 1)), who, ahead)
-
-
-def _named(state: RunState, segment: Segment | None) -> frozenset[Segment]:
-    """Return what a run gives back that never sent a record with it, or lost that record's slot."""
-    return frozenset() if segment is None else frozenset({segment})

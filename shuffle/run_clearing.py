@@ -1,0 +1,98 @@
+"""What runs of a query and write jobs left behind: giving a write job up, deleting what runs left.
+
+Of a query's runs, what was written under an OPEN that another one followed can never be named. Of
+a write job nobody knows that before an ABORT is its fate.
+"""
+
+from durable_shuffle.shuffle.layout import parse_segment_key
+from durable_shuffle.shuffle.log_producer_log import decode, read_tail, tail_at
+from durable_shuffle.shuffle.log_producer_records import (
+    LOG_PRODUCER_RECORDS,
+    Append,
+    ProducerOpen,
+    RunAbort,
+)
+from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.run_log import before
+from durable_shuffle.shuffle.slot_log import Won
+from durable_shuffle.shuffle.stage import StageHandle
+
+CLEAR_RECORDS = 1000
+"""A run that takes over reads at most so many records to tell what others left."""
+
+
+def abort_job(
+    stage: StageHandle, producer: int, attempt: str, record_id: str, cause: str, *, since: int = 0
+) -> bool:
+    """Make ABORT the fate of a write job unless it has one; return True if no APPEND of it counts.
+
+    Only after True may anybody delete its segments.
+
+    Args:
+        since: slot below which no record names the job.
+    """
+    log = stage.producer_log(producer)
+    tail = tail_at(log, since)
+    while True:  # ends: every turn passes one existing record of a finite log
+        data = log.read(tail.next_slot)
+        if data is None:
+            state = before(stage, producer, tail)
+            record = RunAbort(
+                record_id, state.epoch, state.generation, attempt, cause, state.progress
+            )
+            answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
+            if isinstance(answer, Won):
+                return True
+            data = answer.existing
+        tail = tail.passed(log, data)
+        last = tail.last
+        if isinstance(last, Closed) or (isinstance(last, RunAbort) and last.attempt == attempt):
+            return True
+        if isinstance(last, ProducerOpen | Append) and last.record_id == attempt:
+            return False
+
+
+def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:
+    """Delete all segments of an attempt that was aborted."""
+    found = (info.key for info in stage.storage.list(stage.path.segments_prefix))
+    stage.storage.delete([k for k in found if parse_segment_key(k)[:2] == (producer, attempt)])
+
+
+def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
+    """Delete segments that the runs before this one left and no record names; return how many.
+
+    Called by a run that has appended for the first time. A run that appended has cleared up behind
+    those before it, so the walk back ends there. After `CLEAR_RECORDS` it is given up: gc does it.
+
+    Args:
+        attempt: id of the OPEN by which the caller writes.
+    """
+    log = stage.producer_log(producer)
+    slot = read_tail(log).next_slot
+    named: set[tuple[str, int]] = set()
+    followed: set[str] = set()
+    opened = False
+    for _ in range(CLEAR_RECORDS):
+        slot -= 1
+        data = log.read(slot) if slot >= 0 else None
+        record = None if data is None else decode(log, slot, data)
+        if record is None:
+            break
+        if isinstance(record, ProducerOpen):
+            # only what stands below the own OPEN was followed; above it, a run may be writing
+            if opened:
+                followed.add(record.record_id)
+                if any(author == record.record_id for author, _ in named):
+                    break
+            opened = opened or record.record_id == attempt
+        elif isinstance(record, Append):
+            named |= {(record.record_id, segment.number) for segment in record.segments}
+    else:
+        return 0
+    doomed = []
+    for info in stage.storage.list(stage.path.segments_prefix):
+        mine, author, number = parse_segment_key(info.key)
+        if mine == producer and author in followed and (author, number) not in named:
+            doomed.append(info.key)
+    stage.storage.delete(doomed)
+    return len(doomed)

@@ -77,6 +77,8 @@ class Scope:
     """The consumer's view may still name objects: it must be fenced before they may go."""
     release_unfinished: bool = False
     """A release was decided and not carried out to the end."""
+    give_up: bool = False
+    """A writer began to make this stage, and was not seen at work for long: it does not count."""
 
     def of(self, verdict: Verdict) -> tuple[Judged, ...]:
         """Return the objects with this verdict."""
@@ -91,7 +93,7 @@ class Scope:
 class StageLogs:
     """What the logs say about a stage."""
 
-    in_job_log: Literal["live", "released", "unknown"]
+    in_job_log: Literal["live", "begun", "released", "unknown"]
     stage: Mapping[int, Any]
     """Records of the stage log by slot."""
     producers: Mapping[int, Mapping[int, Any]]
@@ -120,6 +122,8 @@ def judge_stage(
     """
     listed = list(listed)
     judge = _StageJudge(path, logs)
+    idle = all(info.modified_wall_seconds < at_work_since for info in listed)
+    judge.abandoned = logs.in_job_log == "begun" and idle
     judge.young = {
         info.key.rpartition("/")[2].rpartition("-")[0]
         for info in listed
@@ -127,7 +131,15 @@ def judge_stage(
     }
     objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
     unfinished = logs.in_job_log == "released" and not logs.closed
-    return _fail_closed(Scope(path.prefix, tuple(objects), path, release_unfinished=unfinished))
+    return _fail_closed(
+        Scope(
+            path.prefix,
+            tuple(objects),
+            path,
+            release_unfinished=unfinished,
+            give_up=judge.abandoned,
+        )
+    )
 
 
 class _StageJudge:
@@ -135,6 +147,8 @@ class _StageJudge:
         self._path, self._logs = path, logs
         self.young: set[str] = set()
         """`p<producer>-<attempt>` of segments that were written a short while ago."""
+        self.abandoned = False
+        """The stage does not count, and nobody wrote to it for long."""
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
@@ -184,6 +198,8 @@ class _StageJudge:
             verdict, reason, attempt = self._index(name)
         else:
             return Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
+        if verdict != "odd" and self.abandoned:
+            return Judged(info.key, info.size_bytes, "orphan", "its stage was never finished")
         if verdict != "odd" and self._logs.in_job_log == "released":
             return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
         if self._logs.in_job_log == "unknown":
@@ -381,4 +397,4 @@ def _fail_closed(scope: Scope) -> Scope:
         else one
         for one in scope.objects
     )
-    return replace(scope, objects=spared, release_unfinished=False)
+    return replace(scope, objects=spared, release_unfinished=False, give_up=False)

@@ -17,9 +17,9 @@ from durable_shuffle.shuffle.gc import REWRITE, Judged, Scope, named_by
 from durable_shuffle.shuffle.gc_survey import survey, temporaries_of
 from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import ConsumerPath, check_name
+from durable_shuffle.shuffle.layout import ConsumerPath, StagePath, check_name
 from durable_shuffle.shuffle.producer_log import abort_attempt
-from durable_shuffle.shuffle.release import finish_release
+from durable_shuffle.shuffle.release import finish_release, give_up_stage
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.retention import AttemptFailed
 from durable_shuffle.shuffle.run_clearing import abort_job
@@ -117,6 +117,7 @@ class _Acting:
     def __init__(self, storage: Storage, log: JobLog, ids: IdSource) -> None:
         self._storage, self._log, self._ids = storage, log, ids
         self.freed = Freed(0, 0)
+        self._given_up: set[StagePath] = set()
 
     def run(self, scopes: Sequence[Scope]) -> tuple[list[Judged], list[Judged]]:
         """Settle everything, then delete; return what went and what was spared."""
@@ -131,6 +132,11 @@ class _Acting:
 
     def _settle(self, scope: Scope) -> tuple[list[Judged], list[Judged]]:
         orphans = scope.of("orphan")
+        if scope.give_up and scope.stage is not None:
+            if not give_up_stage(self._log, scope.stage, self._ids):
+                return [], [replace(one, verdict="live", reason="it counts now") for one in orphans]
+            self._given_up.add(scope.stage)
+            return list(orphans), []
         if scope.consumer is not None and scope.must_fence:
             return self._fence(scope.consumer, orphans)
         fates = {
@@ -185,7 +191,8 @@ class _Acting:
     def _delete(self, scope: Scope, goes: Sequence[Judged]) -> None:
         objects = [one for one in goes if not one.temporary]
         temporary = [one for one in goes if one.temporary]
-        if scope.release_unfinished and scope.stage is not None:
+        unfinished = scope.release_unfinished or scope.stage in self._given_up
+        if unfinished and scope.stage is not None:
             self._count(finish_release(self._log, self._storage, scope.stage, self._ids))
         elif objects:
             self._storage.delete([one.key for one in objects])

@@ -127,7 +127,13 @@ def _stage_logs(
     }
     known = path in copy.paths
     return StageLogs(
-        "released" if path in copy.released else "live" if known else "unknown",
+        "released"
+        if path in copy.released
+        else "begun"
+        if path in copy.begun
+        else "live"
+        if known
+        else "unknown",
         stage.records,
         {producer: log.records for producer, log in producers.items()},
         _findings([stage, *producers.values()]),

@@ -6,6 +6,7 @@ that a release can never race a driver that plans to reuse. A released stage sta
 record behind RELEASED of the same incarnation is void, and `append` refuses to write one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from durable_shuffle.serialization.errors import (
@@ -16,18 +17,19 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
 from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
+    StageBegun,
     StageReleased,
     StageUse,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won, refuse_older
 from durable_shuffle.shuffle.storage import Storage
 
-JobRecord = Claim | StageUse | StageReleased
+JobRecord = Claim | StageBegun | StageUse | StageReleased
 _APPEND_TRIES = 1000
 
 
@@ -46,6 +48,10 @@ class JobState:
     """All stages that are not released, oldest first."""
     released: list[StagePath] = field(default_factory=list)
     """Stages whose release was decided, oldest first; their data may not all be gone yet."""
+    begun: list[StagePath] = field(default_factory=list)
+    """Stages that writers make and that do not count yet."""
+    given_up: list[StagePath] = field(default_factory=list)
+    """Those of the released ones that never counted."""
 
     def apply(self, record: JobRecord) -> None:
         """Take in the record of `next_slot`."""
@@ -61,22 +67,33 @@ class JobState:
                     f"found={record.layout_version} supported={LAYOUT_VERSION} job={self.job!r}"
                 )
             self.generation, self.owner = record.generation, record.record_id
+        elif isinstance(record, StageBegun):
+            self.begun.append(self.path_of(record))
         elif isinstance(record, StageUse):
             path = self.path_of(record)
             if path not in self.released:
+                self.begun = [p for p in self.begun if p != path]
                 self.stages[record.name, record.fingerprint] = path
                 if path not in self.order:
                     self.order.append(path)
+                replaced = parse_stage_folder(self.job, record.replaced)
+                if replaced is not None:
+                    self._release(replaced)
         elif isinstance(record, StageReleased):
-            path = self.path_of(record)
-            self.order = [p for p in self.order if p != path]
-            if path not in self.released:
-                self.released.append(path)
-            if self.stages.get((path.name, path.fingerprint)) == path:
-                del self.stages[path.name, path.fingerprint]
+            self._release(self.path_of(record))
         self.next_slot += 1
 
-    def path_of(self, record: StageUse | StageReleased) -> StagePath:
+    def _release(self, path: StagePath) -> None:
+        if path in self.begun:
+            self.begun.remove(path)
+            self.given_up.append(path)
+        self.order = [p for p in self.order if p != path]
+        if path not in self.released:
+            self.released.append(path)
+        if self.stages.get((path.name, path.fingerprint)) == path:
+            del self.stages[path.name, path.fingerprint]
+
+    def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
         """Return the stage that a record names."""
         return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
 
@@ -92,7 +109,7 @@ def read_job(storage: Storage, job: str) -> JobState:
 
 def _decode(log: SlotLog, slot: int, data: bytes) -> JobRecord:
     record = JOB_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (Claim, StageUse, StageReleased)):
+    if not isinstance(record, JobRecord):
         raise CorruptDataError(f"not a job record: key={log.key(slot)!r}")
     return record
 
@@ -145,8 +162,16 @@ class JobLog:
         """What the log said when it was last read."""
         return self._state
 
-    def append(self, record: StageUse | StageReleased) -> None:
-        """Win a slot for `record`.
+    def append(
+        self,
+        record: StageUse | StageReleased,
+        *,
+        unless: Callable[[JobState], bool] = lambda _: False,
+    ) -> bool:
+        """Win a slot for `record`; return whether it did.
+
+        Args:
+            unless: of what stands before the slot: where it holds, nothing is written.
 
         Raises:
             FencedError: a newer driver claimed the job.
@@ -157,10 +182,12 @@ class JobLog:
         for _ in range(_APPEND_TRIES):
             if isinstance(record, StageUse):
                 _refuse_released(self._state, self._state.path_of(record))
+            if unless(self._state):
+                return False
             answer = self._log.append(self._state.next_slot, data)
             if isinstance(answer, Won):
                 self._state.apply(record)
-                return
+                return True
             self._take_in(answer.existing)
         raise ConflictError(f"could not write to the log of job {self._state.job!r}")
 
@@ -192,41 +219,107 @@ class JobLog:
             )
 
 
-def enter_stage(
-    storage: Storage, path: StagePath, *, record_id: str, claim_id: str, replaces: bool
-) -> StagePath:
-    """Enter a described stage into its job's log, without a claim: whoever claimed goes on.
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What entering a stage came to."""
 
-    For writers that make one stage and delete nothing. A job that nobody ever claimed is claimed.
+    path: StagePath
+    """The stage of this name that counts: one's own, or the one that another writer entered."""
+    replaced: StagePath | None = None
+    """The stage whose place it took just now: it is released, and its data may go."""
 
-    Args:
-        replaces: enter it even if a stage of this name stands; readers then find the new one.
 
-    Returns:
-        The stage of this name that counts: `path`, or the one that another writer entered first.
+def begin_stage(storage: Storage, path: StagePath, *, record_id: str, claim_id: str) -> None:
+    """Enter a stage that is about to be made and does not count yet, so that `gc` knows of it.
+
+    Claims nothing; a job that nobody ever claimed is claimed.
 
     Raises:
         ConflictError: others kept winning the slots; try again.
-        NotFoundError: `path` was entered and released before.
     """
-    log = SlotLog(storage, job_log_prefix(path.job))
-    state = read_job(storage, path.job)
-    for _ in range(_APPEND_TRIES):
+
+    def record(state: JobState) -> StageBegun:
+        return StageBegun(
+            record_id, state.generation, path.name, path.fingerprint, path.incarnation
+        )
+
+    _write_unclaimed(storage, path.job, claim_id, record)
+
+
+def enter_stage(
+    storage: Storage,
+    path: StagePath,
+    *,
+    record_id: str,
+    claim_id: str,
+    replaces: bool,
+    releases: Callable[[StagePath], bool] = lambda _: False,
+) -> Entered:
+    """Enter a described stage into its job's log, without a claim: whoever claimed goes on.
+
+    For writers that make one stage. A job that nobody ever claimed is claimed. Safe to repeat.
+
+    Args:
+        replaces: enter it even if a stage of this name stands; readers then find the new one.
+        releases: whether the stage that it replaces is released by the same record.
+
+    Raises:
+        ConflictError: others kept winning the slots; try again.
+        NotFoundError: `path` was given up or released before it counted.
+    """
+    replaced: StagePath | None = None
+
+    def record(state: JobState) -> StageUse | None:
+        nonlocal replaced
         standing = newest_named(state, path.name)
-        if standing is not None and (standing == path or not replaces):
-            return standing
+        if standing is not None and not replaces:
+            return None
+        counted = path in state.released and path not in state.given_up
+        if path in state.order or (replaces and counted):
+            replaced = None
+            return None  # it counts, or did until another took its place
         _refuse_released(state, path)
-        record: JobRecord = Claim(claim_id, path.job, 1, LAYOUT_VERSION)
-        if state.generation:
-            record = StageUse(
-                record_id, state.generation, path.name, path.fingerprint, path.incarnation
-            )
-        answer = log.append(state.next_slot, JOB_RECORDS.encode(record))
+        replaced = standing if standing is not None and releases(standing) else None
+        return StageUse(
+            record_id,
+            state.generation,
+            path.name,
+            path.fingerprint,
+            path.incarnation,
+            replaced.folder if replaced else "",
+        )
+
+    state = _write_unclaimed(storage, path.job, claim_id, record)
+    if replaces:
+        return Entered(path, replaced)
+    found = newest_named(state, path.name)
+    return Entered(found or path)
+
+
+def _write_unclaimed(
+    storage: Storage,
+    job: str,
+    claim_id: str,
+    record: Callable[[JobState], StageBegun | StageUse | None],
+) -> JobState:
+    """Win a slot for what `record` makes of the log's state, None for nothing; return the state."""
+    log = SlotLog(storage, job_log_prefix(job))
+    state = read_job(storage, job)
+    for _ in range(_APPEND_TRIES):
+        wanted = record(state)
+        if wanted is None:
+            return state
+        sent: JobRecord = wanted
+        if not state.generation:
+            sent = Claim(claim_id, job, 1, LAYOUT_VERSION)
+        answer = log.append(state.next_slot, JOB_RECORDS.encode(sent))
         if isinstance(answer, Won):
-            state.apply(record)
+            state.apply(sent)
+            if sent is wanted:
+                return state
         else:
             state.apply(_decode(log, state.next_slot, answer.existing))
-    raise ConflictError(f"could not write to the log of job {path.job!r}")
+    raise ConflictError(f"could not write to the log of job {job!r}")
 
 
 def newest_named(state: JobState, name: str) -> StagePath | None:

@@ -67,6 +67,18 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class StageBegun:
+    """A writer makes a stage that does not count before STAGE names it; RELEASED gives it up."""
+
+    KIND: ClassVar[str] = "BEGUN"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class StageUse:
     """A driver makes a stage or plans to reuse it; the newest of a fingerprint is current."""
 
@@ -76,6 +88,8 @@ class StageUse:
     name: str
     fingerprint: str
     incarnation: str
+    replaced: str = ""
+    """Folder of the stage that it takes the place of, which is released by this; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +309,7 @@ class Closed:
     cause: str
 
 
-JOB_RECORDS = RecordCodec((Claim, StageUse, StageReleased, Closed))
+JOB_RECORDS = RecordCodec((Claim, StageBegun, StageUse, StageReleased, Closed))
 STAGE_RECORDS = RecordCodec(
     (Describe, Seal, Compact, Damaged, Replace, Abort, Register, ReleaseUpto, Release, Closed)
 )

@@ -11,7 +11,13 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.records import StageReleased
 from durable_shuffle.shuffle.registry import progress_in
 from durable_shuffle.shuffle.release_upto import all_ended
-from durable_shuffle.shuffle.retention import Cause, Keep, ReleasedByUser, judge_consumed
+from durable_shuffle.shuffle.retention import (
+    AttemptFailed,
+    Cause,
+    Keep,
+    ReleasedByUser,
+    judge_consumed,
+)
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 
@@ -40,6 +46,20 @@ def release_stage_of(
             )
         )
     return _release(log, storage, path, ids, because)
+
+
+def give_up_stage(log: JobLog, path: StagePath, ids: IdSource) -> bool:
+    """Decide that a stage that was begun never counts, so that its release can be finished; return
+    False if it counts meanwhile.
+
+    Raises:
+        FencedError: a newer driver claimed the job; nothing was deleted.
+    """
+    because = str(AttemptFailed(f"never finished, given up by generation {log.generation}"))
+    record = StageReleased(
+        ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, because
+    )
+    return log.append(record, unless=lambda state: path not in state.begun)
 
 
 def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed | Keep:

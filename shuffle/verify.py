@@ -103,15 +103,10 @@ class JobCopy:
         slots.read(0)  # a storage that cannot be asked at all is an error, not a finding
         last, problems = last_slots(storage, prefix)
         log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
-        findings = [*problems, *log.findings, *_judge(job, log)]
-        paths: dict[StagePath, None] = {}
-        released: set[StagePath] = set()
-        for record in log.records.values():
-            if isinstance(record, StageUse | StageReleased):
-                path = StagePath(job, record.name, record.fingerprint, record.incarnation)
-                paths[path] = None
-                if isinstance(record, StageReleased):
-                    released.add(path)
+        judged, state = _judge(job, log)
+        findings = [*problems, *log.findings, *judged]
+        named = [r for r in log.records.values() if isinstance(r, StageUse | StageReleased)]
+        paths = {state.path_of(record): None for record in named}
         if findings or not log.records:
             paths.update(dict.fromkeys(_listed_stages(storage, job)))
         if not log.objects and paths:
@@ -121,9 +116,11 @@ class JobCopy:
             raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
         self.job = job
         self.paths = list(paths)
-        """Stages, oldest first, released ones included."""
-        self.released = released
+        """Stages, oldest first, released ones included; without those that do not count yet."""
+        self.released = set(state.released)
         """Those of them whose data may be gone."""
+        self.begun = set(state.begun)
+        """Stages that writers make and that do not count yet."""
         self.findings = tuple(findings)
         claims = [record for record in log.records.values() if isinstance(record, Claim)]
         self.generation = claims[-1].generation if claims else 0
@@ -140,15 +137,15 @@ class JobCopy:
         )
 
 
-def _judge(job: str, log: LogCopy[Any]) -> list[Finding]:
-    """Return what decodes but does not add up."""
+def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
+    """Return what decodes but does not add up, and what the rest adds up to."""
     findings, state = [], JobState(job)
     for slot, record in log.records.items():
         try:
             state.apply(record)
         except DurableShuffleError as error:
             findings.append(finding_of(error, log.log.key(slot), f"a record of job {job!r}"))
-    return findings
+    return findings, state
 
 
 def _listed_stages(storage: Storage, job: str) -> list[StagePath]:

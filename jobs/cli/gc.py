@@ -35,8 +35,8 @@ def gc(
         str,
         typer.Option(
             metavar="AGE",
-            help="For temporary files and remains of drivers' starts alone: spare younger ones. "
-            "90m, 12h, 7d; 0s takes all.",
+            help="Spare temporary files and remains of drivers' starts that are younger, and write "
+            "jobs that wrote something since then. 90m, 12h, 7d; 0s takes all.",
         ),
     ] = "1d",
     as_json: AsJson = False,
@@ -46,7 +46,8 @@ def gc(
 ) -> None:
     """Remove what no log of a job needs; without --delete only show it.
 
-    That is: segments of attempts that never committed, index objects that no SEAL names, outputs
+    That is: segments of attempts and write jobs that never committed, stages that an overwrite
+    began and never finished, index objects that no SEAL names, outputs
     and states that a consumer wrote and never acknowledged, what unfinished releases and killed
     writers left. Stages that are stored stay; `release` deletes those.
 

@@ -25,7 +25,16 @@ STREAM_READ_OPTIONS = (
     "consumer",
     "consumers",
 )
-WRITE_OPTIONS = (*_PLACE, "partitions", "keys", "producer", "producers", "consumers", "compression")
+WRITE_OPTIONS = (
+    *_PLACE,
+    "partitions",
+    "keys",
+    "producer",
+    "producers",
+    "consumers",
+    "compression",
+    "keepReplaced",
+)
 _KNOWN = tuple(dict.fromkeys((*STREAM_READ_OPTIONS, *WRITE_OPTIONS)))
 
 DEFAULT_PARTITIONS = 8
@@ -83,6 +92,8 @@ class WriteOptions:
     producers: int | None
     consumers: tuple[str, ...]
     compression: str
+    keeps_replaced: bool
+    """An overwrite does not release the stage whose place it takes."""
 
 
 def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
@@ -130,6 +141,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         _number(found, "producers", 1),
         _names(found, "consumers"),
         found.get("compression", "lz4"),
+        _flag(found, "keepReplaced"),
     )
 
 
@@ -195,6 +207,13 @@ def _names(found: Mapping[str, str], name: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise InvalidInputError(f"option {name!r} names one thing twice: {', '.join(names)}")
     return names
+
+
+def _flag(found: Mapping[str, str], name: str) -> bool:
+    text = found.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"option {name!r} must be true or false, found={text!r}")
+    return text == "true"
 
 
 def _number(found: Mapping[str, str], name: str, least: int) -> int | None:

@@ -6,6 +6,7 @@ first.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,9 +15,16 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.column_types import check_key
 from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, WriteOptions
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
+from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import enter_stage, newest_named, read_job
+from durable_shuffle.shuffle.job_log import (
+    Entered,
+    begin_stage,
+    enter_stage,
+    newest_named,
+    read_job,
+)
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.partitioner import check_partition_count
 from durable_shuffle.shuffle.records import Describe
@@ -39,7 +47,8 @@ def stage_to_write(
     """Return the stage that the options name; makes it if there is none.
 
     Args:
-        fresh: describe a new one in any case. It counts only once it is entered into the job log.
+        fresh: describe a new one in any case. It counts only once `replace` has entered it; the job
+            log knows that it was begun.
 
     Raises:
         InvalidInputError: the stage that stands is sealed, or has other keys or counts than asked
@@ -51,9 +60,9 @@ def stage_to_write(
         stage = open_stage(storage, standing)
         _check_fits(stage, options)
     else:
-        stage = _describe(storage, options, schema, spark_schema, ids, clock)
+        stage = _describe(storage, options, schema, spark_schema, ids, clock, fresh=fresh)
         if not fresh:
-            path = enter(stage, ids, replaces=False)
+            path = enter(stage, ids).path
             stage = open_stage(storage, path)
             _check_fits(stage, options)
     if options.consumers:
@@ -63,15 +72,44 @@ def stage_to_write(
     return stage
 
 
-def enter(stage: StageHandle, ids: IdSource, *, replaces: bool) -> StagePath:
-    """Make a described stage count under its name; return the one that does."""
+def enter(stage: StageHandle, ids: IdSource) -> Entered:
+    """Make a described stage count, unless there is one of its name; return the one that does."""
     return enter_stage(
-        stage.storage,
+        stage.storage, stage.path, record_id=ids.new_id(), claim_id=ids.new_id(), replaces=False
+    )
+
+
+def replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
+    """Make a described stage count in place of the one that has its name. Safe to repeat.
+
+    The one before is released, if it is a stage that writers like this one make.
+
+    Args:
+        keeps: leave it as it is: `release` deletes it.
+    """
+    storage = stage.storage
+
+    def releases(path: StagePath) -> bool:
+        return not keeps and open_stage(storage, path).describe.writing == "log"
+
+    entered = enter_stage(
+        storage,
         stage.path,
         record_id=ids.new_id(),
         claim_id=ids.new_id(),
-        replaces=replaces,
+        replaces=True,
+        releases=releases,
     )
+    if entered.replaced is not None:
+        with suppress(DurableShuffleError):  # it is released; gc finishes that
+            before = open_stage(storage, entered.replaced)
+            release_stage(
+                before,
+                ids,
+                generation=before.describe.generation,
+                producers=before.describe.producers,
+                cause=f"overwritten by {stage.path.folder}",
+            )
 
 
 def _check_fits(stage: StageHandle, options: WriteOptions) -> None:
@@ -106,6 +144,8 @@ def _describe(
     spark_schema: StructType,
     ids: IdSource,
     clock: Clock,
+    *,
+    fresh: bool,
 ) -> StageHandle:
     partitions, producers = options.partitions or DEFAULT_PARTITIONS, options.producers or 1
     check_partition_count(partitions)
@@ -148,6 +188,8 @@ def _describe(
         planning={},
         created_wall_seconds=clock.wall(),
     )
+    if fresh:
+        begin_stage(storage, path, record_id=ids.new_id(), claim_id=ids.new_id())
     return describe_stage(storage, path, describe)
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.options import Place, WriteOptions
 from durable_shuffle.jobs.streaming.schemas import written_schema
-from durable_shuffle.jobs.streaming.stage_making import enter, in_schema, stage_to_write
+from durable_shuffle.jobs.streaming.stage_making import in_schema, replace_stage, stage_to_write
 from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.recovery.pipeline.source_run import partition_ids
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
@@ -113,7 +113,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         stage = _found(options, schema, fresh=overwrite)
         self._target = _target(options, stage, schema)
-        self._overwrite = overwrite
+        self._overwrite, self._keeps = overwrite, options.keeps_replaced
         self._run = Run("", secrets.token_hex(16))
         self._begun, tail = begin_job(stage, options.producer, self._run)
         self._newest = newest_schema(stage, options.producer, tail)
@@ -127,7 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _commit(messages, 0)
         if self._overwrite:
-            enter(self._target.stage(), RandomIds(), replaces=True)
+            replace_stage(self._target.stage(), RandomIds(), keeps=self._keeps)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Give the job up unless its commit landed, and delete what it wrote."""

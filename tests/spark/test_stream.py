@@ -1,12 +1,15 @@
 """The data source `durable_shuffle`: streams and batches through one stage, against plain Spark."""
 
 import json
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -205,22 +208,90 @@ def test_batches_write_and_read_by_the_same_name(streams: Streams) -> None:
     streams.rows(0, 3)
     streams.place["stage"] = "other"
     streams.write()
-    with pytest.raises(Exception, match=r"streaming query .* writes here, found a write job"):
-        save(rows, "append")
+    save(rows, "append")  # beside a query, and between two of its batches
+    streams.rows(3, 5)
+    streams.write()
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 5) + once(0, 40)
 
 
-def test_stages_of_other_makers_are_streams_and_the_other_way_round(streams: Streams) -> None:
-    """`repartition` first, a stream reads; a stream first, a view without Spark reads."""
+def test_write_jobs_at_once_all_succeed(streams: Streams) -> None:
+    """One is slow: others plan, write and commit between its first row and its commit."""
+    spark, folder = streams.spark, streams.folder
+    begun, go_on = folder / "begun", folder / "go_on"
+    os.mkfifo(begun)
+    os.mkfifo(go_on)
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.write_text("a row is on its way")
+        go_on.read_text()
+        yield from batches
+
+    def save(df: DataFrame) -> None:
+        sessions = SparkSession._get_j_spark_session_class(spark._jvm)
+        sessions.setActiveSession(spark._jsparkSession)
+        df.write.format("durable_shuffle").mode("append").options(**streams.place, keys="k").save()
+
+    rows = spark.range(0, 1000, 1, 1).selectExpr("id", "id % 7 AS k")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(save, rows.mapInArrow(slowly, rows.schema))
+        slow.add_done_callback(
+            lambda end: end.exception() and begun.write_text(repr(end.exception()))
+        )
+        _others_meanwhile(streams, save, begun)
+        go_on.write_text("")
+        slow.result(300)
+    assert Counter(row.id for row in streams.stored().collect()) == (
+        once(0, 1010) + once(2000, 2010)
+    )
+
+
+def _others_meanwhile(streams: Streams, save: Callable[[DataFrame], None], begun: Path) -> None:
+    spark = streams.spark
+    assert begun.read_text() == "a row is on its way"
+    for n in (1, 2):
+        save(spark.range(n * 1000, n * 1000 + 10).selectExpr("id", "id % 7 AS k"))
+    assert Counter(row.id for row in streams.stored().collect()) == once(1000, 1010) + once(
+        2000, 2010
+    )
+
+
+def test_a_log_that_lost_a_record_is_refused(streams: Streams) -> None:
+    """A slot in the middle: as a table, as a stream, by both kinds of writers; no row is left out
+    without a word."""
+    for n in range(4):
+        streams.rows(n * 10, n * 10 + 10)
+    streams.write()
+    streams.read()
+    (log,) = (streams.folder / "root" / "tests").glob("hop-*/producers/p000000")
+    slots = sorted(log.iterdir())
+    lost = slots[3]
+    assert len(slots) == 5  # OPEN and four batches
+    lost.unlink()
+    more = streams.spark.range(5).selectExpr("id", "id AS k")
+    writer = more.write.format("durable_shuffle").mode("append").options(**streams.place)
+    for call in (
+        lambda: streams.stored().collect(),
+        lambda: streams.read(checkpoint=streams.folder / "anew"),
+        lambda: streams.read(),
+        writer.save,
+    ):
+        with pytest.raises(Exception, match=rf"{lost.name}.*run `durable-shuffle verify`"):
+            call()
+    assert sorted(log.iterdir()) == [slot for slot in slots if slot != lost]
+
+
+def test_stages_of_other_makers_are_tables_and_the_other_way_round(streams: Streams) -> None:
+    """`repartition` first, the source reads; a stream first, a view without Spark reads."""
     spark = streams.spark
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     numbers = spark.range(100).selectExpr("id", "id % 7 AS k", "cast(id / 4 AS decimal(9,2)) AS d")
     with DurableShuffle(spark, streams.place["url"], job="tests") as shuffle:
         shuffle.repartition(numbers, 3, "k", name="stored")
-    query = streams.read(stage="stored", maxRecordsPerTrigger=30)
-    assert max(p.numInputRows for p in query.recentProgress) <= 30
-    assert streams.delivered() == once(0, 100)
-    out = spark.read.parquet(str(streams.folder / "out"))
+    out = streams.stored(stage="stored")
+    assert Counter(row.id for row in out.collect()) == once(0, 100)
     assert out.selectExpr("sum(d)").collect() == numbers.selectExpr("sum(d)").collect()
+    with pytest.raises(Exception, match=r"does not grow, so it is no stream: read it as a table"):
+        streams.read(stage="stored")
 
     streams.rows(0, 50)
     streams.write()

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import job_log_prefix
 from durable_shuffle.shuffle.log_producer import LogProducer
@@ -67,29 +67,29 @@ def test_a_consumer_behind_a_hole_acknowledges_nothing(
     assert check_consumers(memory, "job", Settings())[0].findings
 
 
-def test_a_log_producer_behind_a_hole_appends_nothing(ids: SeededIds) -> None:
-    """Its first append names the slot; it is fenced from there on, and its segment is gone."""
+def test_a_log_producer_behind_a_hole_opens_nothing(ids: SeededIds) -> None:
+    """Opening names the slot, wherever it is; the log and the segments stay as they are."""
     memory = MemoryStorage()
     stage = new_stage(memory, ids, SCHEMA, partitions=1, producers=1, writing="log")
-
-    def append(to: LogProducer, n: int) -> None:
-        rows = pa.record_batch([[n]], schema=SCHEMA), np.zeros(1, np.uint16)
-        to.append([rows], b"%d" % n)
 
     def producer() -> LogProducer:
         return LogProducer.open(stage, 0, record_id=ids.new_id(), generation=1, settings=SMALL)
 
     first = producer()
     for n in range(8):
-        append(first, n)
-    name = lose(stage.producer_log(0), 7)
-    before = [info.key for info in memory.list(stage.path.segments_prefix)]
-    second = producer()
-    with pytest.raises(CorruptDataError, match=name):
-        append(second, 7)
-    with pytest.raises(FencedError):
-        append(second, 7)
-    assert [info.key for info in memory.list(stage.path.segments_prefix)] == before
+        rows = pa.record_batch([[n]], schema=SCHEMA), np.zeros(1, np.uint16)
+        first.append([rows], b"%d" % n)
+    log = stage.producer_log(0)
+    for slot in range(8):
+        record = log.read(slot)
+        assert record is not None
+        name = lose(log, slot)
+        before = [info.key for info in memory.list("")]
+        with pytest.raises(CorruptDataError, match=name):
+            producer()
+        assert [info.key for info in memory.list("")] == before
+        log.append(slot, record)
+    assert producer().rows == 8
 
 
 def test_a_driver_behind_a_hole_is_told(ids: SeededIds) -> None:

@@ -5,17 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.external_sort import sorted_batches
-from durable_shuffle.shuffle.key_codes import KeyCodes
-from durable_shuffle.shuffle.row_order import SortKey, row_order
+from durable_shuffle.shuffle.row_order import SortKey, check_group_key, group_starts, row_order
 from durable_shuffle.shuffle.scratch import Scratch
-
-_CODE = "__group"
 
 
 @dataclass(frozen=True)
@@ -108,35 +103,21 @@ def run_grouped(
         schema: of the batches.
         memory_bytes: rows held before they go to scratch.
     """
-    codes = KeyCodes(by, schema)
-    keys = (SortKey(_CODE), *sort_by)
-    wide = schema.append(pa.field(_CODE, pa.int32()))
-
-    def numbered() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            number = pa.array(codes.codes(batch), pa.int32())
-            yield pa.RecordBatch.from_arrays([*batch.columns, number], schema=wide)
-
-    def order(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        if sort_by:
-            return row_order(batch, keys)
-        numbers = batch.column(_CODE).to_numpy()
-        if numbers.max(initial=0) < 1 << 16:
-            numbers = numbers.astype(np.uint16)  # numpy sorts these by radix
-        return np.argsort(numbers, kind="stable")
-
+    for name in by:
+        check_group_key(name, schema.field(name).type)
+    keys = (*(SortKey(name) for name in by), *sort_by)
     rows = sorted_batches(
-        numbered(),
-        order,
-        schema=wide,
+        batches,
+        lambda batch: row_order(batch, keys),
+        schema=schema,
         memory_bytes=memory_bytes,
         batch_rows=batch_rows,
         scratch=scratch,
     )
     with_key = reducer.takes_key()
-    for code, group in _groups(rows, schema):
+    for key, group in _groups(rows, by):
         content: Any = group if reducer.streamed else pa.Table.from_batches(list(group), schema)
-        made = reducer.function(codes.key(code), content) if with_key else reducer.function(content)
+        made = reducer.function(key, content) if with_key else reducer.function(content)
         if made is None:
             raise InvalidInputError(
                 "the grouped reducer must return a Table, a RecordBatch or an iterable of these, "
@@ -148,32 +129,36 @@ def run_grouped(
 
 
 def _groups(
-    rows: Iterator[pa.RecordBatch], schema: pa.Schema
-) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yield (number, batches of its rows); each group must be read up before the next."""
-    parts = _parts(rows, schema)
+    rows: Iterator[pa.RecordBatch], by: tuple[str, ...]
+) -> Iterator[tuple[tuple[pa.Scalar, ...], Iterator[pa.RecordBatch]]]:
+    """Yield (key, batches of its rows); each group must be read up before the next."""
+    parts = _parts(rows, by)
     ahead = next(parts, None)
     while ahead is not None:
-        number, first = ahead
+        first = ahead[1]
 
-        def group(number: int = number, first: pa.RecordBatch = first) -> Iterator[pa.RecordBatch]:
+        def group(first: pa.RecordBatch = first) -> Iterator[pa.RecordBatch]:
             nonlocal ahead
             yield first
             ahead = next(parts, None)
-            while ahead is not None and ahead[0] == number:
+            while ahead is not None and not ahead[0]:
                 yield ahead[1]
                 ahead = next(parts, None)
 
-        yield number, group()
+        yield tuple(first.column(name)[0] for name in by), group()
 
 
 def _parts(
-    rows: Iterator[pa.RecordBatch], schema: pa.Schema
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut sorted batches where the number changes."""
+    rows: Iterator[pa.RecordBatch], by: tuple[str, ...]
+) -> Iterator[tuple[bool, pa.RecordBatch]]:
+    """Cut sorted batches where the key changes; yield whether a group begins, and the rows."""
+    before: pa.RecordBatch | None = None
     for batch in rows:
-        numbers = batch.column(batch.num_columns - 1).to_numpy()
-        plain = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
-        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
+        begins = True
+        if before is not None:
+            pair = pa.concat_batches([before, batch.slice(0, 1)])
+            begins = bool(len(group_starts(pair, by)))
+        starts = [0, *group_starts(batch, by).tolist()]
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            yield int(numbers[start]), plain.slice(start, end - start)
+            yield begins or start > 0, batch.slice(start, end - start)
+        before = batch.slice(batch.num_rows - 1)

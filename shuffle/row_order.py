@@ -1,13 +1,16 @@
-"""The order of rows by columns, as Spark's `ORDER BY` gives it.
+"""The order of rows as Spark's `ORDER BY` gives it, and where groups of equal keys begin.
 
 Ascending puts nulls first, then numbers, then NaN; descending is the exact reverse. Strings and
 binaries compare by their bytes; -0.0 equals 0.0. The sort is stable.
+
+Keys are equal as Spark's `GROUP BY` takes it: null equals null, NaN equals NaN, -0.0 equals 0.0; a
+null struct is another key than a struct of nulls.
 
 Strategy: each column becomes one or two that Arrow sorts the same way in every version: whether the
 value is null, and the value, a float as the integer that orders like it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,23 +63,55 @@ def row_order(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> npt.NDArray[np.
     columns: list[pa.Array] = []
     directions: list[tuple[str, str]] = []
     for key in keys:
-        column = batch.column(key.column)
-        if column.null_count:
-            _add(columns, directions, column.is_valid(), key.direction)
-        _add(columns, directions, _sortable(column), key.direction)
+        for column in _flat(batch.column(key.column)):
+            directions.append((str(len(columns)), key.direction))
+            columns.append(column)
+    if not columns:
+        return np.arange(batch.num_rows)
     table = pa.Table.from_arrays(columns, names=[name for name, _ in directions])
     found: npt.NDArray[np.uint64] = pc.sort_indices(table, sort_keys=directions).to_numpy()
     return found.astype(np.int64, copy=False)
 
 
-def _add(
-    columns: list[pa.Array],
-    directions: list[tuple[str, str]],
-    column: pa.Array,
-    direction: Direction,
-) -> None:
-    columns.append(column)
-    directions.append((str(len(directions)), direction))
+def check_group_key(name: str, kind: pa.DataType) -> None:
+    """Refuse a type by which rows cannot be grouped here.
+
+    Raises:
+        InvalidInputError: names the column and its type.
+    """
+    if pt.is_struct(kind):
+        for i in range(kind.num_fields):
+            check_group_key(f"{name}.{kind.field(i).name}", kind.field(i).type)
+    elif pt.is_nested(kind) or pt.is_interval(kind):
+        raise InvalidInputError(
+            f"rows cannot be grouped by column {name!r} of type {kind}: cast it to a string first"
+        )
+
+
+def group_starts(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the rows whose key differs from that of the row before; row 0 never does.
+
+    Args:
+        batch: at least one row, sorted by these columns.
+    """
+    differs = np.zeros(batch.num_rows - 1, dtype=bool)
+    for name in columns:
+        for column in _flat(batch.column(name)):
+            # where one of two is null, the column of validity before this one tells
+            changed = pc.not_equal(column[1:], column[:-1]).fill_null(pa.scalar(value=False))
+            differs |= changed.to_numpy(zero_copy_only=False)
+    return np.flatnonzero(differs) + 1
+
+
+def _flat(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield columns that Arrow sorts and compares one after the other as Spark does this one."""
+    if column.null_count and not pt.is_null(column.type):
+        yield column.is_valid()
+    if pt.is_struct(column.type):
+        for field in column.flatten():
+            yield from _flat(field)
+    elif not pt.is_null(column.type):
+        yield _sortable(column)
 
 
 def _sortable(column: pa.Array) -> pa.Array:

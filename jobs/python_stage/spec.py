@@ -14,11 +14,10 @@ from durable_shuffle.jobs.column_types import check_columns, check_key
 from durable_shuffle.jobs.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.recovery.resumable import is_resumable
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.key_codes import check_group_key
 from durable_shuffle.shuffle.layout import check_name
 from durable_shuffle.shuffle.partitioner import check_partition_count
 from durable_shuffle.shuffle.reducers import Grouped
-from durable_shuffle.shuffle.row_order import SortKey, sort_keys
+from durable_shuffle.shuffle.row_order import SortKey, check_group_key, sort_keys
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 BatchFunction: TypeAlias = Callable[[Batches], Iterable[pa.RecordBatch]]

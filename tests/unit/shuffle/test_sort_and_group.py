@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.shuffle import reducers
 from durable_shuffle.shuffle.external_sort import FAN_IN, sorted_batches
-from durable_shuffle.shuffle.key_codes import KeyCodes
 from durable_shuffle.shuffle.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.row_order import SortKey, row_order, sort_keys
 from durable_shuffle.shuffle.scratch import Scratch, slices
@@ -100,28 +100,87 @@ def test_order_is_pythons_over_sparks_ranks(table: pa.Table, data: st.DataObject
     assert found == python_sort(table.to_pylist(), keys)
 
 
+def groups_of(batch: pa.RecordBatch, names: list[str], cut: int) -> list[tuple[Any, list[int]]]:
+    """(key, numbers of the rows) of each group, in the order in which they come."""
+    found: list[tuple[Any, list[int]]] = []
+
+    def taken(key: tuple[pa.Scalar, ...], group: pa.Table) -> pa.Table:
+        found.append((tuple(s.as_py() for s in key), group.column("row").to_pylist()))
+        return group.slice(0, 0)
+
+    made = run_grouped(
+        Grouped(taken),
+        slices(batch, cut),
+        by=tuple(names),
+        sort_by=(),
+        schema=batch.schema,
+        memory_bytes=100 * cut,
+        batch_rows=cut,
+        scratch=Scratch(None),
+    )
+    assert all(part.num_rows == 0 for part in made)
+    return found
+
+
 @given(tables(), st.integers(1, 9))
-def test_codes_are_equal_where_keys_are(table: pa.Table, cut: int) -> None:
-    """Numbers over several batches follow a dictionary of the keys, in the order first seen."""
+def test_groups_are_those_of_a_dictionary(table: pa.Table, cut: int) -> None:
+    """Over any batches, from memory and scratch: each key once, with its rows in their order."""
     names = table.column_names[:-1]
-    codes = KeyCodes(names, table.schema)
-    found = [int(c) for b in slices(one_batch(table), cut) for c in codes.codes(b)]
-    seen: dict[tuple[Any, ...], int] = {}
-    keys = [tuple(same(row[n]) for n in names) for row in table.to_pylist()]
-    assert found == [seen.setdefault(key, len(seen)) for key in keys]
-    for key, code in seen.items():
-        assert tuple(same(s.as_py()) for s in codes.key(code)) == key
+    expected = defaultdict(list)
+    for row in table.to_pylist():
+        expected[tuple(same(row[n]) for n in names)].append(row["row"])
+    found = groups_of(one_batch(table), names, cut)
+    assert len(found) == len(expected)
+    assert {tuple(map(same, key)): rows for key, rows in found} == expected
 
 
 def test_struct_keys_group_by_their_fields() -> None:
     """A null struct is another key than a struct of nulls; lists are refused by name."""
     values = [{"a": 1, "b": None}, None, {"a": None, "b": None}, {"a": 1, "b": None}, None]
     kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
-    batch = pa.record_batch([pa.array(values, kind)], names=["k"])
-    assert KeyCodes(["k"], batch.schema).codes(batch).tolist() == [0, 1, 2, 0, 1]
+    batch = pa.record_batch([pa.array(values, kind), list(range(5))], names=["k", "row"])
+    for cut in (1, 2, 5):
+        found = {repr(key): rows for key, rows in groups_of(batch, ["k"], cut)}
+        assert found == {
+            repr((values[0],)): [0, 3],
+            repr((None,)): [1, 4],
+            repr((values[2],)): [2],
+        }
     lists = pa.schema([("k", pa.struct([("a", pa.list_(pa.int64()))]))])
     with pytest.raises(InvalidInputError, match=r"'k.a' of type list<item: int64>"):
-        KeyCodes(["k"], lists)
+        groups_of(pa.RecordBatch.from_pylist([], lists), ["k"], 1)
+
+
+def test_work_per_row_does_not_grow_with_distinct_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row has a key of its own: each is put in order once in memory, and a few times where
+    rows go to scratch, however many keys there are."""
+
+    def ordered(rows: int, memory: int) -> int:
+        counted = 0
+
+        def counting(batch: pa.RecordBatch, keys: Any) -> Any:
+            nonlocal counted
+            counted += batch.num_rows
+            return row_order(batch, keys)
+
+        monkeypatch.setattr(reducers, "row_order", counting)
+        batch = numbered(random.Random(1), rows, 10**12)
+        made = run_grouped(
+            Grouped(lambda group: group),
+            slices(batch, 256),
+            by=("k",),
+            sort_by=(),
+            schema=batch.schema,
+            memory_bytes=memory,
+            batch_rows=256,
+            scratch=Scratch(None),
+        )
+        assert sum(1 for _ in made) == rows
+        return counted
+
+    assert (ordered(2048, 10**9), ordered(8192, 10**9)) == (2048, 8192)
+    for rows in (2048, 8192):
+        assert rows <= ordered(rows, 30_000) <= 8 * rows
 
 
 def numbered(rng: random.Random, rows: int, distinct: int) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from durable_shuffle.recovery.async_step import AsyncStep
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
@@ -76,6 +77,7 @@ _failed: set[int] = set()
 """The service's memory: in the place of a network that fails by chance."""
 
 
+@pipeline_factory
 def enrich_stream(
     url: str,
     out: str,

@@ -116,11 +116,19 @@ class PipelineLogs:
     """Args:
     plan: what the coordinator brought along.
     given: the description of that.
+    packages: that an update may name a function of.
     """
 
     def __init__(
-        self, plan: PipelinePlan, given: Description, *, clock: Clock, ids: IdSource
+        self,
+        plan: PipelinePlan,
+        given: Description,
+        *,
+        packages: Collection[str],
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
+        self._packages = packages
         self._plan, self._given, self._clock, self._ids = plan, given, clock, ids
         self._storage: Storage | None = None
         self._job: JobLog | None = None
@@ -198,7 +206,7 @@ class PipelineLogs:
             InvalidInputError: it cannot be imported, or is not of this pipeline.
             IncompatibleError: it does not fit what runs, or what is stored. Nothing has changed.
         """
-        plan, undo = plan_of(description, like=self._plan)
+        plan, undo = plan_of(description, packages=self._packages, like=self._plan)
         try:
             described = replace(description, version=description.version or plan.version)
             if running is not None:

@@ -10,7 +10,7 @@ A later run of a pipeline of the same name goes on where the last one stopped.
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from durable_shuffle.recovery.pipeline.plan import (
     StagePlan,
     Start,
 )
+from durable_shuffle.recovery.pipeline.reference import package_of
 from durable_shuffle.recovery.pipeline.run_task import RunTask
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import FileSink, Sink
@@ -129,12 +130,13 @@ class Pipeline:
         launcher: MakeLauncher = local_processes,
         given: Description | None = None,
         serve: bool = False,
+        updates_from: Collection[str] = (),
     ) -> JobResult:
         """Run until it ends; what it came to is in the result, also if that is a failure.
 
         A KeyboardInterrupt suspends it. Arguments as `start`.
         """
-        running = self.start(launcher=launcher, given=given, serve=serve)
+        running = self.start(launcher=launcher, given=given, serve=serve, updates_from=updates_from)
         try:
             return running.wait()
         except KeyboardInterrupt:
@@ -150,12 +152,16 @@ class Pipeline:
         jitter: Jitter | None = None,
         given: Description | None = None,
         serve: bool = False,
+        updates_from: Collection[str] = (),
     ) -> "RunningPipeline":
         """Begin to run, supervised by a thread of this process.
 
         Args:
             given: how the pipeline was made, if another process can make it again.
             serve: stay when it is suspended from outside, so that it can be resumed from there.
+            updates_from: names of packages, or of single modules, whose functions marked by
+                `pipeline_factory` an update may name, besides the package of `given`. Whoever can
+                write to the storage can have these functions called.
 
         Raises:
             InvalidInputError: there is nothing to run.
@@ -164,10 +170,12 @@ class Pipeline:
         if not plan.tasks:
             raise InvalidInputError(f"pipeline {self.name!r} has no source and no consumer")
 
+        given = Description("", "", self.version) if given is None else given
         supervisor = Supervisor(
             plan,
             launcher,
-            given=Description("", "", self.version) if given is None else given,
+            given=given,
+            packages=frozenset({package_of(given.factory), *updates_from} - {""}),
             serve=serve,
             clock=clock or SystemClock(),
             ids=ids or RandomIds(),

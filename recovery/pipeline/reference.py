@@ -1,38 +1,65 @@
 """Pipelines by reference: "module:function", and the JSON arguments of the function.
 
 Strategy: what another terminal asks for is code that lies where the coordinator runs, never bytes
-from the storage. The module, and its package, are imported anew, so that an edited file counts; a
+from the storage. A name that was read from the storage counts only if it is in a package that the
+coordinator was started with, which is looked at before anything is imported, and if the function is
+marked by `pipeline_factory`: whoever can write to the storage must not be able to have any other
+function called. The module, and its package, are imported anew, so that an edited file counts; a
 description that is refused puts back what was there.
 """
 
 import importlib
 import json
 import sys
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Collection
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
 
 from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.pipeline.describe import is_installed
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.serialization.errors import InvalidInputError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__durable_shuffle_pipeline__"
+
+
+def pipeline_factory(function: F) -> F:
+    """Mark a function that returns a `Pipeline`: `durable-shuffle pipeline update` may name it.
+
+    Whoever can write to the storage can then have it called, with arguments of their choice.
+    """
+    setattr(function, _MARK, True)
+    return function
+
+
+def package_of(factory: str) -> str:
+    """Return the package of "module:function", "" of ""."""
+    return factory.partition(":")[0].partition(".")[0]
+
 
 def plan_of(
-    description: Description, *, like: PipelinePlan | None = None
+    description: Description,
+    *,
+    packages: Collection[str],
+    like: PipelinePlan | None = None,
 ) -> tuple[PipelinePlan, Callable[[], None]]:
-    """Import and call what a description names.
+    """Import and call what a description from the storage names.
 
     Args:
+        packages: names of the packages, or single modules, that it may name.
         like: a plan of the same pipeline.
 
     Returns:
         The plan, and a function that puts the modules back, for who does not use it.
 
     Raises:
-        InvalidInputError: it cannot be imported, fails, or is of another pipeline.
+        InvalidInputError: it may not be named, cannot be imported, fails, or is of another
+            pipeline.
     """
-    pipeline, undo = pipeline_of(description)
+    _check_package(description.factory, packages)
+    pipeline, undo = pipeline_of(description, marked=True)
     plan: PipelinePlan = pipeline.plan
     if like is not None and (plan.name, plan.url) != (like.name, like.url):
         undo()
@@ -43,8 +70,23 @@ def plan_of(
     return plan, undo
 
 
-def pipeline_of(description: Description) -> tuple[Any, Callable[[], None]]:
-    """As `plan_of`: the `Pipeline` itself."""
+def _check_package(factory: str, packages: Collection[str]) -> None:
+    if ":" in factory and package_of(factory) not in packages:
+        named = ", ".join(sorted(packages)) or "none: give updates_from="
+        raise InvalidInputError(
+            f"an update must name a function of a package that the pipeline was started with "
+            f"({named}), found={factory!r}; nothing was imported"
+        )
+
+
+def pipeline_of(
+    description: Description, *, marked: bool = False
+) -> tuple[Any, Callable[[], None]]:
+    """As `plan_of`: the `Pipeline` itself.
+
+    Args:
+        marked: call nothing but a function that is marked by `pipeline_factory`.
+    """
     name, separator, attribute = description.factory.partition(":")
     if not separator or not name or not attribute:
         raise InvalidInputError(
@@ -59,7 +101,7 @@ def pipeline_of(description: Description) -> tuple[Any, Callable[[], None]]:
         sys.modules.update(taken)
 
     try:
-        return _called(_function(name, attribute), description), undo
+        return _called(_function(name, attribute, marked=marked), description), undo
     except BaseException:
         undo()
         raise
@@ -96,7 +138,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     return found
 
 
-def _function(name: str, attribute: str) -> Callable[..., Any]:
+def _function(name: str, attribute: str, *, marked: bool) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(name), attribute, None)
     except (Exception, SystemExit) as error:
@@ -105,6 +147,11 @@ def _function(name: str, attribute: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise InvalidInputError(f"there is no function {attribute!r} in module {name!r}")
+    if marked and not (isinstance(found, FunctionType) and getattr(found, _MARK, False) is True):
+        raise InvalidInputError(
+            f"an update must name a function that is marked by durable_shuffle.pipeline_factory, "
+            f"found={name}:{attribute}; it was not called"
+        )
     return found  # type: ignore[no-any-return]
 
 

@@ -62,6 +62,7 @@ class Supervisor:
 
     Args:
         given: where the plan comes from; its digest is filled in.
+        packages: that an update may name a function of.
         serve: whether it stays when the pipeline is suspended from outside, to be resumed.
     """
 
@@ -71,6 +72,7 @@ class Supervisor:
         make_launcher: MakeLauncher,
         *,
         given: Description,
+        packages: Collection[str],
         serve: bool,
         clock: Clock,
         ids: IdSource,
@@ -80,7 +82,7 @@ class Supervisor:
         self._clock, self._jitter = clock, jitter
         given = replace(given, digest=digest_of(parts_of(plan)))
         self._given = given
-        self._logs = PipelineLogs(plan, given, clock=clock, ids=ids)
+        self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
         self._companion = Companion(self._wake)
         self._reporter = Reporter(clock, ids)
         settings = plan.settings

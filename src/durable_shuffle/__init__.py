@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.job_state import JobTimeouts
     from durable_shuffle.recovery.pipeline.client import PipelineClient
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+    from durable_shuffle.recovery.pipeline.reference import pipeline_factory
     from durable_shuffle.recovery.pipeline.report_log import LineSettings
     from durable_shuffle.recovery.pipeline.settings import PipelineSettings
     from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
@@ -65,6 +66,7 @@ __all__ = [
     "async_map",
     "named_stage",
     "open_view",
+    "pipeline_factory",
     "raised",
     "register",
     "spark_tasks",
@@ -95,6 +97,7 @@ _MODULES = {
     "async_map": "durable_shuffle.recovery.async_map",
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
+    "pipeline_factory": "durable_shuffle.recovery.pipeline.reference",
     "raised": "durable_shuffle.shuffle.retry",
     "register": "durable_shuffle.jobs.streaming.register",
     "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",

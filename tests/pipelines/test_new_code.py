@@ -16,6 +16,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 MODULE = """
 import pyarrow as pa
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
 from durable_shuffle.recovery.task_phase import Report
 
@@ -27,6 +28,7 @@ class Task:
         link.say(Report.STARTING)
         link.say(Report.FINISHED, commit={number})
 
+@pipeline_factory
 def make(**arguments):
     pipeline = Pipeline("new", "memory://new", version="{number}")
     pipeline.source("n", IteratorSource(numbers), schema=pa.schema([("n", pa.int64())]))
@@ -53,7 +55,7 @@ def test_a_process_starts_behind_a_new_import(folder: Path) -> None:
 
     launcher = LocalProcesses(users_code.Task(), heartbeat_seconds=1, silence_seconds=60)
     _write(folder, 22)
-    plan, _ = plan_of(Description("users_code:make", "", ""))
+    plan, _ = plan_of(Description("users_code:make", "", ""), packages=["users_code"])
     assert plan.version == "22"
     assert sys.modules["users_code"] is not users_code
     launcher.start("task", 1, 0)
@@ -73,13 +75,13 @@ def test_a_refused_description_puts_the_modules_back(folder: Path) -> None:
     import users_code
 
     _write(folder, 333)
-    plan, undo = plan_of(Description("users_code:make", "", ""))
+    plan, undo = plan_of(Description("users_code:make", "", ""), packages=["users_code"])
     assert plan.version == "333"
     undo()
     assert sys.modules["users_code"] is users_code
     (folder / "users_code.py").write_text("raise ValueError('broken')  " + "#" * 5000)
     with pytest.raises(InvalidInputError, match="ValueError: broken"):
-        plan_of(Description("users_code:make", "", ""))
+        plan_of(Description("users_code:make", "", ""), packages=["users_code"])
     assert sys.modules["users_code"] is users_code
 
 

@@ -46,11 +46,15 @@ def test_what_does_not_fit_is_refused_by_both_versions(operated: Operated, chang
     ("factory", "says"),
     [
         ("operated", "module:function"),
-        ("no_such_module:make", "cannot import 'no_such_module'"),
+        ("no_such_module:make", "with .operated, operated_badly.*nothing was imported"),
+        ("subprocess:check_output", "with .operated, operated_badly.*nothing was imported"),
+        ("operated.part:make", "cannot import 'operated.part'"),
         ("operated:nothing", "no function 'nothing'"),
         ("operated:make", "fails: TypeError"),
-        ("builtins:dict", "must return a Pipeline, found dict"),
-        ("sys:exit", "fails: SystemExit"),
+        ("operated:Path", "marked by durable_shuffle.pipeline_factory.*it was not called"),
+        ("operated:FileSink", "marked by durable_shuffle.pipeline_factory"),
+        ("operated_badly:no_pipeline", "must return a Pipeline, found dict"),
+        ("operated_badly:leaves", "fails: SystemExit"),
     ],
 )
 def test_descriptions_that_are_none_are_refused(

@@ -61,7 +61,7 @@ class Place:
     def logs(self, given: Description = GIVEN, **more: Any) -> PipelineLogs:
         """A coordinator that has not claimed yet."""
         plan = make(str(self.folder), **{"tags": {"copy": 1}, **more}).plan
-        return PipelineLogs(plan, given, clock=SystemClock(), ids=IDS)
+        return PipelineLogs(plan, given, packages={"operated"}, clock=SystemClock(), ids=IDS)
 
     @property
     def client(self) -> PipelineClient:

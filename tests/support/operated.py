@@ -15,6 +15,7 @@ from pipeline_steps import ROWS, Numbers
 
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
@@ -65,6 +66,7 @@ class OpenEnded:
 TAGGED = pa.schema([("n", pa.int64()), ("tag", pa.int64())])
 
 
+@pipeline_factory
 def make(
     folder: str,
     tags: dict[str, int],

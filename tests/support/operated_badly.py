@@ -1,5 +1,6 @@
 """As `operated`, with something that does not fit what it stored."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from operated import NAME, TAGGED, OpenEnded, Tagged
 from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
 
 
+@pipeline_factory
 def make(folder: str, tags: dict[str, int], change: str) -> Pipeline:
     """Return it with another `change`: "partitions", "key" or "schema"."""
     pipeline = Pipeline(NAME, str(Path(folder) / "data"), version="its own")
@@ -27,3 +30,13 @@ def make(folder: str, tags: dict[str, int], change: str) -> Pipeline:
         sink = FileSink(str(Path(folder) / name), "json")
         numbers.consume(name, Tagged(tag), schema=TAGGED, sink=sink)
     return pipeline
+
+
+@pipeline_factory
+def no_pipeline() -> dict[str, int]:
+    return {}
+
+
+@pipeline_factory
+def leaves() -> None:
+    sys.exit(3)

@@ -24,7 +24,9 @@ class Operated:
         self.running: RunningPipeline | None = None
 
     def start(self, tags: dict[str, int], **more: Any) -> "Operated":
-        self.running = self.pipeline(tags, **more).start(launcher=threads, serve=True)
+        self.running = self.pipeline(tags, **more).start(
+            launcher=threads, serve=True, updates_from=("operated", "operated_badly")
+        )
         until(lambda: self.phase in (JobPhase.RUNNING, JobPhase.FAILED), "all tasks run")
         return self
 

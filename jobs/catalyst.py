@@ -160,7 +160,7 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     end = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(len(output))
     end.setLong(len(output) - 1, -1)
     context = session.sparkContext._jsc  # noqa: SLF001
-    ends = context.parallelize([end] * partitions, partitions).rdd()
+    ends = context.parallelize(jvm.java.util.Collections.nCopies(partitions, end), partitions).rdd()
     rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
     # RDDs of one partitioner are joined partition by partition; it is asked nothing else
     same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))

@@ -23,6 +23,7 @@ _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
     "catalyst.plans.physical.UnknownPartitioning": (1,),
     "catalyst.expressions.UnsafeRow": (1,),
     "catalyst.expressions.CreateNamedStruct": (1,),
+    "catalyst.expressions.GenericInternalRow": (1,),
 }
 """Class -> numbers of arguments with which it can be made here."""
 _METHODS: dict[str, tuple[str, ...]] = {

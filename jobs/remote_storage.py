@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import DurableShuffleError, OutcomeUnknownError
 from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
     ByteRange,
     Bytes,
     Created,
@@ -39,8 +40,8 @@ class RemoteStorage:
     def description(self) -> str:
         return self.storage.description
 
-    def read(self, key: str) -> bytes:
-        return self._call(lambda s: [s.read(key)])[0]
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call(lambda s: [s.read(key, most_bytes)])[0]
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return memoryview(self._call(lambda s: [bytes(s.read_range(key, start, length))])[0])

@@ -35,7 +35,10 @@ CONTROL_HEADER_BYTES = 16
 
 _CHECKED = struct.Struct("<4sHHI")  # magic, version, reserved, payload length; the CRC follows
 _CRC = struct.Struct("<I")
-_UINT32_MAX = 0xFFFF_FFFF
+
+MAX_CONTROL_BYTES = 64 << 20
+"""No record is longer: readers look at an object's length before they take memory for it."""
+
 _FIRST_BOUND = 2  # the first version whose records are bound to a place
 _SCALARS = (str, int, bool, bytes, float, type(None))
 
@@ -69,8 +72,8 @@ def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         msg = f"control record {kind!r} cannot be stored: {type(error).__name__}: {error}"
         raise InvalidInputError(msg) from error
-    if len(payload) > _UINT32_MAX:
-        msg = f"control record {kind!r}: {len(payload)} bytes are over the limit of {_UINT32_MAX}"
+    if len(payload) > (most := MAX_CONTROL_BYTES - CONTROL_HEADER_BYTES):
+        msg = f"control record {kind!r}: {len(payload)} bytes are over the limit of {most}"
         raise InvalidInputError(msg)
     checked = _CHECKED.pack(CONTROL_MAGIC, CONTROL_VERSION, 0, len(payload))
     return checked + _CRC.pack(crc32(payload, crc32(checked))) + payload

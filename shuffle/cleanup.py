@@ -40,7 +40,8 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.segments_prefix):
         producer, attempt, _ = parse_segment_key(info.key)
-        found[producer, attempt].append((info.key, info.size_bytes))
+        if stage.path.names_data(info.key):  # else gc names it
+            found[producer, attempt].append((info.key, info.size_bytes))
     if stage.describe.writing == "log":
         return _delete_unnamed(stage, found)
     objects = data_bytes = 0
@@ -51,7 +52,9 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
             data_bytes += sum(size for _, size in segments)
     compactions: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.compacted_prefix):
-        compactions[parse_compacted_key(info.key)[0]].append((info.key, info.size_bytes))
+        attempt, _ = parse_compacted_key(info.key)
+        if stage.path.names_data(info.key):
+            compactions[attempt].append((info.key, info.size_bytes))
     for attempt, segments in sorted(compactions.items()):
         if abort_rewrite(stage, attempt, ids.new_id(), cause):
             stage.storage.delete([key for key, _ in segments] + [stage.path.index_key(attempt)])
@@ -107,7 +110,7 @@ def release_stage(
     objects = data_bytes = 0
     path = stage.path
     for prefix in (path.segments_prefix, path.compacted_prefix, path.index_prefix):
-        batch = list(stage.storage.list(prefix))
+        batch = [info for info in stage.storage.list(prefix) if path.names_data(info.key)]
         stage.storage.delete([info.key for info in batch])
         objects += len(batch)
         data_bytes += sum(info.size_bytes for info in batch)

@@ -370,7 +370,7 @@ def load_state(storage: Storage, state: State) -> bytes | None:
     """
     if not isinstance(state, StateRef):
         return state
-    data = storage.read(state.key)
+    data = storage.read(state.key, state.length)
     if len(data) != state.length or hashlib.sha256(data).digest() != state.sha256:
         raise CorruptDataError(f"a consumer's state is not what was acknowledged: {state.key!r}")
     return data

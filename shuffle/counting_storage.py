@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from durable_shuffle.shuffle.retrying_storage import RetryCounts, retry_counts
 from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
     ByteRange,
     Bytes,
     Created,
@@ -35,9 +36,9 @@ class CountingStorage:
         """All requests so far."""
         return self.counts.total()
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         self.counts["read"] += 1
-        return self._storage.read(key)
+        return self._storage.read(key, most_bytes)
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         self.counts["read_range"] += 1

@@ -33,7 +33,15 @@ from durable_shuffle.shuffle.exclusive_create import (
     without_retries,
 )
 from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
 from durable_shuffle.shuffle.storage_error_table import Verdict, judge
 from durable_shuffle.shuffle.storage_errors import Place, storage_errors, translated
 from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
@@ -83,11 +91,21 @@ class FsspecStorage:
     def description(self) -> str:
         return self._place.root
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
+        path, arguments = key, self._driver.read_arguments
         with storage_errors(self._place, "read", key, write=False):
             filesystem, root = self._connect()
-            return bytes(filesystem.cat_file(f"{root}/{key}", **self._driver.read_arguments))
+            path = f"{root}/{key}"
+            try:  # one request, and never more bytes than that, however long the object is
+                data = bytes(filesystem.cat_file(path, start=0, end=most_bytes + 1, **arguments))
+            except Exception as error:
+                if judge(error) is not Verdict.SHORT:
+                    raise
+                data = b""  # a range of an empty object, which lies outside of it
+        if len(data) > most_bytes:
+            raise too_long(self.description, key, len(data), most_bytes)
+        return data
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return self.read_ranges((ByteRange(key, start, length),))[0]
@@ -121,7 +139,7 @@ class FsspecStorage:
             filesystem, root = self._connect()  # a failure here has sent nothing
         return create_exclusively(
             lambda: filesystem.pipe_file(f"{root}/{key}", data, **self._driver.create_arguments),
-            lambda: self.read(key),
+            lambda: self.read(key, max(len(data), MOST_BYTES)),
             lambda error: translated(error, self._place, "create", key, write=True),
             data,
         )

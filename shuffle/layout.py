@@ -168,6 +168,18 @@ class StagePath:
     def index_key(self, nonce: str) -> str:
         return f"{self.index_prefix}{nonce}"
 
+    def names_data(self, key: str) -> bool:
+        """Return whether `key` is one that this stage gives a segment or an index.
+
+        Only such keys are ever deleted, whatever a listing shows.
+        """
+        name = key.rsplit("/", 1)[-1]
+        if match := _SEGMENT.fullmatch(name):
+            return key == self.segment_key(int(match[1]), match[2], int(match[3]))
+        if match := _COMPACTED_SEGMENT.fullmatch(name):
+            return key == self.compacted_key(match[1], int(match[2]))
+        return is_id(name) and key == self.index_key(name)
+
 
 def parse_segment_key(key: str) -> tuple[int, str, int]:
     """Return (producer, attempt, number) of a segment's key.

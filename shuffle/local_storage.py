@@ -4,6 +4,8 @@ Strategy: an object is written under a hidden name in its final folder, synced, 
 name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
 the exclusive create, so a file system without hard links is refused.
 
+Links and special files are refused, wherever they stand below the root (`local_files`).
+
 It must not overwrite, rename onto, or truncate an object, nor map one into memory: a sector that
 cannot be read is an error of a read, and a deadly signal to who looks at a mapping.
 A process killed in mid-write leaves a hidden file behind; no reader and no listing shows it.
@@ -12,7 +14,6 @@ A process killed in mid-write leaves a hidden file behind; no reader and no list
 import errno
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,16 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.clock import IdSource, RandomIds
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
+from durable_shuffle.shuffle.local_files import open_folder, open_object, refuse_links
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
 from durable_shuffle.shuffle.storage_errors import Place, storage_errors
 from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
 
@@ -50,6 +60,7 @@ class LocalStorage:
         """Bind to the folder `root`, made at the first write; relative paths and links are resolved
         now, so that another process with another working folder means the same place."""
         self._root = Path(root).expanduser().resolve()
+        self._folder = str(self._root).rstrip("/")
         self._ids = RandomIds() if ids is None else ids
         self._place = Place(f"file:{self._root}")
         self._synced_folders: set[Path] = set()
@@ -58,23 +69,30 @@ class LocalStorage:
     def description(self) -> str:
         return self._place.root
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
         with storage_errors(self._place, "read", key, write=False):
-            return (self._root / key).read_bytes()
+            descriptor, size_bytes = open_object(self._folder, key)
+            try:
+                if size_bytes > most_bytes:
+                    raise too_long(self.description, key, size_bytes, most_bytes)
+                parts = []
+                while size_bytes and (part := os.read(descriptor, size_bytes)):
+                    parts.append(part)
+                    size_bytes -= len(part)
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            finally:
+                os.close(descriptor)
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         check_range(key, start, length)
         with storage_errors(self._place, "read", key, write=False):
-            descriptor = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor, size_bytes = open_object(self._folder, key)
             try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise NotFoundError(f"{self.description}: {key} is a folder, not an object")
-                if start + length > status.st_size:
+                if start + length > size_bytes:
                     raise CorruptDataError(
                         f"{self.description}: object {key} is too short, expected at least "
-                        f"{start + length} bytes, found {status.st_size}"
+                        f"{start + length} bytes, found {size_bytes}"
                     )
                 view, found = _read_at(descriptor, start, length)
             finally:
@@ -103,17 +121,13 @@ class LocalStorage:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         with storage_errors(self._place, "list", prefix, write=False):
+            refuse_links(self._folder, prefix)
             yield from _walk(self._root / prefix, prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
-        for key in keys:
-            with (
-                storage_errors(self._place, "delete", key, write=True),
-                suppress(FileNotFoundError, NotADirectoryError),
-            ):
-                (self._root / key).unlink()
+        self._unlink(keys)
 
     def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the hidden files below `prefix` of writers that are at work or were killed.
@@ -122,6 +136,7 @@ class LocalStorage:
         """
         check_prefix(prefix)
         with storage_errors(self._place, "list", prefix, write=False):
+            refuse_links(self._folder, prefix)
             yield from _walk(self._root / prefix, prefix, temporary=True)
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
@@ -137,15 +152,24 @@ class LocalStorage:
             check_key(folder)
             if not _TEMPORARY.fullmatch(name):
                 raise InvalidInputError(f"not a temporary file: key={key!r}")
+        self._unlink(keys)
+
+    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
+        return LocalStorage, (str(self._root),)
+
+    def _unlink(self, keys: Sequence[str]) -> None:
+        """Remove names, each from the open folder that holds it: no link leads elsewhere."""
         for key in keys:
+            folder, _, name = key.rpartition("/")
             with (
                 storage_errors(self._place, "delete", key, write=True),
                 suppress(FileNotFoundError, NotADirectoryError),
             ):
-                (self._root / key).unlink()
-
-    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
-        return LocalStorage, (str(self._root),)
+                descriptor = open_folder(self._folder, folder)
+                try:
+                    os.unlink(name, dir_fd=descriptor)
+                finally:
+                    os.close(descriptor)
 
     def _create(self, key: str, parts: Sequence[Bytes]) -> bool:
         """Make the object durable under its name, or say that the name is taken."""
@@ -200,7 +224,7 @@ class LocalStorage:
         except FileExistsError:
             # NFS repeats a request whose reply was lost: then the name that is taken is ours.
             try:
-                return path.samefile(hidden)
+                return os.path.samestat(os.lstat(path), os.lstat(hidden))
             except FileNotFoundError as error:  # NFS caches for a while that a name was not there
                 raise OutcomeUnknownError(
                     f"{self.description}: the name {path.name} is taken and cannot be seen; read "
@@ -227,6 +251,8 @@ class LocalStorage:
             raise InvalidInputError(
                 f"{self.description}: {folder} is a file, no object can be below it"
             ) from error
+        if folder != self._root and folder.is_symlink():
+            refuse_links(self._folder, folder.relative_to(self._root).as_posix())
         with suppress(PermissionError):  # above the root we may have no right to read
             _sync_folder(folder.parent)
         self._synced_folders.add(folder)

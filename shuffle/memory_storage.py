@@ -4,6 +4,7 @@ Strategy: one lock around one dictionary. It cannot be pickled: another process 
 its own, and two stores that both say "created" break what everything else is built on.
 """
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -15,7 +16,15 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.clock import Clock, SystemClock
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
 from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
 
 
@@ -33,17 +42,19 @@ class MemoryStorage:
     def description(self) -> str:
         return f"memory of one process, {id(self):#x}"
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
         with self._lock:
             content = self._objects.get(key)
         if content is None:
             raise NotFoundError(f"{self.description}: object {key} does not exist")
+        if len(content) > most_bytes:
+            raise too_long(self.description, key, len(content), most_bytes)
         return content
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         check_range(key, start, length)
-        content = self.read(key)
+        content = self.read(key, sys.maxsize)
         if start + length > len(content):
             raise CorruptDataError(
                 f"{self.description}: object {key} is too short, expected at least "

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.field_types import FieldError
+from durable_shuffle.shuffle.partitioner import MAX_PARTITIONS
 
 LAYOUT_VERSION = 1
 """Version of paths, logs and segments; a CLAIM in slot 0 of a job states it."""
@@ -41,6 +43,10 @@ def unpack_extents(data: bytes, name: str) -> npt.NDArray[np.void]:
             f"expected a multiple of {EXTENT.itemsize} bytes, found {len(data)}: {name}"
         )
     return np.frombuffer(data, dtype=EXTENT)
+
+
+_MAX_PRODUCERS = 1 << 24
+"""Like MAX_PARTITIONS: whoever reads a record takes memory in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,11 @@ class Describe:
     """Settings that decided the splits; a re-run plans with them."""
     created_wall_seconds: float
     """Seconds since 1970, for people and retention by age; never for ordering."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("partitions", MAX_PARTITIONS), ("producers", _MAX_PRODUCERS)):
+            if not 0 <= (found := getattr(self, name)) <= most:
+                raise FieldError(f"DESCRIBE.{name}: expected at most {most}, found {found}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class RepairSources:
     def _read(self, commit: Commit, info: SegmentInfo) -> bytes | None:
         key = self._stage.path.segment_key(commit.producer, commit.record_id, info.number)
         try:
-            return self._stage.storage.read(key)
+            return self._stage.storage.read(key, info.length)
         except (CorruptDataError, NotFoundError):
             return None
 

@@ -36,6 +36,7 @@ from durable_shuffle.shuffle.limits import check_number
 from durable_shuffle.shuffle.retry import Backoff, Jitter
 from durable_shuffle.shuffle.settings import STORAGE_CALL_SECONDS
 from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
     ByteRange,
     Bytes,
     Created,
@@ -175,8 +176,8 @@ class RetryingStorage:
     def description(self) -> str:
         return self._storage.description
 
-    def read(self, key: str) -> bytes:
-        return self._call(lambda: self._storage.read(key))
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call(lambda: self._storage.read(key, most_bytes))
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return self._call(lambda: self._storage.read_range(key, start, length))

@@ -28,7 +28,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from durable_shuffle.serialization.control import MAX_CONTROL_BYTES
+from durable_shuffle.serialization.errors import CorruptDataError
+
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+MOST_BYTES = MAX_CONTROL_BYTES
+"""No longer object is read as a whole unless the caller says how long it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,14 @@ class ObjectInfo:
     0 where the storage does not tell."""
 
 
+def too_long(description: str, key: str, found: int, most_bytes: int) -> CorruptDataError:
+    """Return the error for an object that is longer than it may be."""
+    return CorruptDataError(
+        f"{description}: object {key} is too long, expected at most {most_bytes} bytes, found "
+        f"{found}"
+    )
+
+
 class Storage(Protocol):
     """See the module's guarantees. Errors are those of `serialization.errors` only:
 
@@ -79,8 +93,12 @@ class Storage(Protocol):
     def description(self) -> str:
         """The root as a person may see it, without credentials."""
 
-    def read(self, key: str) -> bytes:
-        """Return the whole object. For small objects: control records, index headers."""
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        """Return the whole object. Its length is checked before memory is taken.
+
+        Raises:
+            CorruptDataError: it is longer than `most_bytes`; see `too_long`.
+        """
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         """Return exactly the bytes [start, start + length).

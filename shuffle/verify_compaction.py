@@ -22,7 +22,7 @@ from durable_shuffle.shuffle.index import (
 )
 from durable_shuffle.shuffle.layout import COMPACTED, StagePath
 from durable_shuffle.shuffle.records import Compact, Seal, SegmentInfo
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_index import check_index
 from durable_shuffle.shuffle.verify_report import Finding, finding_of
 
@@ -53,7 +53,7 @@ def check_compaction(
     findings: list[Finding] = []
     objects = checked_bytes = 0
     try:
-        data = storage.read(key)
+        data = storage.read(key, max(compact.index_bytes, MOST_BYTES))
     except DurableShuffleError as error:
         findings.append(finding_of(error, key, f"an index of {compact.index_bytes} bytes"))
     else:
@@ -111,7 +111,7 @@ def _check_segment(
     storage: Storage, key: str, info: SegmentInfo
 ) -> tuple[int | None, list[Finding]]:
     try:
-        data = storage.read(key)
+        data = storage.read(key, max(info.length, MOST_BYTES))
     except DurableShuffleError as error:
         return None, [finding_of(error, key, f"a segment of {info.length} bytes")]
     found = hashlib.sha256(data).digest()

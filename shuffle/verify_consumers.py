@@ -23,7 +23,7 @@ from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix, parse
 from durable_shuffle.shuffle.resume_set import ResumeSet, fold, is_full
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify_report import ConsumerVerdict, Finding, finding_of
 
@@ -67,9 +67,9 @@ class _Tally:
     checked_bytes: int
     findings: list[Finding] = field(default_factory=list)
 
-    def read(self, storage: Storage, key: str, expected: str) -> bytes | None:
+    def read(self, storage: Storage, key: str, length: int, expected: str) -> bytes | None:
         try:
-            data = storage.read(key)
+            data = storage.read(key, max(length, MOST_BYTES))
         except DurableShuffleError as error:
             self.findings.append(finding_of(error, key, expected))
             return None
@@ -151,7 +151,7 @@ def _check_object(
     storage: Storage, named: OutputRef | StateRef, what: str, tally: _Tally
 ) -> bytes | None:
     """Return the object that a record names if it is the one."""
-    data = tally.read(storage, named.key, f"{what} of {named.length} bytes")
+    data = tally.read(storage, named.key, named.length, f"{what} of {named.length} bytes")
     if data is None:
         return None
     if len(data) != named.length:

@@ -32,7 +32,7 @@ from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.serialization.pair_codec import unpack_pairs
 from durable_shuffle.shuffle.extent_feed import shifted
 from durable_shuffle.shuffle.records import SegmentInfo
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_report import Finding, finding_of
 
 
@@ -68,7 +68,7 @@ def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
     """Read one segment and check every byte of it."""
     key, length = task.key, task.info.length
     try:
-        data = storage.read(key)
+        data = storage.read(key, max(length, MOST_BYTES))
     except DurableShuffleError as error:
         return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
     findings: list[Finding] = []

@@ -38,7 +38,7 @@ from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.stage_fold import StageState, with_record
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
 from durable_shuffle.shuffle.verify_index import check_index
@@ -254,7 +254,7 @@ class StageWalk:
     def _check_index(self, seal: Seal) -> None:
         key = self.path.index_key(seal.index)
         try:
-            data = self.storage.read(key)
+            data = self.storage.read(key, max(seal.index_bytes, MOST_BYTES))
         except DurableShuffleError as error:
             expected = f"an index of {seal.index_bytes} bytes"
             self.data.findings.append(finding_of(error, key, expected))

@@ -11,7 +11,7 @@ from durable_shuffle.shuffle.log_producer_log import decode
 from durable_shuffle.shuffle.log_producer_records import End
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_report import StageVerdict
 
 
@@ -22,8 +22,8 @@ class LastRecords(CountingStorage):
         super().__init__(storage)
         self._last: dict[str, tuple[int, bytes]] = {}
 
-    def read(self, key: str) -> bytes:
-        data = super().read(key)
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        data = super().read(key, most_bytes)
         prefix, _, slot = key.rpartition("/")
         if slot.isdecimal():
             found = int(slot), data

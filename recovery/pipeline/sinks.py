@@ -137,7 +137,7 @@ class FileSink:
 
     def publish(self, parked: Parked) -> None:
         assert self._storage is not None
-        data = self._storage.read(parked.output.key)
+        data = self._storage.read(parked.output.key, parked.output.length)
         if hashlib.sha256(data).digest() != parked.output.sha256:
             raise CorruptDataError(f"a parked file is not what was parked: {parked.output.key!r}")
         self._storage.put(parked.name, [data])

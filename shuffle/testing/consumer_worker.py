@@ -28,7 +28,7 @@ from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.outputs import write_output
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists
+from durable_shuffle.shuffle.storage import MOST_BYTES, ByteRange, Bytes, Created, Exists
 
 OUTPUT = pa.schema([("n", pa.int64())])
 T = TypeVar("T")
@@ -77,8 +77,8 @@ class _Gated(LocalStorage):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    def read(self, key: str) -> bytes:
-        return self._call(lambda: super(_Gated, self).read(key))
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call(lambda: super(_Gated, self).read(key, most_bytes))
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         return self._call(lambda: super(_Gated, self).read_ranges(ranges))

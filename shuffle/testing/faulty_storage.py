@@ -27,7 +27,15 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 from durable_shuffle.shuffle.limits import check_number
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo, Storage
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    Storage,
+)
 
 READS = ("read", "read_range", "read_ranges", "list")
 WRITES = ("put", "put_if_absent", "delete")
@@ -144,8 +152,8 @@ class FaultyStorage:
         """Rules whose fault never happened."""
         return tuple(r for r, n in zip(self._rules, self._fired, strict=True) if not n)
 
-    def read(self, key: str) -> bytes:
-        return self._call("read", (key,), lambda: self._storage.read(key))
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call("read", (key,), lambda: self._storage.read(key, most_bytes))
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return self._call(

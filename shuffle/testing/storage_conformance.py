@@ -131,6 +131,13 @@ class OneProcessConformance:
             assert self.raw_read(storage, key) == winner
             assert sum(result == Exists(winner) for result in results.values()) == 7
 
+    def test_read_refuses_what_is_too_long(self, storage: Storage) -> None:
+        """Whoever reads a whole object says how long it may be at most."""
+        storage.put("a/b", [b"12345678"])
+        assert storage.read("a/b", 8) == b"12345678"
+        with pytest.raises(CorruptDataError, match=r"too long, expected at most 7 bytes"):
+            storage.read("a/b", 7)
+
     def test_read_range_is_exact(self, storage: Storage) -> None:
         """A range gives its bytes, no more and no less, read-only."""
         content = bytes(index % 251 for index in range(20_000))

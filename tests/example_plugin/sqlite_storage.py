@@ -18,7 +18,15 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, ObjectInfo
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
 from durable_shuffle.shuffle.storage_errors import Place, storage_errors
 from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
 
@@ -48,12 +56,15 @@ class SqliteStorage:
     def __reduce__(self) -> tuple[type["SqliteStorage"], tuple[str]]:
         return SqliteStorage, (self._path,)
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
-        found = self._ask("read", key, "SELECT content FROM objects WHERE key = ?", key)
+        part = "SELECT length(content), substr(content, 1, ?) FROM objects WHERE key = ?"
+        found = self._ask("read", key, part, most_bytes, key)
         if not found:
             raise NotFoundError(f"{self.description}: object {key} does not exist")
-        return bytes(found[0][0])
+        if found[0][0] > most_bytes:
+            raise too_long(self.description, key, found[0][0], most_bytes)
+        return bytes(found[0][1] or b"")
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         check_range(key, start, length)

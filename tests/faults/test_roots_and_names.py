@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.open_view import open_view
 from durable_shuffle.shuffle.release import release_stage_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage import MOST_BYTES, Created, Exists
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 from durable_shuffle.shuffle.testing.stored_job import stored_rows, stored_stage
@@ -231,9 +231,9 @@ class Vanishing(MemoryStorage):
         super().__init__()
         self.nth, self.calls = nth, 0
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         self._count()
-        return super().read(key)
+        return super().read(key, most_bytes)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         self._count()

@@ -18,6 +18,7 @@ from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.release import release_stage_of
 from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.storage import MOST_BYTES
 from durable_shuffle.shuffle.testing.damage import changed, flip
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
@@ -192,10 +193,10 @@ class Meddled(LocalStorage):
     key = ""
     act: Callable[[], None]
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         if key == self.key:
             self.act()
-        return super().read(key)
+        return super().read(key, most_bytes)
 
 
 def test_a_stage_released_meanwhile_is_released(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.storage import Bytes, Created, Exists, ObjectInfo, Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, Bytes, Created, Exists, ObjectInfo, Storage
 from durable_shuffle.shuffle.storage_check import StorageReport, check_storage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 
@@ -103,9 +103,9 @@ class _Overwrites(MemoryStorage):
 
 
 class _MissingIsEmpty(MemoryStorage):
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         with suppress(NotFoundError):
-            return super().read(key)
+            return super().read(key, most_bytes)
         return b""
 
 

@@ -20,6 +20,7 @@ from durable_shuffle.shuffle.registry import register_consumers
 from durable_shuffle.shuffle.release import release_stage_of
 from durable_shuffle.shuffle.release_upto import release_upto
 from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.storage import MOST_BYTES
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows, rows_for
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 
@@ -302,9 +303,9 @@ def test_each_slot_is_read_once(
     keys: list[str] = []
 
     class Watched(CountingStorage):
-        def read(self, key: str) -> bytes:
+        def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
             keys.append(key)
-            return super().read(key)
+            return super().read(key, most_bytes)
 
     watched = Watched(LocalStorage(log.url))
     monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", lambda *_, **__: watched)

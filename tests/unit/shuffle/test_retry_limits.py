@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.retrying_storage import (
     StorageRetries,
     pause_before_retry,
 )
-from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, Storage
+from durable_shuffle.shuffle.storage import MOST_BYTES, ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
@@ -32,7 +32,7 @@ def throttled(seconds: float, times: int) -> Storage:
     class Throttled(MemoryStorage):
         left = times
 
-        def read(self, key: str) -> bytes:
+        def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
             self.left -= 1
             if self.left >= 0:
                 error = UnavailableError("slow down")
@@ -77,7 +77,7 @@ def test_one_deadline_covers_all_tries_of_a_call() -> None:
     class Slow(MemoryStorage):
         begun: list[float]
 
-        def read(self, key: str) -> bytes:
+        def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
             self.begun.append(clock.now)
             clock.now += 10
             raise UnavailableError("down")
@@ -103,9 +103,9 @@ class Away(MemoryStorage):
         if self.manual.now < self.until:
             raise UnavailableError("connection refused")
 
-    def read(self, key: str, *more: int) -> bytes:
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         self._asked()
-        return super().read(key, *more)
+        return super().read(key, most_bytes)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         self._asked()

@@ -27,7 +27,14 @@ from durable_shuffle.shuffle.retrying_storage import (
     retry_counts,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, ObjectInfo, Storage
+from durable_shuffle.shuffle.storage import (
+    MOST_BYTES,
+    ByteRange,
+    Created,
+    Exists,
+    ObjectInfo,
+    Storage,
+)
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
 
@@ -196,7 +203,7 @@ def test_other_errors_pass_at_once(error: Exception) -> None:
     """Trying again cannot help, or must not."""
 
     class Failing(MemoryStorage):
-        def read(self, key: str) -> bytes:
+        def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
             raise error
 
     storage, clock = patient(Failing())
@@ -306,7 +313,7 @@ def test_counts_hold_under_threads() -> None:
     lock, sent = threading.Lock(), 0
 
     class EverySecond(MemoryStorage):
-        def read(self, key: str) -> bytes:
+        def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
             nonlocal sent
             with lock:
                 sent += 1

@@ -171,6 +171,8 @@ class _Cursor:
             require_not_released(self._stage)
             raise NotFoundError(f"records were read of a log that is gone: {self._log.prefix!r}")
         self._misses += 1
+        if self._misses == 2:  # not where it is only a moment ahead of its producer
+            self._log.refuse_hole(self._slot)
         self.due = clock.monotonic() + backoff_seconds(
             self._misses,
             self._settings.follow_first_pause_seconds,

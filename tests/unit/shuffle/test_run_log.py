@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.stream_offset import StreamOffset
 from durable_shuffle.shuffle.stream_scan import StageScan, standing_pieces
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_log import read_log_rows
+from durable_shuffle.shuffle.testing.small_log import new_feed, poll_all, read_log_rows
 from durable_shuffle.shuffle.testing.small_stage import (
     SMALL,
     ManualClock,
@@ -358,6 +358,22 @@ def test_a_slot_that_is_lost_while_a_stream_runs(stage: StageHandle, draw: rando
     lose(stage, slot + 1)
     with pytest.raises(CorruptDataError, match="lost its record"):
         StageScan(stage).pieces(begin, end)
+
+
+def test_a_slot_that_is_lost_before_a_follower_gets_there(
+    stage: StageHandle, draw: random.Random
+) -> None:
+    """It does not wait there for ever: once it has found nothing twice it looks behind."""
+    run, clock = EngineRun(stage, draw), ManualClock(0.0, [])
+    feed = new_feed(stage, 0, clock=clock)
+    for n in range(4):
+        assert run.commit(n, run.tasks(n))
+    key = lose(stage, 2)
+    poll_all(feed, stage, 0)
+    clock.sleep(feed.quiet_seconds())
+    with pytest.raises(CorruptDataError, match="lost its record") as refused:
+        feed.poll()
+    assert key in str(refused.value)
 
 
 def test_a_sealed_stage_is_no_stream(draw: random.Random) -> None:

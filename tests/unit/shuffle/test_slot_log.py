@@ -1,14 +1,17 @@
-"""The slot log: one winner per slot, a bounded search for the end, no listing."""
+"""The slot log: one winner per slot, a bounded search for the end, no hole taken for it."""
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
+from durable_shuffle.shuffle.storage import ObjectInfo
 
 
 def filled(slots: int) -> CountingStorage:
@@ -66,6 +69,50 @@ def test_find_end_is_right_from_any_hint(slots: int, hint: int) -> None:
     distance = abs(slots - hint) if hint < slots else hint
     assert storage.counts["read"] <= 3 + 2 * max(1, distance).bit_length()
     assert storage.counts["list"] == 0
+
+
+@given(slots=st.integers(1, 60), lost=st.sets(st.integers(0, 59), max_size=5))
+def test_whole_end_refuses_a_hole_and_names_the_first(slots: int, lost: set[int]) -> None:
+    """Slots that are missing at the end cannot be told; one before another record is named."""
+    storage = filled(slots)
+    lost = {slot for slot in lost if slot < slots}
+    storage.delete([f"log/{slot:010d}" for slot in lost])
+    left = [slot for slot in range(slots) if slot not in lost]
+    holes = [slot for slot in lost if left and slot < left[-1]]
+    log = SlotLog(storage, "log/")
+    if holes:
+        with pytest.raises(CorruptDataError, match=f"log/{min(holes):010d}"):
+            log.whole_end()
+    else:
+        assert log.whole_end() == len(left)
+
+
+class Behind(MemoryStorage):
+    """A storage whose listings leave the newest and some other objects out."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        found = list(super().list(prefix))
+        return iter(found[:-3:2])
+
+
+def test_a_listing_that_is_behind_is_no_proof() -> None:
+    """What it leaves out is read; nothing is refused and no record is missed."""
+    storage = Behind()
+    log = SlotLog(storage, "log/")
+    for slot in range(11):
+        log.append(slot, b"record %d" % slot)
+    assert log.whole_end() == 11
+
+
+def test_a_hole_at_the_end_that_was_found_is_refused() -> None:
+    """A record behind the first empty slot: unless that slot was filled meanwhile."""
+    storage = filled(9)
+    log = SlotLog(storage, "log/")
+    log.refuse_hole(9)
+    log.refuse_hole(4)
+    storage.delete(["log/0000000004"])
+    with pytest.raises(CorruptDataError, match=r"log/0000000004.*run `durable-shuffle verify`"):
+        log.refuse_hole(4)
 
 
 @pytest.mark.parametrize("slots", [0, 1, 2, 1000])

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.rdd_chain import MICRO_BATCH_ELSEWHERE
 from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.jobs.stage_identity import StageIdentity
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -40,8 +41,15 @@ class SeenInputs:
             remember: as the input of that fingerprint, if it is the first one.
 
         Raises:
-            InvalidInputError: another input of this session has the same fingerprint.
+            InvalidInputError: another input of this session has the same fingerprint, or a version
+                stands for every micro-batch of a stream.
         """
+        if any(MICRO_BATCH_ELSEWHERE in reason for reason in identity.vouched):
+            raise InvalidInputError(
+                f"{name}: {MICRO_BATCH_ELSEWHERE}, cannot be vouched for by version=, which would "
+                "be that of every batch: make this call in that thread, or in one started with "
+                "pyspark.inheritable_thread_target"
+            )
         if not identity.opaque:
             return
         told = hex_digest(identity.opaque)

@@ -227,6 +227,8 @@ class CatalystWalk:
             self.classes.add(simple)
         if simple == "Range":
             self._slices(obj)
+        elif simple == "CallMethodViaReflection":
+            self.give_up("what reflect() calls")
         ids = _IDS.get(simple, {})
         for at, field in fields:
             if field in ids:

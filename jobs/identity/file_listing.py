@@ -5,8 +5,10 @@ seconds. If a file system prints its status in another way, each file is asked.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from py4j.protocol import Py4JJavaError
 
 from durable_shuffle.jobs.identity.jvm import Jvm, items
 
@@ -23,10 +25,18 @@ _ONE_FILE = "FileStatusWithMetadata("
 _MTIME = "; modification_time="
 
 
-def file_entries(jvm: Jvm, index: Any) -> list[str]:
-    """One line per file of a Spark FileIndex with its partition values, sorted."""
+def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]:
+    """One line per file of a Spark FileIndex with its partition values, sorted.
+
+    Args:
+        filters: Catalyst expressions over the partition columns alone; files of other partitions
+            are left out, if Spark can tell beforehand.
+    """
     none = jvm.no_filters()
-    partitions = index.listFiles(none, none)
+    try:
+        partitions = index.listFiles(jvm.to_seq(filters), none)
+    except Py4JJavaError:  # a filter fails for a partition's value: all files count
+        partitions = index.listFiles(none, none)
     text = str(partitions.mkString("\n"))
     entries = list(_parsed(text))
     if len(entries) != text.count(_MTIME) or len(entries) != text.count(_ONE_FILE):

@@ -5,6 +5,7 @@ called often is held here. The only file of this folder that touches PySpark's p
 Nothing here changes a session.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -50,7 +51,11 @@ class Jvm:
 
     def no_filters(self) -> Any:
         """An empty Scala Seq."""
-        return self.root.org.apache.spark.api.python.PythonUtils.toSeq([])
+        return self.to_seq([])
+
+    def to_seq(self, values: Sequence[Any]) -> Any:
+        """A Scala Seq."""
+        return self.root.org.apache.spark.api.python.PythonUtils.toSeq(list(values))
 
     def fresh_execution(self, df: DataFrame) -> Any:
         """A new QueryExecution over the data frame's analyzed plan.

@@ -19,19 +19,12 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, java_rdd, java_schema, java_session
+from durable_shuffle.jobs.identity.moving_values import moving_values
 from durable_shuffle.jobs.identity.plan_functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
-from durable_shuffle.jobs.identity.rdd_chain import RddChain
+from durable_shuffle.jobs.identity.rdd_chain import RddChain, micro_batch
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.unstable import unstable_below_exchange
-
-_CURRENT = frozenset(
-    {
-        *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"),
-        *("CurrentBatchTimestamp", "CurrentTimeZone"),
-        *("CurrentUser", "CurrentDatabase", "CurrentCatalog"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +65,11 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     components["settings"] = settings_digest(jvm, java_session(df))
     components["schema"] = hex_digest([java_schema(df).json()])
     reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    if reasons:
+        components |= micro_batch(jvm.context)
     return PlanIdentity(
         components,
-        tuple(dict.fromkeys([*reasons, *_moving(jvm, plan, walk.classes)])),
+        tuple(dict.fromkeys([*reasons, *moving_values(jvm, plan, walk.classes)])),
         unstable,
         tuple(walk.opaque),
     )
@@ -94,13 +89,6 @@ def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
         "settings": hex_digest([rdd.context.version]),
     }
     reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    if reasons:
+        components |= micro_batch(jvm.context)
     return PlanIdentity(components, tuple(dict.fromkeys(reasons)), (), tuple(walk.opaque))
-
-
-def _moving(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
-    """A sentence if the plan holds an expression whose value is fixed anew in each run."""
-    pattern = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if not plan.containsPattern(pattern):
-        return ()
-    names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
-    return (f"{names} may have another value in another run",)

@@ -4,12 +4,13 @@ The leaves put their place into the tokens of the walk and their content into co
 own, so that a miss can be told apart: another file is not another plan.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.file_listing import file_entries
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.partition_filters import filtered_leaf, over_partitions
 from durable_shuffle.jobs.identity.plan_sources import PlanSources
 from durable_shuffle.jobs.identity.rdd_chain import RddChain
 
@@ -18,6 +19,7 @@ _FILE_INDEXES = (
     "org.apache.spark.sql.execution.streaming.",  # files written by a stream, listed by its log
 )
 _FILE_FORMATS = ("org.apache.spark.sql.",)
+_FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 
 
 class PlanLeaves:
@@ -29,10 +31,13 @@ class PlanLeaves:
         self._stage_of_rdd = stage_of_rdd
         self._sources = PlanSources(walk)
         self._chain = RddChain(walk)
+        self._conditions: list[Any] = []
+        """What the filters right above the next relation ask for."""
         self.files: list[str] = []
         self.rows: list[str] = []
         self.stages_below: list[str] = []
         walk.handlers |= {
+            "Filter": self._filter,
             "LogicalRelation": self._relation,
             "DataSourceV2Relation": self._relation_v2,
             "DataSourceV2ScanRelation": self._scan_v2,
@@ -58,13 +63,27 @@ class PlanLeaves:
         for attribute in output:
             self._walk.visit(attribute)
 
+    def _filter(self, node: Any, name: str) -> None:
+        """A filter: below it, files of partitions that it leaves out are not read."""
+        if not self._conditions:
+            leaf, conditions = filtered_leaf(self._jvm, node)
+            if leaf is not None and self._jvm.class_name(leaf.relation()) == _FILE_RELATION:
+                self._conditions = over_partitions(self._jvm, leaf, conditions)
+        self._walk.tokens.append(f"{name} 2")
+        conditions, self._conditions = self._conditions, []
+        self._walk.visit(node.condition())  # may hold subqueries over relations of their own
+        self._conditions = conditions
+        self._walk.visit(node.child())
+        self._conditions = []
+
     def _relation(self, node: Any, name: str) -> None:
         self._head(node, name)
-        self._file_relation(node.relation())
+        conditions, self._conditions = self._conditions, []
+        self._file_relation(node.relation(), conditions)
 
-    def _file_relation(self, relation: Any) -> None:
+    def _file_relation(self, relation: Any, conditions: Sequence[Any] = ()) -> None:
         relation_name = self._jvm.class_name(relation)
-        if relation_name != "org.apache.spark.sql.execution.datasources.HadoopFsRelation":
+        if relation_name != _FILE_RELATION:
             self._sources.relation(relation)
             return
         file_format = self._jvm.class_name(relation.fileFormat())
@@ -78,7 +97,7 @@ class PlanLeaves:
         ]
         self._walk.visit(relation.bucketSpec())
         self._sources.options(self._jvm.entries(relation.options()))
-        self._files(relation.location())
+        self._files(relation.location(), conditions)
 
     def _relation_v2(self, node: Any, name: str) -> None:
         self._head(node, name)
@@ -105,13 +124,13 @@ class PlanLeaves:
         self._head(node, name)
         self._sources.hive_table(node.tableMeta())
 
-    def _files(self, index: Any) -> None:
+    def _files(self, index: Any, conditions: Sequence[Any] = ()) -> None:
         index_name = self._jvm.class_name(index)
         if not index_name.startswith(_FILE_INDEXES):
             self._sources.files_of(index)
             self._walk.give_up(f"files listed by {index_name}")
             return
-        entries = file_entries(self._jvm, index)
+        entries = file_entries(self._jvm, index, conditions)
         self._walk.tokens.append(f"files, list {len(self.files)}")
         self.files.append("\n".join(entries))
 

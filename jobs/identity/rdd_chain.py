@@ -7,10 +7,26 @@ captured. Anything else is opaque: its class counts, and its id tells it apart w
 
 from typing import Any
 
+from pyspark import SparkContext
+
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import items, simple_name
 
+MICRO_BATCH_ELSEWHERE = "a micro-batch, used outside of the thread that foreachBatch calls"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Spark's local properties in the thread of a micro-batch."""
 _INPUT_FOLDERS = "mapreduce.input.fileinputformat.inputdir"
+
+
+def micro_batch(context: SparkContext) -> dict[str, str]:
+    """The component that tells micro-batches apart: query and batch; none in any other thread.
+
+    Part of every plan in such a thread that cannot be recognised by itself: no version that stays
+    the same may vouch for the rows of two batches.
+    """
+    query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+    return {"micro_batch": hex_digest([query or "", batch])} if batch is not None else {}
 
 
 class RddChain:
@@ -49,6 +65,8 @@ class RddChain:
             self._folders(rdd.getConf(), what)
         elif kind == "HadoopRDD":
             self._folders(rdd.getJobConf(), what)
+        elif kind == "SQLExecutionRDD" and not micro_batch(self._jvm.context):
+            self._walk.give_up(MICRO_BATCH_ELSEWHERE, f"RDD {number}")
         elif kind != "UnionRDD":
             self._walk.give_up(what, f"RDD {number}")
         dependencies = items(rdd.dependencies())

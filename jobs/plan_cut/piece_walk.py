@@ -7,6 +7,7 @@ that hold counters of the JVM are dropped, and so are wrappers of code generatio
 fingerprint of its stage and the columns it gives.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,12 +16,14 @@ from py4j.java_gateway import JavaObject
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.partition_filters import over_partitions
 from durable_shuffle.jobs.identity.plan_functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan_leaves import PlanLeaves
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})
 _SETS = frozenset({"And", "Or"})
+_BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
 
 
@@ -80,6 +83,9 @@ class PieceWalk(CatalystWalk):
             children = items(plan.children())
             for child in children:
                 self.visit(child)
+            if _BY_NAME.search(simple):  # its function sees the names of columns
+                outputs = [items(child.output()) for child in children]
+                self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
             self._product(plan, name, simple, is_tree=True)
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
@@ -136,7 +142,8 @@ class _PhysicalLeaves(PlanLeaves):
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()))
         self._walk.tokens.append(str(node.disableBucketedScan()))
-        self._file_relation(node.relation())
+        filters = over_partitions(self._jvm, node, items(node.partitionFilters()))
+        self._file_relation(node.relation(), filters)
 
     def _local_table(self, node: Any, name: str) -> None:
         self._head(node, name)

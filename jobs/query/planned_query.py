@@ -18,6 +18,7 @@ from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.rdd_chain import micro_batch
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.splits import plan_splits
 from durable_shuffle.jobs.identity.unstable import unstable_in_piece
@@ -153,6 +154,8 @@ class PlannedQuery:
         unresolved = tuple(
             f"{what} cannot be recognised in another run" for what in walk.unresolved
         )
+        if unresolved:
+            components |= micro_batch(self._jvm.context)
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         return fingerprinted(
             components, unresolved, version, ids, unstable=unstable, opaque=tuple(walk.opaque)

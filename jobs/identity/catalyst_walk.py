@@ -71,7 +71,7 @@ _VALUE_TEXTS = frozenset(
 )
 _ID_AT_END = re.compile(r"#(\d+)L?$")
 _COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+")
-"""Names that Spark makes of counters of the JVM; they count by their first appearance."""
+"""Names, or parts of names, that Spark makes of counters of the JVM."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -133,10 +133,11 @@ class CatalystWalk:
             self.tokens.append(f"jar {jar}")
 
     def name(self, name: str) -> str:
-        """A column's name; one that holds a counter of the JVM is numbered."""
-        if not _COUNTED_NAME.fullmatch(name):
-            return repr(name)
-        return self._names.setdefault(name, f"counted {len(self._names)}")
+        """A column's name; counters of the JVM in it are numbered."""
+        return _COUNTED_NAME.sub(
+            lambda found: self._names.setdefault(found[0], f"counted {len(self._names)}"),
+            repr(name),
+        )
 
     def id_token(self, space: str, number: int) -> None:
         """Append an id, numbered by first appearance within its space."""

@@ -1,0 +1,19 @@
+"""Ordinary queries are recognised by the next run: another process, another JVM, other counters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+def test_second_run_runs_no_producer(programs: Any, tmp_path: Path) -> None:
+    """Rows are Spark's in both runs, and in the second one nothing runs for any of the queries."""
+    tables, root = tmp_path / "tables", tmp_path / "root"
+    first = programs.run("recognised", tables, root, 1, env={"PYTHONHASHSEED": "1"})
+    second = programs.run("recognised", tables, root, 3, env={"PYTHONHASHSEED": "2"})
+    assert [name for name, found in first.items() if not found["equal"]] == []
+    assert [name for name, found in second.items() if not found["equal"]] == []
+    assert [name for name, found in first.items() if not found["stages"]] == []
+    assert {name: found["why"] for name, found in second.items() if found["ran"]} == {}

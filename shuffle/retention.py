@@ -1,8 +1,8 @@
 """What may be released, and why. Pure decisions; registry.py and release.py carry them out.
 
 There are three causes and no other: all of a declared, closed set of consumers have finished; a
-producer attempt failed before it committed; the user releases the stage. The end of a producer, a
-view, an executor or a Spark application is none.
+producer attempt failed before it committed; the user releases the stage, or overwrites it. The end
+of a producer, a view, an executor or a Spark application is none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,18 @@ class ReleasedByUser:
         return f"released by generation {self.generation}"
 
 
-Cause = ConsumersFinished | ConsumersAcknowledged | AttemptFailed | ReleasedByUser
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """A write job of the user's put another stage in its place, and was not told to keep it."""
+
+    by: str
+    """Folder of the other stage."""
+
+    def __str__(self) -> str:
+        return f"overwritten by {self.by}"
+
+
+Cause = ConsumersFinished | ConsumersAcknowledged | AttemptFailed | ReleasedByUser | Overwritten
 """Why data may go; stands in the record that is won before anything is deleted."""
 
 

@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.partitioner import check_partition_count
 from durable_shuffle.shuffle.records import Describe
 from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.retention import Overwritten
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, describe_stage, open_stage
 from durable_shuffle.shuffle.storage import Storage
@@ -108,7 +109,7 @@ def replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
                 ids,
                 generation=before.describe.generation,
                 producers=before.describe.producers,
-                cause=f"overwritten by {stage.path.folder}",
+                cause=str(Overwritten(stage.path.folder)),
             )
 
 

@@ -63,6 +63,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             a stage that is not stored.
         on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
             if one ever claimed it.
+        lost_records: "refuse" raises CorruptDataError where a stage would be computed again that is
+            stored and that the job's log does not name: the log lost its end (`verify --repair`
+            enters it again); "ignore" computes it.
         retention: "until_released"; "when_consumed", a stage is deleted when every consumer that
             you declared (`register_consumers`) has finished (looked at here, at the end of a
             `with` block without an error, and in `release_consumed`); or an age after which a
@@ -89,6 +92,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         version: str | None = None,
         reuse: ReusePolicy = "auto",
         on_conflict: Literal["take_over", "fail"] = "take_over",
+        lost_records: Literal["refuse", "ignore"] = "refuse",
         retention: Retention = "until_released",
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
@@ -99,6 +103,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         check_version(version)
         check_option("reuse", reuse, ("auto", "never", "require"))
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
+        check_option("lost_records", lost_records, ("refuse", "ignore"))
         named = ("until_released", "when_consumed")
         if retention not in named and not isinstance(retention, timedelta):
             raise InvalidInputError(
@@ -135,6 +140,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             clock=self._clock,
             ids=self._ids,
             engine=engine,
+            lost_records=lost_records,
         )
         seen = SeenInputs(spark, (self._storage.description, job))
         self._runner = StageRunner(

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from durable_shuffle.jobs.compact_tasks import tile_writer
 from durable_shuffle.jobs.engine import Engine, Planned
@@ -38,6 +39,7 @@ from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
 from durable_shuffle.shuffle.records import Commit, Describe, Seal, StageUse
+from durable_shuffle.shuffle.repair_job import refuse_lost_record, written_stages
 from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import (
@@ -83,7 +85,10 @@ class StageStore:
         clock: Clock,
         ids: IdSource,
         engine: Engine,
+        lost_records: Literal["refuse", "ignore"] = "refuse",
     ) -> None:
+        self._trusts_log = lost_records == "ignore"
+        self._written: list[StagePath] | None = None
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self._policy, self._settings = policy, settings
@@ -270,6 +275,8 @@ class StageStore:
         policy: ReusePolicy,
     ) -> tuple[Decision, Planned | None]:
         unstable = identity.unstable
+        if stage is None and policy != "never":
+            self._refuse_lost_record(work.name, identity)
         if stage is None:
             why = self.why_miss(work.name, identity)
             return decide(Wanted(None, "", unstable), None, policy, why), None
@@ -297,6 +304,16 @@ class StageStore:
             policy,
         )
         return decision, None if isinstance(decision, Fresh) else planned
+
+    def _refuse_lost_record(self, name: str, identity: StageIdentity) -> None:
+        """One listing of the job, at the first stage that this driver would make."""
+        if not self._trusts_log:
+            with self._lock:
+                if self._written is None:
+                    self._written = written_stages(self._storage, self._log.state.job)
+                refuse_lost_record(
+                    self._storage, self._log.state, self._written, name, identity.fingerprint
+                )
 
     def progress(self, name: str, identity: StageIdentity) -> tuple[int, int]:
         """Return how many producers have committed, of how many; (0, 0) before there is a stage."""

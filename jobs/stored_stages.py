@@ -7,14 +7,24 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.stage_info import StageInfo, stage_info
-from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release import finish_releases, release_consumed, release_stage_of
+from durable_shuffle.shuffle.release import (
+    finish_releases,
+    raise_first,
+    release_consumed,
+    release_stage_of,
+    skipping_damaged,
+)
 from durable_shuffle.shuffle.stage import open_stage
 
 
@@ -77,6 +87,7 @@ class StoredStages:
         Raises:
             NotFoundError: no stage ever had this label. Releasing a label twice is no error.
             FencedError: a newer driver claimed the job.
+            CorruptDataError, IncompatibleError: a stage is damaged; all others were released.
         """
         known = {path.name for path in (*self._log.state.order, *self._log.state.released)}
         if name is not None and name not in known:
@@ -85,14 +96,17 @@ class StoredStages:
                 f"{', '.join(sorted(known)) or 'none'}"
             )
         now = self._clock.wall()
-        freed = finish_releases(self._log, self._storage, self._ids)
+        failed: list[DurableShuffleError] = []
+        freed = finish_releases(self._log, self._storage, self._ids, failed)
         for path in list(self._log.state.order):
-            stage = open_stage(self._storage, path)
-            age = now - stage.describe.created_wall_seconds
-            if (name is None or path.name == name) and (
-                older_than is None or age > older_than.total_seconds()
-            ):
-                freed.append(release_stage_of(self._log, self._storage, path, self._ids))
+            if name is not None and path.name != name:
+                continue
+            with skipping_damaged(failed):
+                stage = open_stage(self._storage, path)
+                age = now - stage.describe.created_wall_seconds
+                if older_than is None or age > older_than.total_seconds():
+                    freed.append(release_stage_of(self._log, self._storage, path, self._ids))
+        raise_first(failed)
         return freed
 
     def release_consumed(self) -> list[Freed]:

@@ -94,8 +94,17 @@ class JobState:
             del self.stages[path.name, path.fingerprint]
 
     def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
-        """Return the stage that a record names."""
-        return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+        """Return the stage that a record names.
+
+        Raises:
+            CorruptDataError: it names none that can be.
+        """
+        try:
+            return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+        except InvalidInputError as error:
+            raise CorruptDataError(
+                f"a record of job {self.job!r} names no stage: {error}"
+            ) from error
 
 
 def read_job(storage: Storage, job: str) -> JobState:

@@ -4,6 +4,15 @@ The order matters: a driver that plans to reuse a stage wins a slot of the job l
 the two learns of the other before anything is deleted. It must not run without a claim.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    IncompatibleError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.cleanup import Freed, release_stage
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.job_log import JobLog
@@ -93,13 +102,42 @@ def finish_release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource
     return _release(log, storage, path, ids, f"release finished by generation {log.generation}")
 
 
-def finish_releases(log: JobLog, storage: Storage, ids: IdSource) -> list[Freed]:
-    """Finish the releases that an earlier driver decided and did not carry out to the end."""
-    return [
-        finish_release(log, storage, path, ids)
-        for path in log.state.released
-        if not read_state(open_stage(storage, path)).closed
-    ]
+def finish_releases(
+    log: JobLog, storage: Storage, ids: IdSource, failed: list[DurableShuffleError] | None = None
+) -> list[Freed]:
+    """Finish the releases that an earlier driver decided and did not carry out to the end.
+
+    Args:
+        failed: takes the errors of damaged stages. Without it, the first of them is raised when
+            all others are done.
+    """
+    mine: list[DurableShuffleError] = []
+    freed = []
+    for path in log.state.released:
+        with skipping_damaged(mine if failed is None else failed):
+            if not read_state(open_stage(storage, path)).closed:
+                freed.append(finish_release(log, storage, path, ids))
+    raise_first(mine)
+    return freed
+
+
+@contextmanager
+def skipping_damaged(failed: list[DurableShuffleError]) -> Iterator[None]:
+    """Do something to one stage of several: if it is damaged, note that and go on."""
+    try:
+        yield
+    except (CorruptDataError, IncompatibleError, NotFoundError) as error:
+        failed.append(error)
+
+
+def raise_first(failed: list[DurableShuffleError]) -> None:
+    """Raise the first error of damaged stages, once all others are done."""
+    if failed:
+        failed[0].add_note(
+            f"{len(failed)} damaged stages were left as they are, all others are done; "
+            "`durable-shuffle verify` names what is damaged"
+        )
+        raise failed[0]
 
 
 def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str) -> Freed:

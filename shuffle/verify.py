@@ -15,11 +15,12 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.job_log import JobState
 from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
 from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, StageReleased, StageUse
+from durable_shuffle.shuffle.repair_job import unnamed_findings
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_consumers import check_consumers
-from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify_report import (
     ConsumerVerdict,
     Finding,
@@ -65,7 +66,9 @@ def verify_job(
     log = JobCopy(storage, job)
     stages: list[StageVerdict] = []
     total = _Total(progress)
-    for path in log.paths:
+    unnamed = unnamed_findings(storage, job, {*log.paths, *log.begun})
+    log.findings += tuple(finding for _, finding in unnamed)
+    for path in (*log.paths, *(path for path, _ in unnamed)):
         total.next_stage()
         stages.append(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
@@ -104,7 +107,7 @@ class JobCopy:
         last, problems = last_slots(storage, prefix)
         log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
         judged, state = _judge(job, log)
-        findings = [*problems, *log.findings, *judged]
+        findings = [*problems, *log.findings, *judged, *repeated(log)]
         named = [r for r in log.records.values() if isinstance(r, StageUse | StageReleased)]
         paths = {state.path_of(record): None for record in named}
         if findings or not log.records:

@@ -8,7 +8,7 @@ away. A log that ends in CLOSED may have lost its lower slots on purpose.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
@@ -70,6 +70,25 @@ def copy_log(log: SlotLog, codec: RecordCodec[R], *, known: int = -1) -> LogCopy
     if records and isinstance(list(records.values())[-1], Closed):
         gaps = []
     return LogCopy(log, records, objects, checked_bytes, (*gaps, *findings))
+
+
+def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
+    """Return a finding per slot whose record_id stands in a slot before, for logs in which every
+    record has one of its own: such a record was copied over another."""
+    first: dict[str, int] = {}
+    found = []
+    for slot, record in log.records.items():
+        before = first.setdefault(record.record_id, slot)
+        if before != slot:
+            found.append(
+                Finding(
+                    log.log.key(slot),
+                    ErrorKind.CORRUPT_DATA,
+                    "a record_id of its own",
+                    f"that of slot {before}: {record.record_id}",
+                )
+            )
+    return tuple(found)
 
 
 def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Finding, ...]]:

@@ -42,7 +42,7 @@ from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
 from durable_shuffle.shuffle.verify_index import check_index
-from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify_report import Finding, StageVerdict, finding_of
 from durable_shuffle.shuffle.verify_segment import SegmentTask, check_segment
 
@@ -111,7 +111,7 @@ class StageWalk:
         # slot 0 is DESCRIBE, the job log names no stage without one
         known = last.get(path.log_prefix, 0)
         log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
-        self.logs.add(log.objects, log.checked_bytes, log.findings)
+        self.logs.add(log.objects, log.checked_bytes, (*log.findings, *repeated(log)))
         self._key = log.log.key
         self.describe: Describe | None = None
         self.upto = _upto(log.records.values())

@@ -21,11 +21,16 @@ from durable_shuffle.jobs.cli.params import (
 )
 from durable_shuffle.jobs.cli.summary import stage_table, summarise
 from durable_shuffle.jobs.cli.text import size
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.release import finish_releases, release_stage_of
+from durable_shuffle.shuffle.release import (
+    finish_releases,
+    raise_first,
+    release_stage_of,
+    skipping_damaged,
+)
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 
@@ -84,9 +89,11 @@ def release(
             "dry_run": dry_run,
             "stages": [asdict(one) for one in shown],
         }
-        unfinished = any(
-            not read_state(open_stage(storage, path)).closed for path in before or copy.released
-        )
+        failed: list[DurableShuffleError] = []
+        unfinished = False
+        for path in before or copy.released:
+            with skipping_damaged(failed):
+                unfinished |= not read_state(open_stage(storage, path)).closed
         if before:
             document["released_before"] = [folder(path) for path in before]
         if dry_run or not (paths or unfinished):
@@ -96,22 +103,26 @@ def release(
                 else _none_older(older_than, candidates)
             )
             call.emit(document, f"would release:\n{stage_table(shown)}" if paths else nothing)
+            raise_first(failed)
             return
+        failed.clear()
         _confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{_FENCES}")
         ids = RandomIds()
         log = JobLog.claim(storage, job, ids.new_id())
         freed: list[dict[str, object]] = [
             {"stage": "(released before)", **asdict(one)}
-            for one in finish_releases(log, storage, ids)
+            for one in finish_releases(log, storage, ids, failed)
         ]
         for path in paths:
             if path in log.state.order:  # else a driver released it since we looked
-                one = release_stage_of(log, storage, path, ids)
-                freed.append({"stage": folder(path), **asdict(one)})
+                with skipping_damaged(failed):
+                    one = release_stage_of(log, storage, path, ids)
+                    freed.append({"stage": folder(path), **asdict(one)})
         document |= {"generation": log.generation, "freed": freed}
         lines = [f"released {f['stage']}: {f['objects']} objects" for f in freed]
         total = size(sum(int(str(f["data_bytes"])) for f in freed))
         call.emit(document, "\n".join([*lines, f"{total} given back"]))
+        raise_first(failed)
 
 
 def parse_age(text: str) -> timedelta:
@@ -133,7 +144,11 @@ def parse_age(text: str) -> timedelta:
 
 
 def _age(storage: Storage, path: StagePath, now: float) -> float:
-    return now - open_stage(storage, path).describe.created_wall_seconds
+    """Return the age of a stage; a damaged one has none and stays."""
+    created = now
+    with skipping_damaged([]):
+        created = open_stage(storage, path).describe.created_wall_seconds
+    return now - created
 
 
 def _none_older(age: str | None, younger: int) -> str:

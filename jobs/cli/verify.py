@@ -22,6 +22,7 @@ from durable_shuffle.jobs.cli.verify_log import LastRecords, LogVerdict, log_ver
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.repair import StageRepair, repair_stage
+from durable_shuffle.shuffle.repair_job import JobRepair, repair_job_log
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy, verify_job, verify_stage
@@ -50,8 +51,9 @@ def verify(
 
     --repair puts damaged or lost segments of sealed stages together again, byte for byte, from a
     compaction or another attempt's copy, and makes damaged indexes anew. Producers of which no
-    copy is left are marked: the next run of the job runs them again, and nothing else. Deletes
-    nothing, claims nothing; ends with 0 only if everything is intact afterwards.
+    copy is left are marked: the next run of the job runs them again, and nothing else. A damaged
+    job log is written again from what its stages say, which claims the job; nothing else is deleted
+    or claimed. Ends with 0 only if everything is intact afterwards.
 
     \b
     Examples:
@@ -67,6 +69,9 @@ def verify(
             raise InvalidInputError(f"no jobs below {storage.description}: nothing to verify")
         for name in jobs:
             copy = find_job(storage, name)
+            mended = repair_job_log(storage, name, RandomIds()) if repair else JobRepair()
+            if mended.slots or mended.entered or mended.released:
+                copy = find_job(storage, name)
             with progress_bar(name) as progress:
 
                 def check(copy: JobCopy = copy, progress: Any = progress) -> VerifyReport:
@@ -79,7 +84,7 @@ def verify(
                 if any(one.outcome in ("repaired", "run again") for one in repairs):
                     report = check()
             logs = [log_verdict(storage, one) for one in report.stages]
-            checked.append(_Checked(report, logs, repairs))
+            checked.append(_Checked(report, logs, repairs, mended))
         ok = all(one.report.ok for one in checked)
         document = {
             "url": storage.description,
@@ -98,6 +103,7 @@ class _Checked:
     report: VerifyReport
     logs: Sequence[LogVerdict | None]
     repairs: Sequence[StageRepair]
+    log: JobRepair
 
 
 def _repair(storage: Storage, copy: JobCopy, report: VerifyReport) -> tuple[StageRepair, ...]:
@@ -116,6 +122,12 @@ def _document(checked: _Checked, *, repair: bool) -> dict[str, Any]:
         if log is not None:
             stage |= {"status": "log", "summary": log.summary, "producers_ended": log.ended}
     if repair:
+        document["log_repair"] = {
+            "slots": list(checked.log.slots),
+            "stages_entered": [path.folder for path in checked.log.entered],
+            "stages_released": [path.folder for path in checked.log.released],
+            "why": checked.log.why,
+        }
         document["repairs"] = [
             {
                 "stage": one.path.folder,
@@ -128,6 +140,14 @@ def _document(checked: _Checked, *, repair: bool) -> dict[str, Any]:
             for one in checked.repairs
         ]
     return document
+
+
+def _log_lines(one: JobRepair) -> list[str]:
+    done = [f"slots {_numbers(one.slots)} written again"] if one.slots else []
+    done += [f"names {path.folder} again" for path in one.entered]
+    done += [f"says again that {path.folder} was released" for path in one.released]
+    done += [one.why] if one.why else []
+    return [f"  the job's log: {'; '.join(done)}"] if done else []
 
 
 def _repair_line(one: StageRepair) -> str:
@@ -147,7 +167,7 @@ def _numbers(producers: Sequence[int]) -> str:
 
 def _text(checked: _Checked) -> str:
     report = checked.report
-    lines = [f"job {report.job}", *map(_repair_line, checked.repairs)]
+    lines = [f"job {report.job}", *_log_lines(checked.log), *map(_repair_line, checked.repairs)]
     for stage, log in zip(report.stages, checked.logs, strict=True):
         what = f"{len(stage.findings)} findings" if stage.findings else "ok"
         path = stage.path

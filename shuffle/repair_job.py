@@ -1,0 +1,180 @@
+"""The job log against what the storage holds: records that must exist and do not, and putting them
+back.
+
+Strategy: a driver enters a stage into the job log before any producer writes, so a stage folder
+that holds more than its DESCRIBE proves a record of the job log. Damaged and lost slots are filled
+with the records that are missing, oldest stage first, or with a CLAIM; what does not fit goes to
+the end, where a CLAIM comes first: whoever ran the job before is fenced.
+
+It must not touch a slot that can be read, nor anything else than the job log.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    ErrorKind,
+)
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.job_log import JobLog, JobRecord, JobState
+from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.records import (
+    JOB_RECORDS,
+    LAYOUT_VERSION,
+    Claim,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import open_stage, read_state
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify_report import Finding
+
+_WRITTEN = ("producers/", "index/", "segments/")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRepair:
+    """What became of a job log."""
+
+    slots: tuple[int, ...] = ()
+    """Damaged or lost slots that hold a record again."""
+    entered: tuple[StagePath, ...] = ()
+    """Stages that it names again."""
+    released: tuple[StagePath, ...] = ()
+    """Stages that it says are released again."""
+    why: str = ""
+    """What keeps it from being repaired, and what to do."""
+
+
+def written_stages(storage: Storage, job: str) -> list[StagePath]:
+    """Return the stages of which more than a DESCRIBE is stored, by one listing of the job."""
+    found: dict[StagePath, None] = {}
+    for info in storage.list(f"{job}/"):
+        _, folder, name = [*info.key.split("/", 2), "", ""][:3]
+        path = parse_stage_folder(job, folder)
+        if path is not None and name.startswith(_WRITTEN):
+            found[path] = None
+    return list(found)
+
+
+def unnamed_findings(
+    storage: Storage, job: str, known: Collection[StagePath]
+) -> list[tuple[StagePath, Finding]]:
+    """Return the written stages that the job log does not name, each with what is wrong."""
+    return [
+        (
+            path,
+            Finding(
+                path.prefix,
+                ErrorKind.NOT_FOUND,
+                "a STAGE record in the job's log",
+                "data of a stage that it does not name: the log ends before what the storage "
+                "holds; verify --repair enters the stage again",
+            ),
+        )
+        for path in written_stages(storage, job)
+        if path not in known
+    ]
+
+
+def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
+    """Have the job log name again what the storage holds. Safe to repeat.
+
+    Claims the job if it changes anything. A stage whose own log cannot be read is left out.
+
+    Raises:
+        FencedError: a driver claimed the job meanwhile: start again.
+    """
+    prefix = job_log_prefix(job)
+    log = SlotLog(storage, prefix)
+    last, problems = last_slots(storage, prefix)
+    if problems:
+        return JobRepair(why=f"the log cannot be listed, nothing was changed: {problems[0]}")
+    copy: LogCopy[Any] = copy_log(log, JOB_RECORDS, known=last.get(prefix, -1))
+    unsure = [
+        finding
+        for finding in copy.findings
+        if finding.kind not in (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
+    ]
+    if unsure:
+        return JobRepair(why=f"not everything could be read, nothing was changed: {unsure[0]}")
+    state = JobState(job)
+    for record in copy.records.values():
+        state.apply(record)
+    missing = list(_missing(storage, state, ids))
+    bad = [slot for slot in range(last.get(prefix, -1) + 1) if slot not in copy.records]
+    if not bad and not missing:
+        return JobRepair()
+    left = [record for _, record in missing]
+    for slot in bad:
+        filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
+        record = left.pop(0) if left and slot else filler
+        storage.delete([log.key(slot)])
+        log.append(slot, JOB_RECORDS.encode(record))
+    claimed = JobLog.claim(storage, job, ids.new_id())
+    for record in left:
+        assert isinstance(record, StageUse | StageReleased)
+        claimed.append(record)
+    return JobRepair(
+        tuple(bad),
+        tuple(path for path, record in missing if isinstance(record, StageUse)),
+        tuple(path for path, record in missing if isinstance(record, StageReleased)),
+    )
+
+
+def _generation(copy: LogCopy[Any], slot: int) -> int:
+    """Return the generation that stood before a slot, at least 1."""
+    before = [r.generation for s, r in copy.records.items() if s < slot and isinstance(r, Claim)]
+    return max([1, *before])
+
+
+def _missing(
+    storage: Storage, state: JobState, ids: IdSource
+) -> Iterator[tuple[StagePath, JobRecord]]:
+    """Yield the records that stages prove, oldest stage first."""
+    found: list[tuple[float, StagePath, bool]] = []
+    for path in {*written_stages(storage, state.job), *state.order}:
+        if path in state.released or path in state.begun:
+            continue
+        try:
+            stage = open_stage(storage, path)
+            released = read_state(stage).release is not None
+        except DurableShuffleError:
+            continue  # a finding of that stage; it stays as it is
+        if released or path not in state.order:
+            found.append((stage.describe.created_wall_seconds, path, released))
+    generation = max(1, state.generation)
+    for _, path, released in sorted(found, key=lambda one: (one[0], one[1].prefix)):
+        names = (path.name, path.fingerprint, path.incarnation)
+        if released:
+            cause = "its own log says so; the job's log lost the record"
+            yield path, StageReleased(ids.new_id(), generation, *names, cause)
+        else:
+            yield path, StageUse(ids.new_id(), generation, *names)
+
+
+def refuse_lost_record(
+    storage: Storage, state: JobState, written: Collection[StagePath], name: str, fingerprint: str
+) -> None:
+    """Refuse to compute a stage again that is stored and that the job log does not name.
+
+    Args:
+        written: see `written_stages`.
+
+    Raises:
+        CorruptDataError: names the stage and what to do.
+    """
+    known = {*state.order, *state.released, *state.begun}
+    for path in written:
+        if (path.name, path.fingerprint) == (name, fingerprint) and path not in known:
+            raise CorruptDataError(
+                f"the log of job {state.job!r} ends before what the storage holds: it does not "
+                f"name {path.prefix!r} on {storage.description}, which is this very stage; "
+                "`durable-shuffle verify URL JOB --repair` enters it again, "
+                'lost_records="ignore" computes it anew'
+            )

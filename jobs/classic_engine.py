@@ -1,11 +1,14 @@
 """Stages on classic Spark: planned on a cloned session, run on just the missing producers."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark import RDD
+from py4j.protocol import Py4JJavaError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
@@ -18,16 +21,21 @@ from durable_shuffle.jobs.arrow_schema import (
 )
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
+from durable_shuffle.jobs.identity.user_code import CHECKED
+from durable_shuffle.jobs.identity.worker_pools import note_code
 from durable_shuffle.jobs.preflight import task_tries
 from durable_shuffle.jobs.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
     MapResult,
+    code_with,
     map_result,
 )
 from durable_shuffle.jobs.transfer import transfer_settings
+from durable_shuffle.serialization.errors import IncompatibleError
 
 
 class ClassicEngine:
@@ -55,6 +63,11 @@ class ClassicEngine:
 
     def identify(self, df: DataFrame) -> PlanIdentity:
         return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
+
+    def code_of(self, *functions: object) -> str:
+        found = identify_function(functions)
+        note_code(self._spark.sparkContext, found)
+        return code_with(found)
 
     def planning_settings(self) -> dict[str, str]:
         return split_settings(self._spark)
@@ -117,14 +130,9 @@ class ClassicEngine:
 
     @contextmanager
     def described(self, label: str) -> Iterator[None]:
-        """Show a text for the jobs that run meanwhile in Spark's UI."""
-        context = self._spark.sparkContext
-        before = context.getLocalProperty("spark.job.description")
-        context.setJobDescription(label)
-        try:
+        """Show a text for the jobs that run meanwhile in Spark's UI; their rows are stored."""
+        with storing(self._spark.sparkContext, label):
             yield
-        finally:
-            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
 
     @contextmanager
     def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
@@ -146,6 +154,35 @@ class ClassicEngine:
                     self._spark.conf.set(key, before[key])
                 else:
                     self._spark.conf.unset(key)
+
+
+@contextmanager
+def storing(context: SparkContext, label: str) -> Iterator[None]:
+    """Show a text for the jobs that run meanwhile, and have their workers prove their code.
+
+    Raises:
+        IncompatibleError: a worker runs other code than the driver.
+    """
+    wanted = {"spark.job.description": label, CHECKED: "1"}
+    before = {name: context.getLocalProperty(name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            context.setLocalProperty(name, value)
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        found = _INCOMPATIBLE.search(str(error))
+        if found is None:
+            raise
+        raise IncompatibleError(found[1]) from error
+    finally:
+        for name, old in before.items():
+            context.setLocalProperty(name, old)  # type: ignore[arg-type]
+
+
+_INCOMPATIBLE = re.compile(
+    rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
+)
+"""What a worker's traceback ends with."""
 
 
 def run_producers(

@@ -19,8 +19,15 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.arrow_schema import arrow_schema, positional_schema
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
-from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult, map_result
+from durable_shuffle.jobs.tasks import (
+    RESULT_SCHEMA,
+    ArrowFunction,
+    MapResult,
+    code_with,
+    map_result,
+)
 from durable_shuffle.jobs.transfer import TRANSFER_KEYS, transfer_settings
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -58,6 +65,9 @@ class ConnectEngine:
     def identify(self, df: DataFrame) -> PlanIdentity:
         schema = {"schema": df.schema.json()}
         return PlanIdentity(schema, ("Spark Connect does not show its plans",), ())
+
+    def code_of(self, *functions: object) -> str:
+        return code_with(identify_function(functions))
 
     def planning_settings(self) -> dict[str, str]:
         found = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}

@@ -218,7 +218,7 @@ class Consumers:
             settings=self._settings,
             tries=self._engine.task_tries,
             patience_seconds=_PATIENCE_SECONDS,
-            code=running_code(),
+            code=self._engine.code_of(request.process),
             process_code=request.process_code,
         )
 

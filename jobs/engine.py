@@ -60,6 +60,10 @@ class Engine(Protocol):
     def identify(self, df: DataFrame) -> PlanIdentity:
         """Fingerprint the plan of `df`."""
 
+    def code_of(self, *functions: object) -> str:
+        """Return what tasks that run these functions must prove, and see to it that no worker is
+        used which imported older code of the user's."""
+
     def planning_settings(self) -> dict[str, str]:
         """The settings that decide input splits, with their values of now."""
 

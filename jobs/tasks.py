@@ -7,6 +7,7 @@ are raised here, so that Spark tries again.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs import arrow_offsets
 from durable_shuffle.jobs.arrow_offsets import with_offsets
+from durable_shuffle.jobs.identity.user_code import check_modules
 from durable_shuffle.jobs.row_numbers import CountedRows
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.transfer import LargeRowsError
@@ -39,6 +41,9 @@ from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import PASSTHROUGH, StageHandle
 
+if TYPE_CHECKING:  # it takes part in no task
+    from durable_shuffle.jobs.identity.function_identity import FunctionIdentity
+
 ID_COLUMN = "__partition_id"
 IDS_FROM_SPARK = ("hash", "range")
 """Partitioners whose ids the JVM computes; they arrive as the last column."""
@@ -48,6 +53,7 @@ RESULT_SCHEMA = (
     "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+T = TypeVar("T")
 Produce = Callable[[StageHandle, int, str], ProducerResult]
 
 
@@ -70,14 +76,27 @@ def check_code(expected: str) -> None:
     """Refuse to work with other code of this library than the driver's.
 
     Args:
-        expected: `running_code()` of the driver.
+        expected: `code_with()` of the driver: this library's, then the user's modules.
     """
-    if running_code() != expected:
+    library, *modules = expected.splitlines()
+    if running_code() != library:
         raise IncompatibleError(
-            f"this executor runs durable-shuffle {running_code()}, its driver {expected} (version "
+            f"this executor runs durable-shuffle {running_code()}, its driver {library} (version "
             "and digest of the code): install the same on both, and start a new Spark application "
             "after a change"
         )
+    check_modules(dict(line.split(" ", 1) for line in modules))
+
+
+def code_with(found: "FunctionIdentity") -> str:
+    """Return the code that tasks must run: this library's, and the modules that functions reach."""
+    return "\n".join([running_code(), *(f"{n} {d}" for n, d in sorted(found.modules.items()))])
+
+
+def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
+    """Yield the rows; after the last one, look at what user functions have imported meanwhile."""
+    yield from rows
+    check_code(code)
 
 
 def map_function(

@@ -18,15 +18,15 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from durable_shuffle.jobs.identity.code_use import code_digest
 from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
 from durable_shuffle.jobs.identity.module_code import ModuleCode
-from durable_shuffle.jobs.identity.name_use import NameUse
+from durable_shuffle.jobs.identity.name_use import NameUse, cell_value
 from durable_shuffle.jobs.identity.plain_values import atom_digest, data_parts
 
 # attributes of a class that name or describe it, or that are made from what is digested anyway
@@ -57,6 +57,10 @@ class FunctionIdentity:
     """32 hex digits."""
     unresolved: tuple[str, ...]
     """Why it cannot be recognised in another run, one sentence per value; empty if it can."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the source of each module of the user's that it reaches."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each variable of these modules that it uses; functions and classes left out."""
 
 
 def identify_function(fn: object) -> FunctionIdentity:
@@ -72,6 +76,8 @@ def identify_function(fn: object) -> FunctionIdentity:
     return FunctionIdentity(
         hex_digest([python, digest, *visit.modules.tokens()]),
         tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
+        visit.modules.sources(),
+        visit.names.values,
     )
 
 
@@ -81,7 +87,10 @@ class _Visit:
     def __init__(self) -> None:
         self.modules = ModuleCode()
         self.unresolved: list[str] = []
-        self.names = NameUse(self.modules, self.value, self.at, self._place, self.unresolved)
+        self.cycles = 0
+        self.names = NameUse(
+            self.modules, self.value, self._variable, self.at, self._place, self.unresolved
+        )
         self._where: list[str] = []
         self._open: dict[int, int] = {}
         self._done: dict[int, tuple[bytes, object]] = {}  # the object too, so that its id stays its
@@ -103,6 +112,7 @@ class _Visit:
         if key in self._done:
             return self._done[key][0]
         if key in self._open:
+            self.cycles += 1
             return raw_digest(["cycle", str(len(self._open) - self._open[key])])
         self._open[key] = len(self._open)
         try:
@@ -113,6 +123,13 @@ class _Visit:
             del self._open[key]
         self._done[key] = (digest, obj)
         return digest
+
+    def _variable(self, obj: object) -> tuple[bytes, bool]:
+        """Digest of a value, and whether it says the same wherever it is met."""
+        cycles, known = self.cycles, id(obj) in self._done
+        digest = self.value(obj)
+        code = isinstance(obj, type) or inspect.isroutine(obj) or isinstance(obj, types.ModuleType)
+        return digest, not (code or known or cycles != self.cycles)
 
     def _compound(self, obj: object) -> bytes:
         kind = type(obj)
@@ -188,7 +205,8 @@ class _Visit:
             names: bytes | str = module
         else:
             names = self.names.of_function(fn, ".".join(named) or fn.__qualname__)
-        cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        pairs = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        cells = {name: cell_value(cell) for name, cell in pairs}
         state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
         return raw_digest(
             [
@@ -197,7 +215,11 @@ class _Visit:
                 code_digest(fn.__code__, self.value),
                 self.value(fn.__defaults__),
                 self.value(fn.__kwdefaults__),
-                self._named((name, _cell(cell)) for name, cell in cells),
+                self._named(  # of modules count the attributes that are used: `names`
+                    (name, value)
+                    for name, value in cells.items()
+                    if not isinstance(value, types.ModuleType)
+                ),
                 names,
                 self._named(state.items()),
             ]
@@ -277,13 +299,6 @@ def _is_importable(obj: types.FunctionType | type) -> bool:
     for name in obj.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is obj
-
-
-def _cell(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return ("empty cell",)
 
 
 def _plain_member(member: object) -> object:

@@ -1,26 +1,34 @@
 """What code a module name stands for.
 
-Modules of the standard library count by the Python version, installed distributions by name and
-version, this package and PySpark by their version, everything else by the SHA-256 of its source and
-of every module that source imports. Imports are found in the syntax tree, so also those inside
-functions; modules that are not loaded yet are located without running them. Modules imported by a
-computed name (`importlib.import_module(x)`) are not seen.
+Modules of the standard library count by the Python version, installed distributions by name,
+version and the hashes in their RECORD, this package and PySpark by their version, everything else
+by the SHA-256 of its source and of every module that source imports. Imports are found in the
+syntax tree, so also those inside functions; modules that are not loaded yet are located without
+running them. Modules imported by a computed name (`importlib.import_module(x)`) are not seen.
 """
 
 import ast
-import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
-from pathlib import Path, PurePath
+from importlib.machinery import ModuleSpec
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    version,
+)
+from pathlib import PurePath
 from types import CodeType
 
 from durable_shuffle.jobs.identity.code_use import ImportUse
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.module_files import sha256_of, source_of, spec_of
 
 # installed in odd places (a Spark home's zip, a checkout): their version says what they are
 _BY_VERSION = frozenset({"durable_shuffle", "pyspark", "py4j"})
+_STANDARD = PurePath(ast.__file__).parent
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -32,6 +40,7 @@ class ModuleCode:
         self._unresolved: list[str] = []
         self._distributions: dict[str, list[str]] | None = None
         self._installed: dict[str, bool] = {}
+        self._standard: dict[str, bool] = {}
 
     def reach(self, name: str) -> None:
         """Count the module, its parent packages and all that they import, by name."""
@@ -39,7 +48,7 @@ class ModuleCode:
         while waiting:
             current = waiting.pop()
             top = current.partition(".")[0]
-            if not top or current == "__main__" or top in sys.stdlib_module_names:
+            if not top or current == "__main__" or self._is_standard(top):
                 continue
             if top in _BY_VERSION or self._is_installed(top):
                 current = top
@@ -58,8 +67,8 @@ class ModuleCode:
         """Return the compiled source of a module of the user's that is not loaded, else None."""
         if name in sys.modules or self.is_library(name):
             return None
-        spec = _spec_of(name)
-        source = None if spec is None else _source_of(spec)
+        spec = spec_of(name)
+        source = None if spec is None else source_of(spec)
         try:
             return None if source is None else compile(source, name, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):  # bytecode or an extension module
@@ -67,7 +76,7 @@ class ModuleCode:
 
     def is_package(self, name: str) -> bool:
         """Whether the module has modules below it."""
-        spec = _spec_of(name)
+        spec = spec_of(name)
         return spec is not None and spec.submodule_search_locations is not None
 
     def is_library(self, name: str) -> bool:
@@ -75,11 +84,15 @@ class ModuleCode:
         top = name.partition(".")[0]
         if name == "__main__":
             return False
-        return top in sys.stdlib_module_names or top in _BY_VERSION or self._is_installed(top)
+        return self._is_standard(top) or top in _BY_VERSION or self._is_installed(top)
 
     def tokens(self) -> list[str]:
         """One `name=digest or version` per module reached, sorted."""
         return sorted(f"{name}={token}" for name, token in self._tokens.items())
+
+    def sources(self) -> dict[str, str]:
+        """Module -> SHA-256 of its source, of the user's modules reached."""
+        return {name: token[7:] for name, token in self._tokens.items() if token[:7] == "sha256 "}
 
     def unresolved(self) -> tuple[str, ...]:
         """Modules whose code could not be read."""
@@ -91,7 +104,7 @@ class ModuleCode:
         if top in _BY_VERSION:
             self._tokens[name] = f"version {_version_of(top)}"
             return iter(())
-        spec = _spec_of(name)
+        spec = spec_of(name)
         if spec is None and name not in sys.modules:
             self._tokens[name] = "absent"  # an optional import, or an attribute
             return iter(())
@@ -101,18 +114,28 @@ class ModuleCode:
         if spec is not None and spec.origin is None and spec.submodule_search_locations is not None:
             self._tokens[name] = "namespace package"
             return iter(())
-        source = None if spec is None else _source_of(spec)
+        source = None if spec is None else source_of(spec)
         if source is None or spec is None:
             self._tokens[name] = "unreadable"
             self._unresolved.append(f"module {name} has no source that can be read")
             return iter(())
-        self._tokens[name] = f"sha256 {hashlib.sha256(source).hexdigest()}"
+        self._tokens[name] = f"sha256 {sha256_of(source)}"
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         return _imports_in(source, package)
 
+    def _is_standard(self, top: str) -> bool:
+        """Whether it is Python's own, not a file of the user's under the same name."""
+        if top not in sys.stdlib_module_names:
+            return False
+        if top not in self._standard:
+            spec = spec_of(top)
+            place = None if spec is None or not spec.has_location else spec.origin
+            self._standard[top] = place is None or PurePath(place).is_relative_to(_STANDARD)
+        return self._standard[top]
+
     def _is_installed(self, top: str) -> bool:
         if top not in self._installed:
-            self._installed[top] = _in_site_packages(_spec_of(top))
+            self._installed[top] = _in_site_packages(spec_of(top))
         return self._installed[top]
 
     def _installed_token(self, top: str) -> str:
@@ -123,13 +146,13 @@ class ModuleCode:
             self._distributions = {k: list(v) for k, v in packages_distributions().items()}
         names = sorted(set(self._distributions.get(top, ())))
         if names:
-            return ", ".join(f"{name} {version(name)}" for name in names)
-        spec = _spec_of(top)
-        source = None if spec is None else _source_of(spec)
+            return ", ".join(_token_of(distribution(name)) for name in names)
+        spec = spec_of(top)
+        source = None if spec is None else source_of(spec)
         if source is None:
             self._unresolved.append(f"module {top} belongs to no installed distribution")
             return "unknown distribution"
-        return f"sha256 {hashlib.sha256(source).hexdigest()}"
+        return f"files {sha256_of(source)}"
 
 
 def _in_site_packages(spec: ModuleSpec | None) -> bool:
@@ -140,7 +163,7 @@ def _in_site_packages(spec: ModuleSpec | None) -> bool:
 
 
 def _distribution_with(top: str) -> str:
-    """`name version` of the distribution called like the module, if the module is in it.
+    """Token of the distribution called like the module, if the module is in it.
 
     The general question, which distributions hold a module, reads every distribution's files
     (0.14 s for 150 of them).
@@ -150,7 +173,22 @@ def _distribution_with(top: str) -> str:
     except PackageNotFoundError:
         return ""
     record = found.read_text("RECORD") or ""
-    return f"{top} {found.version}" if f"\n{top}/__init__.py," in f"\n{record}" else ""
+    return _token_of(found) if f"\n{top}/__init__.py," in f"\n{record}" else ""
+
+
+def _token_of(found: Distribution) -> str:
+    """Name, version and what the installer wrote down of the files' content.
+
+    Left out is what differs from one installation of the same wheel to another: the installer's
+    own notes, scripts with the path of their Python, bytecode.
+    """
+    token = f"{found.name} {found.version}"
+    record = found.read_text("RECORD")
+    if record is None:  # installed without pip: the version has to do
+        return token
+    lines = [line for line in record.splitlines() if ",sha256=" in line]
+    kept = [line for line in lines if line[0] not in "./" and ".dist-info/" not in line]
+    return f"{token} record {hex_digest(sorted(kept))}"
 
 
 def _version_of(top: str) -> str:
@@ -161,38 +199,6 @@ def _version_of(top: str) -> str:
         return version(top.replace("_", "-"))
     except PackageNotFoundError:
         return "unknown"
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    """Where the module comes from, without importing it or its parents; None: there is none."""
-    loaded = getattr(sys.modules.get(name), "__spec__", None)
-    if isinstance(loaded, ModuleSpec):
-        return loaded
-    parent, _, _ = name.rpartition(".")
-    try:
-        if not parent:
-            return importlib.util.find_spec(name)
-        above = _spec_of(parent)
-        if above is None or above.submodule_search_locations is None:
-            return None
-        return PathFinder.find_spec(name, list(above.submodule_search_locations))
-    except (ImportError, ValueError):
-        return None
-
-
-def _source_of(spec: ModuleSpec) -> bytes | None:
-    """The module's file, whatever it is (source, bytecode, extension), or None."""
-    if spec.origin is None:
-        return None
-    try:
-        return Path(spec.origin).read_bytes()
-    except OSError:
-        get_data = getattr(spec.loader, "get_data", None)  # a module inside a zip file
-    try:
-        found = get_data(spec.origin) if get_data is not None else None
-    except OSError:
-        return None
-    return found if isinstance(found, bytes) else None
 
 
 def _imports_in(source: bytes, package: str) -> Iterator[str]:
@@ -219,5 +225,5 @@ def imported_names(use: ImportUse, package: str | None) -> Iterator[str]:
     yield base
     for name in use.names:  # `from base import name`: name may be a module
         below = f"{base}.{name}"
-        if name != "*" and (below in sys.modules or _spec_of(below) is not None):
+        if name != "*" and (below in sys.modules or spec_of(below) is not None):
             yield below

@@ -33,6 +33,7 @@ class NameUse:
         self,
         modules: ModuleCode,
         value: Callable[[object], bytes],
+        variable: Callable[[object], tuple[bytes, bool]],
         at: Callable[[str], AbstractContextManager[None]],
         where: Callable[[], str],
         unresolved: list[str],
@@ -40,11 +41,14 @@ class NameUse:
         """
         Args:
             value: digests any value.
+            variable: likewise, and says whether that is the value's digest everywhere.
             at: names the variable that is being looked at.
             where: that name.
             unresolved: sentences about what is read from outside are added here.
         """
-        self._modules, self._value, self._at = modules, value, at
+        self._modules, self._value, self._variable, self._at = modules, value, variable, at
+        self.values: dict[str, str] = {}
+        """Digest of each variable of the user's modules that code uses."""
         self._where, self._unresolved = where, unresolved
         self._users: list[str] = []
         self._compiled: set[str] = set()
@@ -60,6 +64,7 @@ class NameUse:
                 self._modules.reach_import(one, package)
             parts = self._globals(fn, use)
             parts += self._imported(use, package)
+            parts += self._module_cells(fn, use)
             self._methods(use, with_paths=_with_paths(use, fn.__globals__))
         finally:
             self._users.pop()
@@ -76,7 +81,7 @@ class NameUse:
             for attribute, value in sorted(vars(module).items()):
                 if attribute not in _MODULE_NOISE:
                     with self._at(f"{name}.{attribute}"):
-                        parts += [attribute, self._value(value)]
+                        parts += [attribute, self._of_variable(f"{name}.{attribute}", value)]
         return raw_digest(parts)
 
     def of_library_object(self, obj: object) -> None:
@@ -93,12 +98,23 @@ class NameUse:
             with self._at(f"{module}.{name}" if module else name):
                 if name in fn.__globals__:
                     value = fn.__globals__[name]
-                    parts += self._used(name, value, use.globals[name], use.bare)
+                    parts += self._used(name, value, use.globals[name], use.bare, module)
                 elif hasattr(builtins, name):
                     parts.append("builtin")
                     self._read(f"builtins.{name}")
                 else:
                     parts.append("missing")
+        return parts
+
+    def _module_cells(self, fn: types.FunctionType, use: CodeUse) -> Parts:
+        """Modules that an enclosing function imported."""
+        parts: Parts = []
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            value = cell_value(cell)
+            if isinstance(value, types.ModuleType):
+                with self._at(name):
+                    paths = use.locals.get(name, {()})
+                    parts += [name, *self._used(name, value, paths, use.bare)]
         return parts
 
     def _imported(self, use: CodeUse, package: str | None) -> Parts:
@@ -133,11 +149,16 @@ class NameUse:
         return None
 
     def _used(
-        self, name: str, value: object, paths: set[tuple[str, ...]], bare: set[tuple[str, ...]]
+        self,
+        name: str,
+        value: object,
+        paths: set[tuple[str, ...]],
+        bare: set[tuple[str, ...]],
+        module: str | None = None,
     ) -> Parts:
         if not isinstance(value, types.ModuleType):
             self._tails(value, paths, name, bare)
-            return [self._value(value)]
+            return [self._of_variable(f"{module}.{name}" if module else "", value)]
         self._modules.reach(value.__name__)
         parts: Parts = ["module", value.__name__]
         for path in sorted(paths):
@@ -168,7 +189,13 @@ class NameUse:
             return [] if atom is None else [label, atom]
         with self._at(f"{holder.__name__}.{attribute}"):
             self._tail(found, rest, bare=bare)
-            return [label, self._value(found)]
+            return [label, self._of_variable(f"{holder.__name__}.{attribute}", found)]
+
+    def _of_variable(self, name: str, value: object) -> bytes:
+        digest, everywhere = self._variable(value)
+        if name and everywhere:
+            self.values[name] = digest.hex()
+        return digest
 
     def _tails(
         self,
@@ -238,6 +265,14 @@ class NameUse:
     def _add(self, meaning: str, what: str) -> None:
         user = self._users[-1] if self._users else self._where()
         self._unresolved.append(f"{user} {meaning} ({what})")
+
+
+def cell_value(cell: types.CellType) -> object:
+    """What a closure holds under one name."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ("empty cell",)
 
 
 _MISSING = object()

@@ -3,18 +3,24 @@
 The JVM holds what this driver pickled for its workers. It is unpickled again, in the process that
 made it, and identified by `function_identity`; pickled bytes themselves differ from run to run.
 Nothing unpickled here is ever stored or run.
+
+What the JVM holds is replaced by the same function behind a check: workers prove that they run the
+modules that were identified (`user_code`), in jobs whose rows are stored and in no others.
 """
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.core import broadcast as broadcasts
 from pyspark.serializers import CPickleSerializer
 
 from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.user_code import checked_command, plain_command
+from durable_shuffle.jobs.identity.worker_pools import VARIABLE, environment_of, note_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,19 +31,23 @@ class PlanFunctions:
 
     def __init__(self, walk: CatalystWalk) -> None:
         self._walk = walk
-        self._known: dict[bytes, int] = {}
+        self._known: dict[tuple[bytes, str], int] = {}
+        self._found: list[FunctionIdentity | None] = []
         self.digests: list[str] = []
         walk.handlers["SimplePythonFunction"] = self._function
 
     def _function(self, node: Any, name: str) -> None:
-        command = _bytes(node.command())
-        if command is None:
+        held = _bytes(node.command())
+        if held is None:
             self._walk.give_up_on("a Python function held in an unknown form", node)
             return
+        command = plain_command(held)
         # the same command can name different broadcasts: their ids are in its bytes
-        at = self._known.setdefault(command, len(self.digests))
+        environment = environment_of(dict(node.envVars()))
+        at = self._known.setdefault((command, environment), len(self.digests))
         self._walk.tokens.append(f"{name}, list {at}")
-        if at < len(self.digests):
+        if at < len(self._found):
+            _prove(node, command, held, self._found[at])
             return
         try:
             with _driver_broadcasts(node.broadcastVars()):
@@ -45,13 +55,40 @@ class PlanFunctions:
                 identity = identify_function(function)
         except Exception as error:  # noqa: BLE001 - user code runs when its objects are unpickled
             self.digests.append("unresolved")
+            self._found.append(None)
             self._walk.give_up(
                 f"a Python function that cannot be unpickled ({error})", hex_digest([command])
             )
             return
-        self.digests.append(identity.digest)
+        self.digests.append(hex_digest([identity.digest, environment]))
+        self._found.append(identity)
+        note_code(SparkContext._active_spark_context, identity)  # noqa: SLF001
+        _prove(node, command, held, identity)
         for reason in identity.unresolved:
             self._walk.give_up(f"a Python function ({reason})", hex_digest([command]))
+
+
+def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | None) -> None:
+    """Have the function's workers compare their modules with the driver's."""
+    if found is None or not found.modules:
+        return
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    variables, includes = node.envVars(), node.pythonIncludes()
+    if VARIABLE in context.environment:
+        variables.put(VARIABLE, context.environment[VARIABLE])
+    for archive in context._python_includes:  # noqa: SLF001
+        if archive not in includes:  # a function may be older than this package's archive
+            includes.append(archive)
+    checked = checked_command(command, found.modules)
+    if checked == held:
+        return
+    other = context._jvm.SimplePythonFunction(  # noqa: SLF001
+        *(bytearray(checked), variables, includes, node.pythonExec(), node.pythonVer()),
+        *(node.broadcastVars(), node.accumulator()),
+    )
+    field = node.getClass().getDeclaredField("command")
+    field.setAccessible(True)
+    field.set(node, other.command())
 
 
 def _unpickled(command: bytes) -> object:

@@ -11,7 +11,7 @@ from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
 from durable_shuffle.jobs.row_numbers import CountedRows
-from durable_shuffle.jobs.tasks import ArrowFunction, limited, run_map_task
+from durable_shuffle.jobs.tasks import ArrowFunction, checked_to_the_end, limited, run_map_task
 from durable_shuffle.serialization.arrow_codec import (
     storable_batch,
     storable_schema,
@@ -163,7 +163,9 @@ def python_map_function(
             return run_producer(
                 counted,
                 producer,
-                side.id_batches(stage, given if rows is None else iter(rows)),
+                checked_to_the_end(
+                    side.id_batches(stage, given if rows is None else iter(rows)), code
+                ),
                 attempt=attempt,
                 producers=producers,
                 settings=settings,

@@ -8,18 +8,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark import RDD, SparkContext
-from pyspark.core.rdd import Partitioner, portable_hash
+from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
 from durable_shuffle.jobs.arguments import check_function
+from durable_shuffle.jobs.classic_engine import storing
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
 from durable_shuffle.jobs.identity.plan_identity import identify_rdd
+from durable_shuffle.jobs.identity.worker_pools import environment_of, note_code
 from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_work import Shape
-from durable_shuffle.jobs.tasks import MapResult, check_code, map_result, run_map_task
+from durable_shuffle.jobs.tasks import (
+    MapResult,
+    check_code,
+    checked_to_the_end,
+    code_with,
+    map_result,
+    run_map_task,
+)
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
 from durable_shuffle.shuffle.clock import IdSource
@@ -108,8 +117,9 @@ class ObjectWork:
         spec = self._spec
         function = (spec.partition_function,)
         found = identify_function(function)
+        environment = environment_of(spec.rdd.context.environment)
         rdd = identify_rdd(spec.rdd)
-        shape = [PAIR_CODEC, str(spec.partitions), found.digest]
+        shape = [PAIR_CODEC, str(spec.partitions), found.digest, environment]
         return fingerprinted(
             {**rdd.components, "partitioning": hex_digest(shape)},
             (*rdd.unresolved, *found.unresolved),
@@ -137,14 +147,16 @@ class ObjectWork:
         del max_batch_bytes  # pairs come pickled
         spec, tries = self._spec, self._tries
         function, partitions = spec.partition_function, spec.partitions
-        code = running_code()
+        found = identify_function((spec.partition_function, _function_of(spec.rdd)))
+        note_code(spec.rdd.context, found)
+        code = code_with(found)
 
         def write(pairs: Iterable[Pair]) -> Iterator[dict[str, object]]:
             def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
                 return run_pair_producer(
                     counted,
                     producer,
-                    pairs,
+                    checked_to_the_end(iter(pairs), code),
                     lambda keys: key_partitions(keys, function, partitions),
                     attempt=attempt,
                     producers=producers,
@@ -160,12 +172,8 @@ class ObjectWork:
     ) -> list[MapResult]:
         rdd: RDD[Any] = cast("Any", planned.df)
         context = rdd.context
-        before = context.getLocalProperty("spark.job.description")
-        context.setJobDescription(label)
-        try:
+        with storing(context, label):
             rows = context.runJob(rdd.mapPartitions(function), list, list(producers))
-        finally:
-            context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
         return [map_result(row) for row in rows]
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> RDD[Pair]:
@@ -183,3 +191,8 @@ class ObjectWork:
         # what follows by the same key, groupByKey for one, then needs no exchange
         rows.partitioner = Partitioner(spec.partitions, spec.partition_function)
         return rows
+
+
+def _function_of(rdd: RDD[Any]) -> object:
+    """What runs in the same process as the writer; None if that is nothing of the user's."""
+    return rdd.func if isinstance(rdd, PipelinedRDD) else None

@@ -12,6 +12,7 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
 from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
 from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
+from durable_shuffle.jobs.identity.worker_pools import environment_of
 from durable_shuffle.jobs.python_stage.map_side import (
     Feed,
     FromSpark,
@@ -21,7 +22,7 @@ from durable_shuffle.jobs.python_stage.map_side import (
 from durable_shuffle.jobs.python_stage.reading_tasks import reading_tasks
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
 from durable_shuffle.jobs.python_stage.spec import StageSpec
-from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.ship import is_connect
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_work import Shape
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
@@ -83,7 +84,7 @@ class PythonWork:
         parts = [spec.map_schema.json(), str(spec.partitions)]
         components = {
             **plan.components,
-            "map": found.digest,
+            "map": hex_digest([found.digest, self._environment()]),
             "partitioning": hex_digest(parts),
         }
         unresolved = (*plan.unresolved, *_sentences("map, keys or combine", found))
@@ -95,6 +96,11 @@ class PythonWork:
             unstable=plan.unstable_below_exchange,
             opaque=(*plan.opaque, *opaque_functions(found, functions)),
         )
+
+    def _environment(self) -> str:
+        if is_connect(self._spark):
+            return ""
+        return environment_of(self._spark.sparkContext.environment)
 
     def planning_settings(self) -> dict[str, str]:
         return self._engine.planning_settings()
@@ -135,7 +141,7 @@ class PythonWork:
             producers=producers,
             settings=settings,
             tries=self._engine.task_tries,
-            code=running_code(),
+            code=self._engine.code_of(spec.map, spec.keys, spec.combine),
             max_batch_bytes=max_batch_bytes if self._below is None else None,
         )
 
@@ -147,7 +153,7 @@ class PythonWork:
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> ReduceSide:
         spec = self._spec
         found = identify_function((spec.reduce, spec.sort_by))
-        parts = [found.digest, spec.schema.json()]
+        parts = [found.digest, self._environment(), spec.schema.json()]
         if found.unresolved and self._version is None:
             parts.append(self._ids.new_id())
         reducer = hex_digest(parts)
@@ -168,7 +174,7 @@ class PythonWork:
                 cores=self._engine.cores(),
             ),
             settings=settings,
-            code=running_code(),
+            code=self._engine.code_of(spec.reduce, spec.sort_by),
             identity=hex_digest([stage.path.prefix, reducer]),
             consumer=f"{spec.name[:_NAME_CHARS]}-{reducer}",
             generation=self._generation,

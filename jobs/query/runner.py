@@ -159,7 +159,8 @@ class QueryRunner:
         progress.planned(query.name, len(exchanges), len(sealed), to_run)
         if query.conf == self._engine.planning_settings():  # else scans would be cut otherwise
             missing = [cut.piece for cut in query.cuts if needed.get(cut.number) is False]
-            query.start_broadcasts([*missing, query.above(sealed)])
+            with self._engine.described("durable_shuffle: broadcasts"):
+                query.start_broadcasts([*missing, query.above(sealed)])
         stored: dict[int, StoredStage] = {}
         running: dict[Future[StoredStage], Cut] = {}
         waiting = [cut for cut in query.cuts if cut.number in needed]

@@ -55,6 +55,21 @@ def test_broadcast_in_a_function_counts(spark: SparkSession, table: DataFrame) -
     assert differing(use(1), use(2)) == {"functions"}
 
 
+def test_environment_of_workers_counts(spark: SparkSession, table: DataFrame) -> None:
+    """A variable that Spark sends to workers is part of a function."""
+    environment = spark.sparkContext.environment
+
+    def use(value: str) -> DataFrame:
+        environment["RATE"] = value
+        try:
+            return table.select(F.udf(shifted(1), "long")("id").alias("x"))
+        finally:
+            del environment["RATE"]
+
+    assert differing(use("1"), use("1")) == set()
+    assert differing(use("1"), use("2")) == {"functions"}
+
+
 @pytest.mark.parametrize("expression", ["current_timestamp()", "now()", "current_date()"])
 def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
     """A plan that asks for the time means something else in every run."""

@@ -306,24 +306,39 @@ def test_unrelated_module_does_not_count(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_distributions_count_by_version(tmp_path: Path) -> None:
-    """An installed distribution counts by its version, not by its files."""
-    digests = set()
-    for name, version, body in (("a", "1.0", ""), ("b", "1.0", "# x"), ("c", "1.1", "")):
+def test_distributions_count_by_their_record(tmp_path: Path) -> None:
+    """An installed distribution counts by version and by the hashes of what was installed, not by
+    the notes and scripts of one installation."""
+    digests = {}
+    cases = {"a": ("1.0", "x"), "other place": ("1.0", "x"), "b": ("1.1", "x"), "c": ("1.0", "y")}
+    for name, (version, hashed) in cases.items():
         site = tmp_path / name / "site-packages"
         (site / "thing").mkdir(parents=True)
-        (site / "thing/__init__.py").write_text("def go(x):\n    return x\n" + body)
+        (site / "thing/__init__.py").write_text("def go(x):\n    return x\n")
         info = site / f"some_dist-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: some-dist\nVersion: {version}\n"
         )
         (info / "top_level.txt").write_text("thing\n")
-        (info / "RECORD").write_text("thing/__init__.py,,\n")
+        record = f"thing/__init__.py,sha256={hashed},30\nthing/__pycache__/__init__.pyc,,\n"
+        record += f"../../../bin/thing,sha256={name},9\n{info.name}/INSTALLER,sha256={name},4\n"
+        (info / "RECORD").write_text(record)
         code = "import thing\ndef f(x):\n    return thing.go(x)\n" + SHOW
-        digests.add((version, in_process(site, code)["digest"]))
-    assert sorted(version for version, _ in digests) == ["1.0", "1.1"]
-    assert len({found for _, found in digests}) == 2
+        digests[name] = in_process(site, code)["digest"]
+    assert digests["a"] == digests["other place"]
+    assert len({digests["a"], digests["b"], digests["c"]}) == 3
+
+
+def test_module_named_like_one_of_pythons_own(tmp_path: Path) -> None:
+    """A file of the user's that stands before Python's own module counts by its source."""
+    digests = set()
+    for name, body in (("a", "K = 1\n"), ("b", "K = 2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "calendar.py").write_text(body)
+        code = "import calendar\ndef f(x):\n    return calendar.K\n" + SHOW
+        digests.add(in_process(tmp_path / name, code)["digest"])
+    assert len(digests) == 2
 
 
 def test_pickled_function_is_the_same(tmp_path: Path) -> None:

@@ -115,9 +115,13 @@ def main_default(x, r=G["x"]): return x * r
 def main_lazy(x):
     import helper
     return helper.via_inner(x)
+def around():
+    import settings as inner
+    return lambda x: x * inner.RATES["x"]
 cases = {k: v for k, v in vars(helper).items()
          if callable(v) and not k.startswith("_") and k not in ("by", "RATE")}
 cases |= {k: v for k, v in globals().items() if k.startswith("main_")}
+cases["module in a closure"] = around()
 cases |= {"callable object": helper.Scorer(), "bound method": helper.Scorer().score,
   "property": helper.ByProperty(), "class method": helper.Child.shared,
   "of a list": [helper.via_inner],
@@ -164,10 +168,12 @@ def test_values_of_the_users_modules_count(tmp_path: Path) -> None:
 
 
 def test_other_values_do_not_count(tmp_path: Path) -> None:
-    """What a function does not use may change."""
+    """What a function does not use may change, also in a module that a closure holds."""
     source = "import os\nOTHER = os.environ['RATE']\nK = [1]\ndef g(x): return x + K[0]\n"
     (tmp_path / "helper.py").write_text(source)
     code = "import json, helper\ncases = {'g': helper.g, 'm': lambda x: helper.g(x)}\n"
+    code += "def around():\n    import helper as h\n    return lambda x: h.g(x)\n"
+    code += "cases['c'] = around()\n"
     assert in_process(tmp_path, code, RATE="1") == in_process(tmp_path, code, RATE="2")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 
+from durable_shuffle.jobs.captured import MOVED
 from durable_shuffle.jobs.cli.text import size, table
 
 
@@ -121,6 +122,7 @@ class Report:
         """The counts that matter, in at most 100 columns; `to_dict` has them all."""
         parts = [f"job {self.job}, generation {self.generation}", _stage_table(self.stages)]
         parts += [_wrapped(f"{_title(s)}: {more}") for s in self.stages if (more := _more(s))]
+        parts += [_wrapped(f"{_title(s)}: {s.why}") for s in self.stages if MOVED in s.why]
         if self.consumers:
             parts.append(_consumer_table(self.consumers))
         parts += [_wrapped(f"native: {text}") for text in self.native]

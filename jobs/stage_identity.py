@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.captured import CAPTURED, captured_text
 from durable_shuffle.jobs.engine import Engine
 from durable_shuffle.jobs.stage_request import CheckedRequest
 from durable_shuffle.shuffle.clock import IdSource
@@ -53,6 +54,7 @@ def identify_stage(
         ids,
         unstable=plan.unstable_below_exchange,
         opaque=plan.opaque,
+        captured=captured_text(plan.captured, plan.code),
     )
 
 
@@ -64,14 +66,18 @@ def fingerprinted(
     *,
     unstable: tuple[str, ...] = (),
     opaque: tuple[str, ...] = (),
+    captured: str = "",
 ) -> StageIdentity:
     """Return the identity made of these components and of what the user vouches for.
 
     Args:
         opaque: what tells the unresolved inputs apart within this session, as far as they have
             equal components.
+        captured: `captured_text()` of what functions captured.
     """
     found = dict(components)
+    if captured:
+        found[CAPTURED] = captured
     vouched: tuple[str, ...] = ()
     if version is not None:
         found["version"] = _digest(version)

@@ -5,12 +5,14 @@ any kind of session). Every step that changes truth wins a slot first. Stages of
 ensured by several threads at once: the job log is written by one at a time.
 """
 
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from durable_shuffle.jobs.captured import moved_sentence, moved_values
 from durable_shuffle.jobs.compact_tasks import tile_writer
 from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.report import StageReport
@@ -94,7 +96,8 @@ class StageStore:
         self._policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
         self._lock = threading.Lock()
-        self._known_components: dict[StagePath, Mapping[str, str]] = {}
+        self._known: dict[StagePath, Describe] = {}
+        self._warned: set[tuple[str, tuple[str, ...]]] = set()
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto"; plans, runs nothing."""
@@ -334,14 +337,28 @@ class StageStore:
         if not others:
             return f"the job has no stage named {name!r}"
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            return explain_miss(
-                identity.components, list(pool.map(self._components, others[-_COMPARED:]))
-            )
+            stored = list(pool.map(self._described, others[-_COMPARED:]))
+        why = explain_miss(identity.components, [one.components for one in stored])
+        moved = self._moved(name, identity, stored)
+        return f"{why}; {moved}" if moved else why
 
-    def _components(self, path: StagePath) -> Mapping[str, str]:
-        if path not in self._known_components:
-            self._known_components[path] = open_stage(self._storage, path).describe.components
-        return self._known_components[path]
+    def _moved(self, name: str, identity: StageIdentity, stored: Sequence[Describe]) -> str:
+        """Say so, once, if only what functions captured differs from an earlier run's stage."""
+        for one in reversed(stored):
+            if one.generation < self._log.generation:
+                values = moved_values(identity.components, one.components)
+                if values:
+                    sentence = moved_sentence(values)
+                    if (name, values) not in self._warned:
+                        self._warned.add((name, values))
+                        print(f"durable_shuffle: stage {name!r}: {sentence}", file=sys.stderr)  # noqa: T201
+                    return sentence
+        return ""
+
+    def _described(self, path: StagePath) -> Describe:
+        if path not in self._known:
+            self._known[path] = open_stage(self._storage, path).describe
+        return self._known[path]
 
     def _describe(
         self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage

@@ -61,6 +61,10 @@ class FunctionIdentity:
     """SHA-256 of the source of each module of the user's that it reaches."""
     values: Mapping[str, str] = field(default_factory=dict)
     """Digest of each variable of these modules that it uses; functions and classes left out."""
+    captured: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each value that it uses, by function or module and name; code left out."""
+    code: tuple[str, ...] = ()
+    """Digests of the code alone of all functions that it reaches, sorted."""
 
 
 def identify_function(fn: object) -> FunctionIdentity:
@@ -78,6 +82,8 @@ def identify_function(fn: object) -> FunctionIdentity:
         tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
         visit.modules.sources(),
         visit.names.values,
+        visit.names.captured,
+        tuple(sorted(visit.code)),
     )
 
 
@@ -88,6 +94,7 @@ class _Visit:
         self.modules = ModuleCode()
         self.unresolved: list[str] = []
         self.cycles = 0
+        self.code: set[str] = set()
         self.names = NameUse(
             self.modules, self.value, self._variable, self.at, self._place, self.unresolved
         )
@@ -128,8 +135,7 @@ class _Visit:
         """Digest of a value, and whether it says the same wherever it is met."""
         cycles, known = self.cycles, id(obj) in self._done
         digest = self.value(obj)
-        code = isinstance(obj, type) or inspect.isroutine(obj) or isinstance(obj, types.ModuleType)
-        return digest, not (code or known or cycles != self.cycles)
+        return digest, not (known or cycles != self.cycles)
 
     def _compound(self, obj: object) -> bytes:
         kind = type(obj)
@@ -204,15 +210,23 @@ class _Visit:
                 return raw_digest(["imported", *named])
             names: bytes | str = module
         else:
-            names = self.names.of_function(fn, ".".join(named) or fn.__qualname__)
+            label = ".".join(named) or fn.__qualname__
+            names = self.names.of_function(fn, label)
         pairs = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         cells = {name: cell_value(cell) for name, cell in pairs}
+        code = code_digest(fn.__code__, self.value)
+        if not self.modules.is_library(module):
+            self.code.add(code.hex())
+            for name, value in {**cells, **_defaults(fn)}.items():
+                if not isinstance(value, types.ModuleType):  # `names` looks at what is used of it
+                    with self.at(name):
+                        self.names.capture(f"{fn.__qualname__}.{name}", value, self.value(value))
         state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
         return raw_digest(
             [
                 "function",
                 *(str(len(named)), *named),
-                code_digest(fn.__code__, self.value),
+                code,
                 self.value(fn.__defaults__),
                 self.value(fn.__kwdefaults__),
                 self._named(  # of modules count the attributes that are used: `names`
@@ -299,6 +313,13 @@ def _is_importable(obj: types.FunctionType | type) -> bool:
     for name in obj.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is obj
+
+
+def _defaults(fn: types.FunctionType) -> dict[str, object]:
+    values = fn.__defaults__ or ()
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+    last = names[len(names) - len(values) :]
+    return {**dict(zip(last, values, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
 def _plain_member(member: object) -> object:

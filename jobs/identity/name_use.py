@@ -6,6 +6,7 @@ outside of the program. Code that a worker imports and the driver has not is com
 """
 
 import builtins
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -49,6 +50,8 @@ class NameUse:
         self._modules, self._value, self._variable, self._at = modules, value, variable, at
         self.values: dict[str, str] = {}
         """Digest of each variable of the user's modules that code uses."""
+        self.captured: dict[str, str] = {}
+        """As `values`, with the main program's variables, closures and default arguments."""
         self._where, self._unresolved = where, unresolved
         self._users: list[str] = []
         self._compiled: set[str] = set()
@@ -81,7 +84,7 @@ class NameUse:
             for attribute, value in sorted(vars(module).items()):
                 if attribute not in _MODULE_NOISE:
                     with self._at(f"{name}.{attribute}"):
-                        parts += [attribute, self._of_variable(f"{name}.{attribute}", value)]
+                        parts += [attribute, self._of_variable(attribute, value, name)]
         return raw_digest(parts)
 
     def of_library_object(self, obj: object) -> None:
@@ -158,7 +161,7 @@ class NameUse:
     ) -> Parts:
         if not isinstance(value, types.ModuleType):
             self._tails(value, paths, name, bare)
-            return [self._of_variable(f"{module}.{name}" if module else "", value)]
+            return [self._of_variable(name, value, module)]
         self._modules.reach(value.__name__)
         parts: Parts = ["module", value.__name__]
         for path in sorted(paths):
@@ -189,13 +192,20 @@ class NameUse:
             return [] if atom is None else [label, atom]
         with self._at(f"{holder.__name__}.{attribute}"):
             self._tail(found, rest, bare=bare)
-            return [label, self._of_variable(f"{holder.__name__}.{attribute}", found)]
+            return [label, self._of_variable(attribute, found, holder.__name__)]
 
-    def _of_variable(self, name: str, value: object) -> bytes:
+    def _of_variable(self, name: str, value: object, module: str | None) -> bytes:
         digest, everywhere = self._variable(value)
-        if name and everywhere:
-            self.values[name] = digest.hex()
+        user = self._users[-1] if self._users else ""
+        self.capture(f"{module or user}.{name}", value, digest)
+        if module is not None and everywhere and not _is_code(value):
+            self.values[f"{module}.{name}"] = digest.hex()
         return digest
+
+    def capture(self, name: str, value: object, digest: bytes) -> None:
+        """Note a value that a function uses, unless it is code."""
+        if not _is_code(value):
+            self.captured[name] = digest.hex()
 
     def _tails(
         self,
@@ -265,6 +275,10 @@ class NameUse:
     def _add(self, meaning: str, what: str) -> None:
         user = self._users[-1] if self._users else self._where()
         self._unresolved.append(f"{user} {meaning} ({what})")
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, type | types.ModuleType) or inspect.isroutine(value)
 
 
 def cell_value(cell: types.CellType) -> object:

@@ -34,6 +34,8 @@ class PlanFunctions:
         self._known: dict[tuple[bytes, str], int] = {}
         self._found: list[FunctionIdentity | None] = []
         self.digests: list[str] = []
+        self.captured: dict[str, str] = {}
+        self.code: list[str] = []
         walk.handlers["SimplePythonFunction"] = self._function
 
     def _function(self, node: Any, name: str) -> None:
@@ -62,6 +64,8 @@ class PlanFunctions:
             return
         self.digests.append(hex_digest([identity.digest, environment]))
         self._found.append(identity)
+        self.captured |= identity.captured
+        self.code += identity.code
         note_code(SparkContext._active_spark_context, identity)  # noqa: SLF001
         _prove(node, command, held, identity)
         for reason in identity.unresolved:

@@ -9,8 +9,8 @@ An unseeded rand() gets its seed when the query is analyzed, so its fingerprint 
 run, as its rows do.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import RDD
@@ -39,6 +39,10 @@ class PlanIdentity:
     """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
     opaque: tuple[str, ...] = ()
     """What tells unresolved inputs with equal components apart, within this session."""
+    captured: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each value that functions of the plan captured, by name."""
+    code: tuple[str, ...] = ()
+    """Digests of these functions' code alone."""
 
 
 def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
@@ -72,6 +76,8 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
         tuple(dict.fromkeys([*reasons, *moving_values(jvm, plan, walk.classes)])),
         unstable,
         tuple(walk.opaque),
+        functions.captured,
+        tuple(functions.code),
     )
 
 

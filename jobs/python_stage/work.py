@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.arrow_schema import arrow_schema, named_arrow_schema
+from durable_shuffle.jobs.captured import captured_text
 from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -95,6 +96,7 @@ class PythonWork:
             ids,
             unstable=plan.unstable_below_exchange,
             opaque=(*plan.opaque, *opaque_functions(found, functions)),
+            captured=captured_text({**plan.captured, **found.captured}, (*plan.code, *found.code)),
         )
 
     def _environment(self) -> str:

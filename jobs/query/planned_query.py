@@ -13,6 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import narrow_schema
+from durable_shuffle.jobs.captured import captured_text
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
@@ -158,7 +159,13 @@ class PlannedQuery:
             components |= micro_batch(self._jvm.context)
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         return fingerprinted(
-            components, unresolved, version, ids, unstable=unstable, opaque=tuple(walk.opaque)
+            components,
+            unresolved,
+            version,
+            ids,
+            unstable=unstable,
+            opaque=tuple(walk.opaque),
+            captured=captured_text(walk.functions.captured, tuple(walk.functions.code)),
         )
 
     def _whole(self) -> str:

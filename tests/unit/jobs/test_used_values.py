@@ -349,6 +349,25 @@ def test_ordinary_functions_stay_recognised(tmp_path: Path) -> None:
         assert one == two
 
 
+def test_captured_values_are_those_that_are_used() -> None:
+    """Closures, default arguments and globals by function and name; of a module in a closure only
+    what the code reads."""
+    settings = types.ModuleType("captured_settings")
+    vars(settings).update(RATE=2, OTHER=[1])
+    sys.modules["captured_settings"] = settings
+    run_id = "monday"
+
+    def f(x: int, at: int = 3) -> Any:
+        return x, at, run_id, settings.RATE
+
+    try:
+        found = identify_function(f)
+    finally:
+        del sys.modules["captured_settings"]
+    name = f.__qualname__
+    assert set(found.captured) == {f"{name}.at", f"{name}.run_id", "captured_settings.RATE"}
+
+
 def test_value_that_cannot_be_compared_is_named(tmp_path: Path) -> None:
     """The sentence says which variable of which module, and of what type."""
     source = "import threading\nGUARD = {'a': threading.Lock()}\ndef g(x):\n    with GUARD['a']:\n"

@@ -23,12 +23,18 @@ SEED_LINE = re.compile(r"seed[:=]\s*(\d+)", re.IGNORECASE)
 
 
 def families() -> list[str]:
-    """Return the node ids of all soak tests; cases that share a Spark session are one family."""
+    """Return the node ids of all soak tests.
+
+    Cases that share a Spark session are one family, unless they are named as parts of a long one.
+    """
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "soak"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     nodes = [line for line in out.splitlines() if "::" in line]
     return list(
-        dict.fromkeys(n.split("[")[0] if n.startswith("tests/spark/") else n for n in nodes)
+        dict.fromkeys(
+            n.split("[")[0] if n.startswith("tests/spark/") and "[part" not in n else n
+            for n in nodes
+        )
     )
 
 

@@ -1,0 +1,94 @@
+"""Random programs give Spark's own rows through durable stages, and are recognised by a second
+driver. `tests/support/random_steps.py` has what programs are made of.
+"""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import differential
+import pytest
+from differential import Family
+from pyspark.sql import SparkSession
+from random_programs import random_program
+from random_steps import LEAVES, STEPS
+from random_tables import write_tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+
+BATCH = 25
+EVERYDAY_BATCHES = 12
+PARTS, PART_BATCHES = 50, 4
+"""`make soak` runs 5,000 programs, in parts of 100 that it resumes."""
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("differential")
+    write_tables(spark, folder)
+    return folder
+
+
+def check(family: Family, seeds: list[str]) -> None:
+    """Run the programs of some seeds; all that differ are shown, made smaller."""
+    failed = [str(case) for seed in seeds for case in family.batch(seed, BATCH)]
+    print(family.tally)
+    assert not failed, "\n\n".join(failed)
+    assert family.tally.producers > family.tally.programs / 2, "little was stored"
+    assert family.tally.unresolved < family.tally.programs / 4, "little was recognised"
+    assert family.tally.refused < family.tally.programs / 4, "Spark refuses too many programs"
+
+
+@pytest.mark.parametrize("batch", range(EVERYDAY_BATCHES))
+def test_random_programs(
+    spark: SparkSession, tables: Path, root: str, seed: int, batch: int
+) -> None:
+    """Other programs in each run; the seed is in the report's header."""
+    check(Family(spark, tables, root), [f"{seed}-{batch}"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", [f"part{i:02}" for i in range(PARTS)])
+def test_random_programs_many(
+    spark: SparkSession, tables: Path, root: str, seed: int, part: str
+) -> None:
+    """As the test that always runs, with many programs."""
+    check(Family(spark, tables, root), [f"{seed}-{part}-{i}" for i in range(PART_BATCHES)])
+
+
+def test_a_second_process_runs_no_producer(
+    spark: SparkSession, tables: Path, root: str, seed: int, programs: Any
+) -> None:
+    """What one process stored, another process reads: the same rows, and no producer runs."""
+    name = f"{seed}-process"
+    cases = Family(spark, tables, root).first(name, 12)
+    assert [str(case) for case in cases if case.what] == []
+    known = [case for case in cases if not case.wanted.unresolved]
+    found = programs.run("differential_driver", tables, root, name, *(c.name for c in known))
+    assert found["rows"] == [sorted(case.wanted.rows) for case in known]
+    assert found["ran"] == [[] for _ in known]
+
+
+def test_a_family_finds_lost_rows_and_shrinks(
+    spark: SparkSession, tables: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `DurableShuffle` that loses a row of each frame it stores is found by a small program."""
+
+    class Losing(differential.DurableShuffle):
+        def durable(self, df: Any, **more: Any) -> Any:
+            kept = super().durable(df, **more)
+            return kept.limit(max(0, kept.count() - 1))
+
+    monkeypatch.setattr(differential, "DurableShuffle", Losing)
+    family = Family(spark, tables, root)
+    batches = (
+        batch
+        for batch in map(str, range(1000))
+        if (drawn := random_program(f"{batch}-0", STEPS, LEAVES)).way == "durable"
+        and drawn.tree.size() == 4
+    )
+    failed = [case for batch in islice(batches, 3) for case in family.batch(batch, 1)]
+    case = min(failed, key=lambda case: case.program.tree.size())
+    assert case.program.way == "durable"
+    assert case.program.tree.size() <= 2
+    assert "only Spark's" in case.what

@@ -70,6 +70,8 @@ _VALUE_TEXTS = frozenset(
     }
 )
 _ID_AT_END = re.compile(r"#(\d+)L?$")
+_ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
+"""Names of intermediate columns quote expressions, and these show ids of the JVM."""
 _COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+")
 """Names, or parts of names, that Spark makes of counters of the JVM."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
@@ -133,11 +135,15 @@ class CatalystWalk:
             self.tokens.append(f"jar {jar}")
 
     def name(self, name: str) -> str:
-        """A column's name; counters of the JVM in it are numbered."""
-        return _COUNTED_NAME.sub(
-            lambda found: self._names.setdefault(found[0], f"counted {len(self._names)}"),
-            repr(name),
-        )
+        """A column's name; counters of the JVM that it is or quotes are numbered."""
+
+        def known(quoted: re.Match[str]) -> str:
+            return f"#{self._ids.get(('expr', int(quoted[1])), quoted[1])}"
+
+        def counted(quoted: re.Match[str]) -> str:
+            return self._names.setdefault(quoted[0], f"counted {len(self._names)}")
+
+        return repr(_COUNTED_NAME.sub(counted, _ID_IN_NAME.sub(known, name)))
 
     def id_token(self, space: str, number: int) -> None:
         """Append an id, numbered by first appearance within its space."""

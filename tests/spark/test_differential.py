@@ -92,3 +92,22 @@ def test_a_family_finds_lost_rows_and_shrinks(
     assert case.program.way == "durable"
     assert case.program.tree.size() <= 2
     assert "only Spark's" in case.what
+
+
+SHOWN = [
+    "select bit_xor(id), count(distinct id) from range(0, 20, 1, 2)",
+    "select count_if(id > 1), count(distinct id), count(distinct id % 3) from range(0, 20, 1, 2)",
+    "select id % 2 as k, count(distinct id % 2), count_if(id > 1), count(distinct id % 3)"
+    " from range(0, 20, 1, 2) group by id % 2",
+    "select * from (select id % 3 as k from range(0, 20, 1, 2)) pivot (count(*) for k in (0, 1))",
+]
+
+
+@pytest.mark.parametrize("text", SHOWN, ids=range(len(SHOWN)))
+def test_programs_that_were_not_recognised(spark: SparkSession, root: str, text: str) -> None:
+    """Queries that ran again in a second session, because a name held a counter of the JVM."""
+    for ran in (True, False):
+        session = spark.newSession()
+        store = differential.DurableShuffle(session, root, job="tests")
+        assert store.query(session.sql(text)).collect() == session.sql(text).collect()
+        assert bool(store.report().total()["producers_run"]) is ran

@@ -4,7 +4,6 @@ The rows of what is found are compared with Spark's own. Cases are in `support/i
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from identity_matrix import CASES, Case, World, judge
@@ -46,17 +45,3 @@ def test_the_page_and_the_cases_have_the_same_rows() -> None:
 def test_classic(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     """The same is found, the other is not, and the rows are Spark's."""
     assert judge(World(spark, tmp_path), case, str(tmp_path / "root"), connect=False) == []
-
-
-@pytest.fixture(scope="module")
-def client(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What is wrong with each case on Spark Connect."""
-    pytest.importorskip("grpc")
-    found: dict[str, list[str]] = programs.run("identity_client", tmp_path_factory.mktemp("matrix"))
-    return found
-
-
-def test_connect(client: dict[str, list[str]]) -> None:
-    """As on classic Spark, where every call gives a version."""
-    assert list(client) == [f"{case.row}: {case.what}" for case in CASES]
-    assert {name: wrong for name, wrong in client.items() if wrong} == {}

@@ -73,13 +73,13 @@ def copy_log(log: SlotLog, codec: RecordCodec[R], *, known: int = -1) -> LogCopy
 
 
 def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
-    """Return a finding per slot whose record_id stands in a slot before, for logs in which every
-    record has one of its own: such a record was copied over another."""
+    """Return a finding per slot with the very record of a slot before, for logs in which every
+    record has an id of its own: such a record was copied over another."""
     first: dict[str, int] = {}
     found = []
     for slot, record in log.records.items():
         before = first.setdefault(record.record_id, slot)
-        if before != slot:
+        if before != slot and log.records[before] == record:
             found.append(
                 Finding(
                     log.log.key(slot),

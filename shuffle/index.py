@@ -72,9 +72,9 @@ def build_index(commits: list[Commit], partitions: int, *, key: str) -> bytes:
     k = np.concatenate([*subpartitions, np.zeros(0, dtype="<u4")])
     # extents are ordered within a producer and producers ascend: stable by k keeps both orders
     everything = everything[np.argsort(k, kind="stable")]
+    if len(k) and k.max() >= partitions:
+        raise CorruptDataError(f"a COMMIT names subpartition {k.max()} of {partitions}")
     counts = np.bincount(k, minlength=partitions)
-    if len(counts) > partitions:
-        raise CorruptDataError(f"a COMMIT names subpartition {len(counts) - 1} of {partitions}")
     return pack_index(everything, counts.tolist(), producers=len(commits), key=key)
 
 

@@ -146,7 +146,7 @@ class StagePath:
 
     def segment_key(self, producer: int, attempt: str, number: int) -> str:
         """Key of segment `number`, from 0, of one attempt; a hash prefix spreads the keys."""
-        name = f"p{producer:06d}-{attempt}-{number}.seg"
+        name = f"p{producer:06d}-{_stored_id(attempt)}-{number}.seg"
         spread = zlib.crc32(name.encode()) & 0xFF
         return f"{self.segments_prefix}{spread:02x}/{name}"
 
@@ -156,7 +156,7 @@ class StagePath:
 
     def compacted_key(self, attempt: str, number: int) -> str:
         """Key of compacted segment `number`, from 0, of one compaction."""
-        name = f"{attempt}-{number}.seg"
+        name = f"{_stored_id(attempt)}-{number}.seg"
         return f"{self.compacted_prefix}{zlib.crc32(name.encode()) & 0xFF:02x}/{name}"
 
     def extent_key(self, producer: int, attempt: str, segment: int) -> str:
@@ -166,7 +166,7 @@ class StagePath:
         return self.segment_key(producer, attempt, segment)
 
     def index_key(self, nonce: str) -> str:
-        return f"{self.index_prefix}{nonce}"
+        return f"{self.index_prefix}{_stored_id(nonce)}"
 
     def names_data(self, key: str) -> bool:
         """Return whether `key` is one that this stage gives a segment or an index.
@@ -179,6 +179,15 @@ class StagePath:
         if match := _COMPACTED_SEGMENT.fullmatch(name):
             return key == self.compacted_key(match[1], int(match[2]))
         return is_id(name) and key == self.index_key(name)
+
+
+def _stored_id(found: str) -> str:
+    """Return the id by which a record names an object; no other text becomes part of a key."""
+    if not is_id(found):
+        raise CorruptDataError(
+            f"a record names an object by {found!r:.100}, expected 32 hexadecimal digits"
+        )
+    return found
 
 
 def parse_segment_key(key: str) -> tuple[int, str, int]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.records import Closed, SegmentInfo, unpack_extents
+from durable_shuffle.shuffle.records import Closed, SegmentInfo, check_id, unpack_extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,12 @@ class Append:
     their own with rows 0, behind the records before them."""
     progress: Progress
 
-    def extent_array(self, name: str) -> npt.NDArray[np.void]:
-        """Return the extents as a structured array, after checking the length."""
-        return unpack_extents(self.extents, name)
+    def __post_init__(self) -> None:
+        check_id("the attempt of an APPEND", self.record_id)
+
+    def extent_array(self, name: str, partitions: int | None = None) -> npt.NDArray[np.void]:
+        """Return the extents as a structured array, see `unpack_extents`."""
+        return unpack_extents(self.extents, name, partitions=partitions)
 
 
 @dataclass(frozen=True, slots=True)

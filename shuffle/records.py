@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.serialization.field_types import FieldError
+from durable_shuffle.shuffle.layout import check_name, is_id
 from durable_shuffle.shuffle.partitioner import MAX_PARTITIONS
 
 LAYOUT_VERSION = 1
 """Version of paths, logs and segments; a CLAIM in slot 0 of a job states it."""
+
+TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
+"""What SEAL and REPLACE hold one of per producer, with the bytes of each."""
 
 EXTENT = np.dtype(
     [
@@ -32,17 +36,44 @@ EXTENT = np.dtype(
 subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
 
 
-def unpack_extents(data: bytes, name: str) -> npt.NDArray[np.void]:
+def unpack_extents(
+    data: bytes, name: str, *, partitions: int | None = None
+) -> npt.NDArray[np.void]:
     """Return packed EXTENT entries as a structured array.
 
+    Args:
+        partitions: of the stage, for whoever counts by subpartition.
+
     Raises:
-        CorruptDataError: not a whole number of entries; names `name`.
+        CorruptDataError: not a whole number of entries, or of a subpartition that there is not;
+            names `name`.
     """
     if len(data) % EXTENT.itemsize:
         raise CorruptDataError(
             f"expected a multiple of {EXTENT.itemsize} bytes, found {len(data)}: {name}"
         )
-    return np.frombuffer(data, dtype=EXTENT)
+    found = np.frombuffer(data, dtype=EXTENT)
+    if partitions is not None and len(found) and found["subpartition"].max() >= partitions:
+        raise CorruptDataError(
+            f"an extent of subpartition {found['subpartition'].max()} of {partitions}: {name}"
+        )
+    return found
+
+
+def check_id(what: str, found: str) -> None:
+    """Refuse what cannot be part of a key.
+
+    Raises:
+        InvalidInputError: not 32 hexadecimal digits; `RecordCodec` names the record.
+    """
+    if not is_id(found):
+        raise InvalidInputError(f"{what} must be 32 hexadecimal digits, found={found!r:.100}")
+
+
+def _check_stage(name: str, fingerprint: str, incarnation: str) -> None:
+    check_name("stage name", name)
+    check_id("a stage's fingerprint", fingerprint)
+    check_id("a stage's incarnation", incarnation)
 
 
 _MAX_PRODUCERS = 1 << 24
@@ -83,6 +114,9 @@ class StageBegun:
     fingerprint: str
     incarnation: str
 
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
+
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
@@ -97,6 +131,9 @@ class StageUse:
     replaced: str = ""
     """Folder of the stage that it takes the place of, which is released by this; "" for none."""
 
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
+
 
 @dataclass(frozen=True, slots=True)
 class StageReleased:
@@ -109,6 +146,9 @@ class StageReleased:
     fingerprint: str
     incarnation: str
     cause: str
+
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
 
 
 # -- stage log
@@ -178,6 +218,15 @@ class Seal:
     """Bytes of all segments, as encoded."""
     memory_bytes: int
 
+    def __post_init__(self) -> None:
+        check_id("the index of a SEAL", self.index)
+        for name, size in TABLES:
+            if len(getattr(self, name)) != size * self.producers:
+                raise InvalidInputError(
+                    f"{name} of a SEAL must have {size} bytes for each of {self.producers} "
+                    f"producers, found={len(getattr(self, name))}"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class Compact:
@@ -195,6 +244,10 @@ class Compact:
     """The compacted segments, by number from 0."""
     extents: int
     """How many extents they hold."""
+
+    def __post_init__(self) -> None:
+        check_id("the id of a COMPACT", self.record_id)
+        check_id("the index of a COMPACT", self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +290,9 @@ class Replace:
     data_bytes: int
     memory_bytes: int
     cause: str
+
+    def __post_init__(self) -> None:
+        check_id("the index of a REPLACE", self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +350,13 @@ class Commit:
     extents: bytes
     """Packed EXTENT entries, ordered by (subpartition, first ordinal)."""
 
-    def extent_array(self) -> npt.NDArray[np.void]:
-        """Return the extents as a structured array, after checking the length."""
+    def __post_init__(self) -> None:
+        check_id("the attempt of a COMMIT", self.record_id)
+
+    def extent_array(self, partitions: int | None = None) -> npt.NDArray[np.void]:
+        """Return the extents as a structured array, see `unpack_extents`."""
         owner = f"producer={self.producer} attempt={self.record_id}"
-        return unpack_extents(self.extents, f"extents of a COMMIT: {owner}")
+        return unpack_extents(self.extents, f"extents of a COMMIT: {owner}", partitions=partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,10 @@ class StageHandle:
     @cached_property
     def schema(self) -> pa.Schema:
         """Arrow schema of the stored records."""
-        return schema_from_bytes(self.describe.schema)
+        try:
+            return schema_from_bytes(self.describe.schema)
+        except CorruptDataError as e:
+            raise CorruptDataError(f"{e}: DESCRIBE of {self.path.prefix!r}") from e
 
     def log(self) -> SlotLog:
         return SlotLog(self.storage, self.path.log_prefix)

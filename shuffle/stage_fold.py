@@ -15,6 +15,7 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.records import (
+    TABLES,
     Abort,
     Closed,
     Compact,
@@ -27,8 +28,6 @@ from durable_shuffle.shuffle.records import (
 )
 
 TAG_BYTES = 32
-ATTEMPT_BYTES = 16
-SLOT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,7 @@ def replaced_seal(seal: Seal, record: Replace) -> Seal:
     """
     producers = numbers(record.producers)
     changed: dict[str, Any] = {}
-    for name, size in (
-        ("commit_slots", SLOT_BYTES),
-        ("attempts", ATTEMPT_BYTES),
-        ("content_tags", TAG_BYTES),
-    ):
+    for name, size in TABLES:
         values, table = getattr(record, name), bytearray(getattr(seal, name))
         if len(values) != size * len(producers) or max(producers, default=-1) >= seal.producers:
             raise CorruptDataError(

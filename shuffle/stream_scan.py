@@ -230,7 +230,7 @@ class _Lane:
         self, record: Append, slot: int, low: np.ndarray, high: np.ndarray
     ) -> Iterator[Piece]:
         where = self._log.key(slot)
-        entries = record.extent_array(where)
+        entries = record.extent_array(where, self._stage.describe.partitions)
         shifts, schema = parts_of(record, len(entries), where)
         k = entries["subpartition"]
         wanted = (entries["first_ordinal"] + entries["rows"] > low[k]) & (
@@ -257,8 +257,8 @@ class _Lane:
 
     def _arrival(self, record: Append, slot: int) -> Arrival:
         where = self._log.key(slot)
-        entries = record.extent_array(where)
         partitions = self._stage.describe.partitions
+        entries = record.extent_array(where, partitions)
         rows = np.zeros(partitions, dtype=np.uint64)
         size = rows.copy()
         np.add.at(rows, entries["subpartition"], entries["rows"])

@@ -5,6 +5,7 @@ ignored. Nothing found ends the walk: findings are values. It changes nothing an
 it may run beside a driver; a stage that is released meanwhile is reported as released.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from durable_shuffle.serialization.errors import (
@@ -13,14 +14,21 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.job_log import JobState
-from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.layout import (
+    StagePath,
+    command_log_prefix,
+    job_log_prefix,
+    parse_stage_folder,
+    request_log_prefix,
+    status_log_prefix,
+)
 from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.repair_job import unnamed_findings
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_consumers import check_consumers
-from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots, repeated
+from durable_shuffle.shuffle.verify_logs import AnyRecord, LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify_report import (
     ConsumerVerdict,
     Finding,
@@ -73,7 +81,8 @@ def verify_job(
         stages.append(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
         )
-    return log.report(tuple(stages), check_consumers(storage, job, settings))
+    consumers = check_consumers(storage, job, settings)
+    return log.report(tuple(stages), consumers, _command_logs(storage, job))
 
 
 class _Total:
@@ -131,13 +140,33 @@ class JobCopy:
         self._log = log
 
     def report(
-        self, stages: tuple[StageVerdict, ...], consumers: tuple[ConsumerVerdict, ...] = ()
+        self,
+        stages: tuple[StageVerdict, ...],
+        consumers: tuple[ConsumerVerdict, ...] = (),
+        others: tuple[LogCopy[Any], ...] = (),
     ) -> VerifyReport:
-        """Return the verdicts together with what the job log itself showed."""
-        log = self._log
+        """Return the verdicts together with what the job log itself, and the job's other logs,
+        showed."""
+        logs = (self._log, *others)
         return VerifyReport(
-            self.job, stages, self.findings, log.objects, log.checked_bytes, consumers
+            self.job,
+            stages,
+            (*self.findings, *(f for log in others for f in log.findings)),
+            sum(log.objects for log in logs),
+            sum(log.checked_bytes for log in logs),
+            consumers,
         )
+
+
+def _command_logs(storage: Storage, job: str) -> tuple[LogCopy[Any], ...]:
+    """Return the three logs by which a pipeline is led; none of a job that is no pipeline."""
+    copies = []
+    for prefix in (command_log_prefix(job), request_log_prefix(job), status_log_prefix(job)):
+        last, problems = last_slots(storage, prefix)
+        if last or problems:
+            copy = copy_log(SlotLog(storage, prefix), AnyRecord(), known=last.get(prefix, -1))
+            copies.append(replace(copy, findings=(*problems, *copy.findings)))
+    return tuple(copies)
 
 
 def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:

@@ -105,7 +105,7 @@ class VerifyReport:
     job: str
     stages: tuple[StageVerdict, ...]
     log_findings: tuple[Finding, ...]
-    """Those of the job log."""
+    """Those of the job log, and of the logs by which a pipeline is led."""
     log_objects: int
     log_bytes: int
     consumers: tuple[ConsumerVerdict, ...] = ()

@@ -149,6 +149,6 @@ def _append(found: ProducerLog, record: Append, name: str, *, stored: bool) -> N
     )
     found.segments.update((record.record_id, one.number) for one in record.segments)
     if stored:
-        extents = record.extent_array(name)
+        extents = record.extent_array(name, len(found.stored))
         np.add.at(found.stored, extents["subpartition"], extents["rows"])
         found.data_bytes += length

@@ -121,7 +121,7 @@ def _producers(
             if not isinstance(sealed, Commit):
                 raise CorruptDataError(f"SEAL names a slot without COMMIT: key={log.key(slot)!r}")
             commit = sealed
-        extents = commit.extent_array()
+        extents = commit.extent_array(len(rows))
         np.add.at(rows, extents["subpartition"], extents["rows"])
         attempts = {r.record_id for r in records if isinstance(r, Commit)}
         aborted = {r.attempt for r in records if isinstance(r, Abort)}

@@ -2,7 +2,7 @@
 
 What differs from classic: the number of producers comes from a probe job over no columns; every
 map task starts, and those whose producer is committed return at once; the result states no
-partitioning to Spark. Plans cannot be fingerprinted here, so only `version=` lets another run
+partitioning to Spark. What a plan reads is not shown here, so only `version=` lets another run
 reuse a stage.
 """
 
@@ -50,6 +50,8 @@ class ConnectEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._stage_of_plan: dict[int, str] = {}
+        """Id of a relation -> fingerprint of the stage that it reads."""
 
     def cores(self) -> int:
         return 0
@@ -63,8 +65,9 @@ class ConnectEngine:
         return tuple(names.index(c) for c in plain) if len(plain) == len(cols) else ()
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        schema = {"schema": df.schema.json()}
-        return PlanIdentity(schema, ("Spark Connect does not show its plans",), ())
+        from durable_shuffle.jobs.identity.connect_plan import identify_connect_plan
+
+        return identify_connect_plan(df, self._stage_of_plan.get)
 
     def code_of(self, *functions: object) -> str:
         return code_with(identify_function(functions))
@@ -109,10 +112,15 @@ class ConnectEngine:
         return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
-        return read_frame(self._spark, positional_schema(df.schema), back).toDF(*df.columns)
+        return self._read(positional_schema(df.schema), back).toDF(*df.columns)
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        return read_frame(self._spark, schema, back)
+        return self._read(schema, back)
+
+    def _read(self, schema: StructType, back: ReadBack) -> DataFrame:
+        frame: Any = read_frame(self._spark, schema, back)
+        self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
+        return frame  # type: ignore[no-any-return]
 
     def run_numbered(
         self, function: ArrowFunction, tasks: int, schema: str, label: str

@@ -5,7 +5,10 @@ rows; a new or unknown setting costs a fresh stage, never a wrong reuse. Setting
 depends on the machine or the Spark version count with their effective value.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.jvm import Jvm
@@ -51,9 +54,18 @@ def settings_digest(jvm: Jvm, java_session: Any) -> str:
     """Digest of the settings that decide results in a JVM session, 32 hex digits."""
     conf = java_session.conf()
     pairs = jvm.entries(conf.getAll())
+    return _digest(pairs, lambda key: str(conf.get(key)), str(java_session.version()))
+
+
+def session_settings_digest(spark: SparkSession) -> str:
+    """As `settings_digest`, of any kind of session, by its public API."""
+    return _digest(spark.conf.getAll, lambda key: str(spark.conf.get(key)), spark.version)
+
+
+def _digest(pairs: Mapping[str, str], effective: Callable[[str], str], version: str) -> str:
     kept = {k: v for k, v in pairs.items() if k.startswith("spark.sql.") and not _is_harmless(k)}
-    kept |= {key: str(conf.get(key)) for key in _EFFECTIVE}
-    kept["version"] = str(java_session.version())
+    kept |= {key: effective(key) for key in _EFFECTIVE}
+    kept["version"] = version
     return hex_digest(part for key in sorted(kept) for part in (key, kept[key]))
 
 

@@ -54,8 +54,20 @@ def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
     assert "no stage named 'repartition'" in why_missed
     assert why_hit == "same fingerprint and sealed"
     without = seen["stages"]["without_version"]
-    assert "Spark Connect does not show its plans" in without
+    assert "Spark Connect does not show what a plan reads" in without
     assert "version=" in without
+
+
+def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
+    """One version for all: rows are Spark's for every plan, and equal plans are found again."""
+    told = seen["told"]
+    assert told["wrong"] == []
+    first, both = told["decisions"]
+    assert set(first) == {"fresh"}
+    assert set(both[len(first) :]) == {"reuse"}
+    assert len(both) == 2 * len(first)
+    assert told["above"] == ["fresh", "reuse"]
+    assert told["view over other rows"].startswith("InvalidInputError: durable: version= vouches")
 
 
 def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:

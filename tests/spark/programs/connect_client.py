@@ -200,6 +200,76 @@ def remote(spark: SparkSession, root: str) -> dict[str, Any]:
     return found
 
 
+def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
+    """Plans that differ under one version: rows and decisions, asked for twice.
+
+    The second time everything is built anew: plan ids, lambda variables and pickled code differ.
+    """
+    Path(root, "text").write_text("a\n")
+
+    def plans() -> dict[str, DataFrame]:
+        df = spark.range(0, 6, 1, 2)
+        text = spark.read.text(f"{root}/text")
+        return {
+            "low": df.where("id < 3"),
+            "high": df.where("id >= 3"),
+            "other rows": spark.range(1000, 1003),
+            "local": spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string"),
+            "other local": spark.createDataFrame([(1, "a"), (2, "c")], "id long, v string"),
+            "many local": spark.createDataFrame(pa.table({"id": list(range(40_000))})),
+            "other many": spark.createDataFrame(pa.table({"id": [*range(39_999), -1]})),
+            "function": df.select(F.udf(lambda n: n + 1, "long")("id").alias("id")),
+            "other function": df.select(F.udf(lambda n: n + 2, "long")("id").alias("id")),
+            "lambda": df.select(F.transform(F.array("id"), lambda x: x + 1).alias("id")),
+            "other lambda": df.select(F.transform(F.array("id"), lambda x: x + 2).alias("id")),
+            "two lambda": df.select(F.transform(F.array("id"), lambda x, i: x + i).alias("id")),
+            "join": df.join(df.where("id > 1"), "id"),
+            "other join": df.join(df.where("id > 2"), "id"),
+            "sql": spark.sql("select * from range(4) where id > ?", args=[1]),
+            "other sql": spark.sql("select * from range(4) where id > ?", args=[2]),
+            "text": text,
+        }
+
+    shuffle = DurableShuffle(spark, root, job="told", version="one for all")
+    found: dict[str, Any] = {"wrong": [], "decisions": []}
+
+    def judge(name: str, df: DataFrame) -> None:
+        stored = sorted(map(str, shuffle.durable(df).collect()))
+        if stored != sorted(map(str, df.collect())):
+            found["wrong"].append(name)
+
+    for _ in range(2):
+        for name, df in plans().items():
+            judge(name, df)
+        found["decisions"].append([stage.decision for stage in shuffle.report().stages])
+    above = shuffle.durable(plans()["low"]).where("id > 0")
+    for _ in range(2):
+        judge("above", above)
+    found["above"] = [stage.decision for stage in shuffle.report().stages[-2:]]
+    spark.range(3).createOrReplaceTempView("told")
+    judge("view", spark.table("told"))
+    judge("view again", spark.table("told"))
+    spark.range(4).createOrReplaceTempView("told")
+    judge("view over a longer range", spark.table("told"))
+    spark.createDataFrame([(7,)], "id long").createOrReplaceTempView("told")
+    judge("view over rows", spark.table("told"))
+    spark.createDataFrame([(8,)], "id long").createOrReplaceTempView("told")
+    found["view over other rows"] = outcome(lambda: shuffle.durable(spark.table("told")))
+    with_zone = spark.sql("select cast(timestamp_seconds(0) as string) as t")
+    judge("zone", with_zone)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    judge("other zone", with_zone)
+    spark.conf.unset("spark.sql.session.timeZone")
+    keys = [F.udf(lambda n, m=m: n % m, "long")("id") for m in (2, 3)]
+    for m, key in zip((2, 3), keys, strict=True):
+        placed_rows = placed(shuffle.repartition(plans()["low"], 6, key))
+        where: dict[int, set[int]] = {}
+        for number, partition in placed_rows:
+            where.setdefault(number % m, set()).add(partition)
+        found["wrong"] += [f"key {k}" for k, parts in where.items() if len(parts) > 1]
+    return found
+
+
 class Elsewhere(LocalStorage):
     """A folder as a client on another host would see it: its own, although the path is equal.
 
@@ -276,7 +346,9 @@ def main(root: str, folder: str) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
+    Path(root, "told").mkdir()
     answer = {
+        "told": told_apart(spark, f"{root}/told"),
         "stages": stages(spark, f"{root}/stages", folder),
         "python": python_stages(spark, f"{root}/python"),
         "remote": remote(spark, f"{root}/remote"),

@@ -87,7 +87,9 @@ class StoredStages:
         Raises:
             NotFoundError: no stage ever had this label. Releasing a label twice is no error.
             FencedError: a newer driver claimed the job.
-            CorruptDataError, IncompatibleError: a stage is damaged; all others were released.
+            CorruptDataError: with `older_than`, the age of a damaged stage is unknown. All others
+                were released; without `older_than`, damaged ones as well.
+            IncompatibleError: a stage is of another version; all others were released.
         """
         known = {path.name for path in (*self._log.state.order, *self._log.state.released)}
         if name is not None and name not in known:
@@ -95,16 +97,13 @@ class StoredStages:
                 f"job={self._log.state.job!r} never had a stage named {name!r}; it has had "
                 f"{', '.join(sorted(known)) or 'none'}"
             )
-        now = self._clock.wall()
         failed: list[DurableShuffleError] = []
         freed = finish_releases(self._log, self._storage, self._ids, failed)
         for path in list(self._log.state.order):
             if name is not None and path.name != name:
                 continue
             with skipping_damaged(failed):
-                stage = open_stage(self._storage, path)
-                age = now - stage.describe.created_wall_seconds
-                if older_than is None or age > older_than.total_seconds():
+                if older_than is None or self._age(path) > older_than.total_seconds():
                     freed.append(release_stage_of(self._log, self._storage, path, self._ids))
         raise_first(failed)
         return freed
@@ -117,8 +116,19 @@ class StoredStages:
 
         Raises:
             FencedError: a newer driver claimed the job.
-            CorruptDataError, IncompatibleError: a consumer's log cannot be read.
+            CorruptDataError, IncompatibleError: a stage's or a consumer's log cannot be read;
+                of all other stages those that were consumed were released.
         """
         paths = list(self._log.state.order)
-        done = [release_consumed(self._log, self._storage, path, self._ids) for path in paths]
-        return [freed for freed in done if isinstance(freed, Freed)]
+        failed: list[DurableShuffleError] = []
+        freed = []
+        for path in paths:
+            with skipping_damaged(failed):
+                done = release_consumed(self._log, self._storage, path, self._ids)
+                if isinstance(done, Freed):
+                    freed.append(done)
+        raise_first(failed)
+        return freed
+
+    def _age(self, path: StagePath) -> float:
+        return self._clock.wall() - open_stage(self._storage, path).describe.created_wall_seconds

@@ -6,19 +6,17 @@ producer's log; a stage's only after RELEASE is won. Deleting is idempotent and 
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
-from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle import log_producer_log
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.layout import parse_compacted_key, parse_segment_key
+from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log_producer_log import settled_segments
-from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
-from durable_shuffle.shuffle.records import PRODUCER_RECORDS, STAGE_RECORDS, Closed, Release
-from durable_shuffle.shuffle.slot_log import Won
+from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
+from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.stage import StageHandle, decode, read_state
+from durable_shuffle.shuffle.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +91,37 @@ def release_stage(
     Args:
         producers: how many producer logs there may be.
     """
-    data = STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause))
     log, state = stage.log(), read_state(stage)
     slot = state.next_slot
-    released = state.release is not None
-    while not released:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, data)
-        released = isinstance(answer, Won) or isinstance(
-            decode(log, slot, answer.existing), Release
-        )
-        slot += 1
-    in_log = stage.describe.writing == "log"
-    codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+    if state.release is None:
+        slot = put_behind(log, slot, Release(ids.new_id(), generation, cause))
     for producer in range(producers):
-        close_log(stage.producer_log(producer), ids.new_id(), cause, codec)
+        close_log(stage.producer_log(producer), ids.new_id(), cause)
+    freed = delete_data(stage.storage, stage.path)
+    if not state.closed:
+        put_behind(log, slot, Closed(ids.new_id(), cause))
+    return freed
+
+
+def put_behind(log: SlotLog, slot: int, record: Release | Closed) -> int:
+    """Put a record into the first slot of a stage log from `slot` that is empty, unless one of its
+    kind stands before; return the slot behind it."""
+    data = STAGE_RECORDS.encode(record)
+    while True:  # ends: every turn passes one existing record of a finite log
+        answer = log.append(slot, data)
+        slot += 1
+        if isinstance(answer, Won) or isinstance(
+            decode(log, slot - 1, answer.existing), type(record)
+        ):
+            return slot
+
+
+def delete_data(storage: Storage, path: StagePath) -> Freed:
+    """Delete all segments and indexes of a released stage."""
     objects = data_bytes = 0
-    path = stage.path
     for prefix in (path.segments_prefix, path.compacted_prefix, path.index_prefix):
-        batch = [info for info in stage.storage.list(prefix) if path.names_data(info.key)]
-        stage.storage.delete([info.key for info in batch])
+        batch = [info for info in storage.list(prefix) if path.names_data(info.key)]
+        storage.delete([info.key for info in batch])
         objects += len(batch)
         data_bytes += sum(info.size_bytes for info in batch)
-    closing = STAGE_RECORDS.encode(Closed(ids.new_id(), cause))
-    closed = state.closed
-    while not closed:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, closing)
-        closed = isinstance(answer, Won) or isinstance(decode(log, slot, answer.existing), Closed)
-        slot += 1
     return Freed(objects, data_bytes)

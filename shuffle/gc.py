@@ -130,7 +130,7 @@ def judge_stage(
         if info.modified_wall_seconds >= at_work_since
     }
     objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
-    unfinished = logs.in_job_log == "released" and not logs.closed
+    unfinished = logs.in_job_log == "released" and (not logs.closed or bool(logs.findings))
     return _fail_closed(
         Scope(
             path.prefix,
@@ -169,6 +169,8 @@ class _StageJudge:
     def oddities(self) -> list[Judged]:
         """Return what is wrong with the logs as a whole."""
         logs, path = self._logs, self._path
+        if logs.in_job_log == "released":
+            return []  # nothing of it counts; a release copes with what is damaged
         found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
         d = self._describe
         if logs.in_job_log == "unknown":

@@ -9,7 +9,11 @@ Logs stay. It must not delete anything of what it does not understand.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    FencedError,
+)
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
@@ -19,7 +23,7 @@ from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import ConsumerPath, StagePath, check_name
 from durable_shuffle.shuffle.producer_log import abort_attempt
-from durable_shuffle.shuffle.release import finish_release, give_up_stage
+from durable_shuffle.shuffle.release import finish_release, give_up_stage, skipping_damaged
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.retention import AttemptFailed
 from durable_shuffle.shuffle.run_clearing import abort_job
@@ -99,7 +103,8 @@ def collect_garbage(
         return report
     acting = _Acting(storage, log, ids)
     gone, spared = acting.run(scopes)
-    return replace(report, orphans=tuple(gone), spared=tuple(spared), freed=acting.freed)
+    odd = (*report.odd, *acting.left)
+    return replace(report, orphans=tuple(gone), spared=tuple(spared), odd=odd, freed=acting.freed)
 
 
 def _check_job_log(storage: Storage, job: str) -> JobCopy:
@@ -117,6 +122,8 @@ class _Acting:
     def __init__(self, storage: Storage, log: JobLog, ids: IdSource) -> None:
         self._storage, self._log, self._ids = storage, log, ids
         self.freed = Freed(0, 0)
+        self.left: list[Judged] = []
+        """Released stages that cannot be given back yet, each with why."""
         self._given_up: set[StagePath] = set()
 
     def run(self, scopes: Sequence[Scope]) -> tuple[list[Judged], list[Judged]]:
@@ -193,7 +200,12 @@ class _Acting:
         temporary = [one for one in goes if one.temporary]
         unfinished = scope.release_unfinished or scope.stage in self._given_up
         if unfinished and scope.stage is not None:
-            self._count(finish_release(self._log, self._storage, scope.stage, self._ids))
+            failed: list[DurableShuffleError] = []
+            with skipping_damaged(failed):
+                self._count(finish_release(self._log, self._storage, scope.stage, self._ids))
+            for error in failed:
+                reason = f"its release cannot be finished: {error}"
+                self.left.append(Judged(scope.prefix, 0, "odd", reason))
         elif objects:
             self._storage.delete([one.key for one in objects])
             self._count(_sum(objects))

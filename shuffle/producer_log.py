@@ -6,9 +6,8 @@ ABORTs; failure alone is never a reason to delete (docs/decisions/001-slot-log-p
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.control import decode_control
 from durable_shuffle.serialization.errors import (
     AbortedError,
     CorruptDataError,
@@ -120,20 +119,16 @@ def abort_attempt(log: SlotLog, attempt: str, record_id: str, cause: str) -> boo
         slot += 1
 
 
-def close_log(
-    log: SlotLog, record_id: str, cause: str, codec: RecordCodec[Any] = PRODUCER_RECORDS
-) -> None:
-    """Put CLOSED behind the last record, unless it is there; from then on nobody can write.
-
-    Args:
-        codec: of the records of this log, a batch producer's or a log producer's.
-    """
+def close_log(log: SlotLog, record_id: str, cause: str) -> None:
+    """Put CLOSED behind the last record of a batch producer's or a log producer's log, unless it is
+    there; from then on nobody can write."""
     data = PRODUCER_RECORDS.encode(Closed(record_id, cause))
     slot = log.find_end()
     while True:  # ends: every turn passes one existing record of a finite log
-        last = codec.decode(log.read(slot - 1) or b"", log.key(slot - 1)) if slot else None
-        if isinstance(last, Closed):
-            return
+        if slot:
+            last = decode_control(log.read(slot - 1) or b"", name=log.key(slot - 1))
+            if last.kind == Closed.KIND:
+                return
         if isinstance(log.append(slot, data), Won):
             return
         slot += 1

@@ -19,6 +19,11 @@ from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.records import StageReleased
 from durable_shuffle.shuffle.registry import progress_in
+from durable_shuffle.shuffle.release_damaged import (
+    refuse_foreign,
+    release_damaged,
+    release_done,
+)
 from durable_shuffle.shuffle.release_upto import all_ended
 from durable_shuffle.shuffle.retention import (
     AttemptFailed,
@@ -41,9 +46,11 @@ def release_stage_of(
 
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
+        IncompatibleError: the stage is of another version; nothing was decided.
     """
     because = str(cause or ReleasedByUser(log.generation))
     if path not in log.state.released:
+        refuse_foreign(storage, path)
         log.append(
             StageReleased(
                 ids.new_id(),
@@ -115,7 +122,7 @@ def finish_releases(
     freed = []
     for path in log.state.released:
         with skipping_damaged(mine if failed is None else failed):
-            if not read_state(open_stage(storage, path)).closed:
+            if not release_done(storage, path):
                 freed.append(finish_release(log, storage, path, ids))
     raise_first(mine)
     return freed
@@ -141,6 +148,10 @@ def raise_first(failed: list[DurableShuffleError]) -> None:
 
 
 def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str) -> Freed:
-    stage = open_stage(storage, path)
-    producers = stage.describe.producers
-    return release_stage(stage, ids, generation=log.generation, producers=producers, cause=cause)
+    generation = log.generation
+    try:
+        stage = open_stage(storage, path)
+        producers = stage.describe.producers
+        return release_stage(stage, ids, generation=generation, producers=producers, cause=cause)
+    except (CorruptDataError, NotFoundError):  # of a log; what was done so far is done again
+        return release_damaged(storage, path, ids, generation=generation, cause=cause)

@@ -115,7 +115,7 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     """Return the handle of a described stage.
 
     Raises:
-        NotFoundError: there is no DESCRIBE.
+        NotFoundError: there is no DESCRIBE, or it was lost and the stage released then.
         CorruptDataError: the record is damaged, or tells of another stage.
     """
     log = SlotLog(storage, path.log_prefix)
@@ -123,6 +123,8 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     if data is None:
         raise NotFoundError(f"no such stage: {path.prefix!r} on {storage.description}")
     record = decode(log, 0, data)
+    if isinstance(record, Release):
+        raise NotFoundError(f"the stage was released: {path.prefix!r} cause={record.cause}")
     if not isinstance(record, Describe):
         raise CorruptDataError(f"slot 0 must be DESCRIBE: key={log.key(0)!r} found={record.KIND}")
     expected = path.name, path.fingerprint, path.incarnation

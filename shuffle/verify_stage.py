@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
-from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC
@@ -42,7 +41,14 @@ from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
 from durable_shuffle.shuffle.verify_index import check_index
-from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots, repeated
+from durable_shuffle.shuffle.verify_logs import (
+    AnyRecord,
+    Decoder,
+    LogCopy,
+    copy_log,
+    last_slots,
+    repeated,
+)
 from durable_shuffle.shuffle.verify_report import Finding, StageVerdict, finding_of
 from durable_shuffle.shuffle.verify_segment import SegmentTask, check_segment
 
@@ -176,7 +182,7 @@ class StageWalk:
     def _check_description(self, *, slot_0: bool) -> None:
         key, describe, path = self._key(0), self.describe, self.path
         if describe is None:
-            if slot_0:
+            if slot_0 and self.state.release is None:
                 self.logs.differs(key, "record", Describe.KIND, "another kind")
             return
         self.logs.differs(
@@ -206,7 +212,9 @@ class StageWalk:
             known[p] = max(known.get(p, -1), slot)
 
         in_log = self.describe is not None and self.describe.writing == "log"
-        codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+        codec: Decoder[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+        if self.describe is None and self.state.release is not None:
+            codec = AnyRecord()
 
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))

@@ -31,7 +31,8 @@ from durable_shuffle.shuffle.release import (
     release_stage_of,
     skipping_damaged,
 )
-from durable_shuffle.shuffle.stage import open_stage, read_state
+from durable_shuffle.shuffle.release_damaged import release_done
+from durable_shuffle.shuffle.stage import open_stage
 from durable_shuffle.shuffle.storage import Storage
 
 _AGE = re.compile(r"(\d+)([smhdw])")
@@ -93,7 +94,7 @@ def release(
         unfinished = False
         for path in before or copy.released:
             with skipping_damaged(failed):
-                unfinished |= not read_state(open_stage(storage, path)).closed
+                unfinished |= not release_done(storage, path)
         if before:
             document["released_before"] = [folder(path) for path in before]
         if dry_run or not (paths or unfinished):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from durable_shuffle.jobs.cli.names import SHORT_ID, short_name
 from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.cli.text import size, table, when
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
@@ -43,6 +43,11 @@ def summarise(storage: Storage, path: StagePath, *, released: bool) -> StageSumm
         gone = released or state.release is not None
         if stage.describe.writing == "log" and not gone:
             logs = read_producer_logs(stage, state)
+    except NotFoundError as e:
+        gone = released  # its DESCRIBE was lost before
+        status = "released" if gone else e.kind.value
+        message = None if gone else str(e)
+        return StageSummary(*names, status, None, None, None, None, None, None, message)
     except DurableShuffleError as e:
         return StageSummary(*names, e.kind.value, None, None, None, None, None, None, str(e))
     seal, describe = state.seal, stage.describe

@@ -155,15 +155,3 @@ def test_a_description_with_impossible_counts_costs_no_memory(job: Any, run: Run
     assert status == 1
     found = [f for f in document["findings"] if f["key"] == log.key(0)]
     assert any("DESCRIBE.partitions: expected at most" in f["found"] for f in found)
-
-
-def test_one_damaged_stage_does_not_stop_the_release_of_others(job: Any, run: Run) -> None:
-    """The others are released; the error names the damaged one, also when it is asked again."""
-    damaged(Path(job.url, job.lines.path.log_prefix, "0000000000"))
-    for _ in range(2):
-        result = run("release", job.url, "nightly", "--yes")
-        assert result.exit_code == 1
-        assert job.lines.path.folder in result.output
-        assert "all others are done" in result.output
-    left = {path.split("/segments/")[0] for path in job.files()}
-    assert left == {f"nightly/{job.lines.path.folder}"}

@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Release
+from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import (
@@ -77,8 +77,19 @@ def test_slot_0_must_be_the_description(storage: MemoryStorage) -> None:
     """Another record there is corruption, and is named."""
     path = StagePath("job", "stage", "f" * 32, "1" * 32)
     log = SlotLog(storage, path.log_prefix)
+    log.append(0, STAGE_RECORDS.encode(Closed("a" * 32, "test")))
+    with pytest.raises(CorruptDataError, match="found=CLOSED"):
+        open_stage(storage, path)
+
+
+def test_a_stage_that_was_released_without_a_description_is_released(
+    storage: MemoryStorage,
+) -> None:
+    """Its DESCRIBE was damaged: RELEASE stands in slot 0."""
+    path = StagePath("job", "stage", "f" * 32, "1" * 32)
+    log = SlotLog(storage, path.log_prefix)
     log.append(0, STAGE_RECORDS.encode(Release("a" * 32, 1, "test")))
-    with pytest.raises(CorruptDataError, match="found=RELEASE"):
+    with pytest.raises(NotFoundError, match=r"was released.*test"):
         open_stage(storage, path)
 
 

@@ -5,6 +5,9 @@ following a link in the last name; then the kernel is asked where the open file 
 a link in any folder above. Only if that is not the path, the folders are looked at one by one: the
 file may have been deleted since, and not every system says where a file stands.
 
+A folder under the name of an object is damage, too: whoever took it for nothing at all would find
+a log shorter than it is, and could not create the object either.
+
 Not guaranteed: anything about who can write to the root itself, or to the folders above it.
 """
 
@@ -13,7 +16,7 @@ import os
 import stat
 from pathlib import Path
 
-from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.serialization.errors import CorruptDataError
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
@@ -24,8 +27,7 @@ def open_object(root: str, key: str) -> tuple[int, int]:
     """Return a descriptor of an object for reading and its size; the caller closes it.
 
     Raises:
-        CorruptDataError: a link, or another special file; or a folder above it is a link.
-        NotFoundError: a folder.
+        CorruptDataError: a link, a folder or another special file; or a folder above it is a link.
         OSError: as `os.open`.
     """
     path = f"{root}/{key}"
@@ -78,8 +80,6 @@ def refuse_links(root: str, key: str) -> None:
 
 def _checked_size(descriptor: int, root: str, key: str) -> int:
     status = os.fstat(descriptor)
-    if stat.S_ISDIR(status.st_mode):
-        raise NotFoundError(f"file:{root}: {key} is a folder, not an object")
     if not stat.S_ISREG(status.st_mode):
         raise _strange(root, key)
     _check_place(descriptor, root, key)
@@ -97,6 +97,7 @@ def _check_place(descriptor: int, root: str, key: str) -> None:
 
 def _strange(root: str, key: str) -> CorruptDataError:
     return CorruptDataError(
-        f"file:{root}: {key} is a link or a special file: objects are regular files in folders "
-        f"below the root; nothing is read, written or deleted through it: remove it, run verify"
+        f"file:{root}: {key} is a link, a folder or a special file: objects are regular files in "
+        f"folders below the root; nothing is read, written or deleted through it: remove it, run "
+        f"verify"
     )

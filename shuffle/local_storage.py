@@ -4,7 +4,8 @@ Strategy: an object is written under a hidden name in its final folder, synced, 
 name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
 the exclusive create, so a file system without hard links is refused.
 
-Links and special files are refused, wherever they stand below the root (`local_files`).
+Links and special files are refused, wherever they stand below the root (`local_files`). A listing
+shows them under their names, so that who reads what is listed is told, and `delete` removes them.
 
 It must not overwrite, rename onto, or truncate an object, nor map one into memory: a sector that
 cannot be read is an error of a read, and a deadly signal to who looks at a mapping.
@@ -46,6 +47,9 @@ _HIDDEN = "."
 """First character of temporary names; no key has a part that starts with it."""
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+
+_SLOT = re.compile(r"\d{10}")
+"""The name of a slot: no folder that is ours and empty has such a name."""
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -167,7 +171,7 @@ class LocalStorage:
             ):
                 descriptor = open_folder(self._folder, folder)
                 try:
-                    os.unlink(name, dir_fd=descriptor)
+                    _remove(name, descriptor)
                 finally:
                     os.close(descriptor)
 
@@ -270,6 +274,17 @@ def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]
     return view.toreadonly(), found
 
 
+def _remove(name: str, folder: int) -> None:
+    """Remove a file or a link, or an empty folder that took the name of an object."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except (IsADirectoryError, PermissionError) as error:  # which one depends on the system
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except NotADirectoryError:
+            raise error from None
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -281,6 +296,9 @@ def _sync_folder(folder: Path) -> None:
 def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[ObjectInfo]:
     """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty.
 
+    What is no regular file comes as an object does, and so does an empty folder that has the name
+    of a slot: reading it says what it is.
+
     Args:
         temporary: the hidden files of writers instead of the objects.
     """
@@ -290,12 +308,23 @@ def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[Obj
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:
-        hidden = entry.name.startswith(_HIDDEN)
-        if not hidden and entry.is_dir(follow_symlinks=False):
+        hidden, is_folder = entry.name.startswith(_HIDDEN), entry.is_dir(follow_symlinks=False)
+        if hidden:
+            regular = entry.is_file(follow_symlinks=False)
+            shown = temporary and regular and bool(_TEMPORARY.fullmatch(entry.name))
+        elif is_folder:
             yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", temporary=temporary)
-        elif hidden is temporary and entry.is_file(follow_symlinks=False):
-            if hidden and not _TEMPORARY.fullmatch(entry.name):
-                continue
+            slot = not temporary and _SLOT.fullmatch(entry.name)
+            shown = bool(slot) and _is_empty(entry.path)
+        else:
+            shown = not temporary
+        if shown:
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 yield ObjectInfo(prefix + entry.name, status.st_size, status.st_mtime)
+
+
+def _is_empty(folder: str) -> bool:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return next(entries, None) is None
+    return False

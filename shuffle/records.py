@@ -195,6 +195,11 @@ class Describe:
         for name, most in (("partitions", MAX_PARTITIONS), ("producers", _MAX_PRODUCERS)):
             if not 0 <= (found := getattr(self, name)) <= most:
                 raise FieldError(f"DESCRIBE.{name}: expected at most {most}, found {found}")
+        if any(not 0 <= key < len(self.columns) for key in self.keys):
+            raise InvalidInputError(
+                f"keys of a DESCRIBE must be positions of its {len(self.columns)} columns, "
+                f"found={self.keys}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

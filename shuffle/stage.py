@@ -72,9 +72,15 @@ class StageHandle:
     def schema(self) -> pa.Schema:
         """Arrow schema of the stored records."""
         try:
-            return schema_from_bytes(self.describe.schema)
+            schema = schema_from_bytes(self.describe.schema)
         except CorruptDataError as e:
             raise CorruptDataError(f"{e}: DESCRIBE of {self.path.prefix!r}") from e
+        if (found := len(self.describe.columns)) != len(schema):
+            raise CorruptDataError(
+                f"DESCRIBE names {found} columns and its schema has {len(schema)}: "
+                f"{self.log().key(0)!r}; run verify"
+            )
+        return schema
 
     def log(self) -> SlotLog:
         return SlotLog(self.storage, self.path.log_prefix)

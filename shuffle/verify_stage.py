@@ -167,7 +167,7 @@ class StageWalk:
                     producers=self._producers,
                     subpartitions=None
                     if self.describe is None
-                    else StageHandle(self.storage, self.path, self.describe).subpartitions_of(p),
+                    else self._handle(self.describe).subpartitions_of(p),
                 )
             )
         if self._seal is not None:
@@ -192,7 +192,7 @@ class StageWalk:
             (describe.name, describe.fingerprint, describe.incarnation),
         )
         try:
-            schema_from_bytes(describe.schema)
+            self._handle(describe).schema  # noqa: B018 it is checked
         except DurableShuffleError as error:
             self.logs.findings.append(finding_of(error, key, "a readable schema"))
 
@@ -345,9 +345,12 @@ class StageWalk:
                 if isinstance(record, Append) and slot >= kept:
                     yield p, copy.log.key(slot), record
 
+    def _handle(self, describe: Describe) -> StageHandle:
+        return StageHandle(self.storage, self.path, describe)
+
     def _schema(self) -> pa.Schema | None:
         try:
-            return schema_from_bytes(self.describe.schema) if self.describe else None
+            return self._handle(self.describe).schema if self.describe else None
         except DurableShuffleError:
             return None  # a finding of the description
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.column_types import check_key
 from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, WriteOptions
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.clock import Clock, IdSource
@@ -196,4 +196,7 @@ def _describe(
 
 def in_schema(stage: StageHandle, schema: bytes) -> StageHandle:
     """Return the stage as one whose rows have another schema message."""
-    return StageHandle(stage.storage, stage.path, replace(stage.describe, schema=schema))
+    found, names = schema_from_bytes(schema), stage.describe.columns
+    columns = (*names, *found.names[len(names) :])
+    describe = replace(stage.describe, schema=schema, columns=columns)
+    return StageHandle(stage.storage, stage.path, describe)

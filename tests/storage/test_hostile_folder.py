@@ -17,9 +17,13 @@ from durable_shuffle.serialization.control import bound, decode_control, encode_
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.layout import ConsumerPath
 from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.open_storage import open_storage
 from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.repair_job import repair_job_log
 from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
@@ -53,7 +57,11 @@ def loop(path: Path, outside: Path) -> None:
     path.symlink_to(path)
 
 
-STRANGE = (link, zero, fifo, unix_socket, loop)
+def folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+
+
+STRANGE = (link, zero, fifo, unix_socket, loop, folder)
 
 
 @pytest.fixture
@@ -96,9 +104,61 @@ def test_what_is_no_regular_file_is_damage(
     """At once, by name, and without a byte of what it leads to."""
     (root / "a").mkdir()
     make(root / "a" / "b", outside)
-    with within(10), pytest.raises(CorruptDataError, match="a/b is a link or a special") as e:
+    with within(10), pytest.raises(CorruptDataError, match="a/b is a link, a folder or a") as e:
         CALLS[verb](LocalStorage(root), "a/b")
     assert "dear" not in str(e.value)
+
+
+@pytest.mark.parametrize("make", STRANGE, ids=lambda f: f.__name__)
+def test_a_slot_that_is_no_regular_file_is_listed_refused_and_mended(
+    root: Path, outside: Path, make: Callable[[Path, Path], None]
+) -> None:
+    """The next slot of a job log: no driver waits for it, `verify` names it, repair removes it."""
+    JobLog.claim(open_storage(str(root), {}), "job", "a" * 32)
+    make(root / "job/log/0000000001", outside)
+    storage = open_storage(str(root), {})
+    assert "job/log/0000000001" in [info.key for info in storage.list("job/")]
+    with within(10), pytest.raises(CorruptDataError, match="job/log/0000000001"):
+        JobLog.claim(storage, "job", "b" * 32)
+    with within(10), pytest.raises(CorruptDataError, match="job/log/0000000001"):
+        SlotLog(storage, "job/log/").append(1, b"record")
+    findings = verify_job(storage, "job", Settings()).findings
+    assert [f.key for f in findings] == ["job/log/0000000001"]
+    repair_job_log(storage, "job", RandomIds())
+    assert verify_job(storage, "job", Settings()).findings == ()
+    assert len(list(outside.rglob("*"))) == 4
+
+
+@pytest.mark.parametrize("log", ["commands", "requests", "status"])
+@pytest.mark.parametrize("make", STRANGE, ids=lambda f: f.__name__)
+def test_an_only_slot_that_is_no_regular_file_is_found(
+    root: Path, outside: Path, make: Callable[[Path, Path], None], log: str
+) -> None:
+    """Logs of which nothing else tells."""
+    storage = LocalStorage(root)
+    JobLog.claim(storage, "job", "a" * 32)
+    (root / "job" / log).mkdir()
+    make(root / "job" / log / "0000000000", outside)
+    findings = verify_job(storage, "job", Settings()).findings
+    assert [f.key for f in findings] == [f"job/{log}/0000000000"]
+
+
+def test_the_only_slot_of_a_consumer_is_a_folder(root: Path) -> None:
+    """An empty folder, and nothing else of the consumer."""
+    storage = LocalStorage(root)
+    JobLog.claim(storage, "job", "a" * 32)
+    path = ConsumerPath("job", "reader", "task")
+    (root / path.log_prefix / "0000000000").mkdir(parents=True)
+    (verdict,) = verify_job(storage, "job", Settings()).consumers
+    assert [f.key for f in verdict.findings] == [f"{path.log_prefix}0000000000"]
+
+
+def test_empty_folders_of_ours_are_not_listed(root: Path) -> None:
+    """They are left when what stood in them was deleted."""
+    storage = LocalStorage(root)
+    storage.put("job/stage/a", [b"x"])
+    storage.delete(["job/stage/a"])
+    assert list(storage.list("")) == []
 
 
 @pytest.mark.parametrize("at", ["a", "a/b"])
@@ -258,6 +318,30 @@ def test_a_description_beyond_all_limits_is_refused(
         open_stage(stage.storage, stage.path)
     findings = verify_job(stage.storage, "job", Settings()).findings
     assert any(f.key == stage.log().key(0) and name in f.found for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "expected"),
+    [
+        ({"columns": ("id",)}, CorruptDataError, "DESCRIBE names 1 columns"),
+        ({"columns": ("id", *"abcd")}, CorruptDataError, "DESCRIBE names 5 columns"),
+        ({"keys": (7,)}, IncompatibleError, "keys of a DESCRIBE must be positions"),
+        ({"keys": (-1,)}, IncompatibleError, "keys of a DESCRIBE must be positions"),
+    ],
+)
+def test_a_description_that_does_not_fit_itself_is_damage(
+    root: Path, stage: StageHandle, changed: dict[str, Any], kind: type[Exception], expected: str
+) -> None:
+    """Columns without names, names without columns, keys that are no columns."""
+    key = stage.log().key(0)
+    record = encode_control("DESCRIBE", {**fields_of(stage), **changed})
+    (root / key).unlink()
+    (root / key).write_bytes(bound(record, key))
+    with pytest.raises(kind, match=expected) as e:
+        open_stage(stage.storage, stage.path).schema  # noqa: B018 it is checked
+    assert key in str(e.value)
+    findings = [f for s in verify_job(stage.storage, "job", Settings()).stages for f in s.findings]
+    assert any(f.key == key and expected in f.found for f in findings)
 
 
 def fields_of(stage: StageHandle) -> dict[str, Any]:

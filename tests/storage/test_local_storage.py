@@ -244,14 +244,19 @@ def test_object_cut_short_is_corruption(root: Path) -> None:
         storage.read_range("a", 50, 10)
 
 
-def test_links_inside_the_root_are_not_listed(root: Path, tmp_path: Path) -> None:
-    """A symbolic link is not an object, and a listing does not follow it out of the root."""
+def test_links_inside_the_root_are_listed_and_not_followed(root: Path, tmp_path: Path) -> None:
+    """Whoever reads what is listed is told that it is a link; the root is not left."""
     storage = LocalStorage(root)
     storage.put("a", [b"x"])
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_bytes(b"x")
     (root / "link").symlink_to(tmp_path / "outside")
+    assert [info.key for info in storage.list("")] == ["a", "link"]
+    with pytest.raises(CorruptDataError, match="link is a link"):
+        storage.read("link")
+    storage.delete(["link"])
     assert [info.key for info in storage.list("")] == ["a"]
+    assert (tmp_path / "outside" / "secret").exists()
 
 
 def test_key_below_an_object_cannot_be_created(root: Path) -> None:

@@ -191,6 +191,8 @@ class Trial:
                 self.say(f"MISS: verify finds nothing in {mine}") if not self.unknowable else None
             elif code == 1 and out.startswith("{") and '"error"' not in out[:20]:
                 places = {k for key in mine for k in (key, key.rsplit("/", 1)[0] + "/")}
+                if self.unknowable:  # then what the records before it name is named
+                    places |= {f for f in found if f.startswith(tuple(places))}
                 if not places & found and not self.wrong_allowed:
                     self.say(f"MISS: verify names {sorted(found)[:3]} and not {mine}")
 

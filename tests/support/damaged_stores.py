@@ -378,8 +378,6 @@ KINDS: dict[str, Callable[[Damage, str, random.Random], None]] = {
 
 
 FORGED = "forged"
-SPECIAL_FILES = ("fifo", "folder", "huge", "linked")
-"""Harms that only somebody on the machine can do; the tests leave them out so far."""
 
 
 def copy_of(store: Store, to: Path) -> Damage:

@@ -23,7 +23,9 @@ from run_engine import ROWS, SCHEMA, EngineRun
 from durable_shuffle.jobs.streaming.batch_reader import BatchReader
 from durable_shuffle.jobs.streaming.options import read_options
 from durable_shuffle.jobs.streaming.source import DurableShuffleSource
+from durable_shuffle.jobs.streaming.stage_making import in_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
+from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,
@@ -282,3 +284,12 @@ def test_storage_stays_bounded_while_a_declared_reader_keeps_up(
         if turn == 20:
             reader = stored.reader(consumer="one", consumers="one")
     assert max(left) <= 2 * 6, left
+
+
+def test_a_stage_in_a_later_schema_names_the_added_columns(tmp_path: Path) -> None:
+    """DESCRIBE names only the columns that the stage began with."""
+    stage = Stored(tmp_path).stage
+    wide = SCHEMA.append(pa.field("later", pa.int64()))
+    found = in_schema(stage, schema_to_bytes(wide))
+    assert found.schema == wide
+    assert found.describe.columns == (*SCHEMA.names, "later")

@@ -23,12 +23,16 @@ def fuzz(folder: Path, seed: int, count: int, *more: str) -> str:
     path = os.pathsep.join([str(ROOT / "src"), str(script.parent)])
     env = {**os.environ, "PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     command = [sys.executable, str(script), str(folder), str(seed), str(count), *more]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    with (folder / "said.txt").open("w+") as said:
+        done = subprocess.run(
+            command, env=env, stdout=said, stderr=subprocess.PIPE, text=True, check=False
+        )
+    text = (folder / "said.txt").read_text()
     found = sorted((folder / "failures").glob("*.txt"))
     assert not found, "\n".join(path.read_text()[:1500] for path in found)
-    where = f"{folder}/input holds the last input: {done.stdout[-500:]} {done.stderr[-1500:]}"
+    where = f"{folder}/input holds the last input: {text[-500:]} {done.stderr[-1500:]}"
     assert done.returncode == 0, where
-    return done.stdout
+    return text
 
 
 def inputs(said: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +165,14 @@ class Judge:
         path.write_text(f"{place}\n{text}\ninput {data.hex()}\n")
 
 
-def plain(judge: Judge, seed: int, count: int) -> None:
-    """Mutate seeds, and what was parsed of their descendants, without feedback."""
+def plain(judge: Judge, seed: int, count: int) -> Iterator[int]:
+    """Mutate seeds, and what was parsed of their descendants, without feedback.
+
+    Yields the number of inputs now and then.
+    """
     draw = random.Random(seed)
     pools = [list(target.seeds) for _, target in judge.targets]
-    for _ in range(count):
+    for n in range(1, count + 1):
         number = int(draw.random() * len(pools))
         pool, target = pools[number], judge.targets[number][1]
         before = judge.parsed
@@ -180,6 +183,8 @@ def plain(judge: Judge, seed: int, count: int) -> None:
                 pool.append(data)
             else:
                 pool[len(target.seeds) + draw.randrange(len(pool) - len(target.seeds))] = data
+        if n % 100_000 == 0:
+            yield n
 
 
 def covered(judge: Judge, seed: int, count: int, atheris: Any) -> None:
@@ -253,7 +258,8 @@ def main() -> int:
     judge = Judge(options.folder, options.targets)
     started = time.monotonic()
     limit_memory()
-    plain(judge, options.seed, options.count)
+    for _ in plain(judge, options.seed, options.count):
+        say(judge, started)  # so that a run that is cut off has figures, too
     say(judge, started)
     return int(judge.failed > 0)
 

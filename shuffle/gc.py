@@ -170,18 +170,14 @@ class _StageJudge:
         """Return what is wrong with the logs as a whole."""
         logs, path = self._logs, self._path
         if logs.in_job_log == "released":
-            return []  # nothing of it counts; a release copes with what is damaged
+            return []  # a release copes with what is damaged
         found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
         d = self._describe
         if logs.in_job_log == "unknown":
             return found
         if d is None:
             found.append(Judged(path.log_prefix, 0, "odd", "the stage has no DESCRIBE"))
-        elif (d.name, d.fingerprint, d.incarnation) != (
-            path.name,
-            path.fingerprint,
-            path.incarnation,
-        ):
+        elif f"{d.name}-{d.fingerprint}-{d.incarnation}" != path.folder:
             found.append(Judged(path.log_prefix, 0, "odd", "DESCRIBE is of another stage"))
         if self._released and logs.in_job_log == "live":
             what = "the stage log says released, the job log does not"

@@ -23,6 +23,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.index import content_tag
+from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.producer_log import Committed, commit_attempt
 from durable_shuffle.shuffle.records import (
@@ -47,6 +48,7 @@ from durable_shuffle.shuffle.verify_stage import StageWalk
 
 Outcome = Literal["intact", "repaired", "run again", "not repaired"]
 
+_SETTLED = "what no record names does not count; `gc --delete` removes it"
 _DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
 
 
@@ -124,11 +126,19 @@ def repair_stage(
     walk.check_data(lambda _done, _total: None)
     if not walk.logs.findings and not walk.data.findings:
         return StageRepair(path, "intact")
-    damage = assess(path, walk.state, walk.data.findings)
+    found = [finding for finding in walk.data.findings if finding not in walk.ends.findings]
+    damage = assess(path, walk.state, found)
     refusal = _refusal(walk, damage)
     if refusal:
         return StageRepair(path, "not repaired", why=refusal)
-    return _Repair(walk, damage, settings, ids, generation).run()
+    done = StageRepair(path, "repaired", why=_SETTLED)
+    if found:
+        done = _Repair(walk, damage, settings, ids, generation).run()
+    assert walk.describe is not None  # else the log has findings
+    for nonce in walk.ends.unsettled:  # last: a repair at work lost to the REPLACE above
+        stage = StageHandle(storage, path, walk.describe)
+        abort_rewrite(stage, nonce, ids.new_id(), "verify --repair")
+    return done
 
 
 def _refusal(walk: StageWalk, damage: Damage) -> str:
@@ -142,6 +152,8 @@ def _refusal(walk: StageWalk, damage: Damage) -> str:
         return f"producers that append leave no second copy: drop the pipeline, or {release}"
     if findings:
         return f"a control record cannot be rebuilt: {findings[0].key}; {release}"
+    if walk.state.replaced is None and walk.ends.findings:
+        return f"the stage is not sealed: {walk.ends.findings[0]}"
     if walk.state.replaced is None:
         return "the stage is not sealed yet: run the job, which seals it, then repair again"
     return ""

@@ -70,10 +70,10 @@ def unnamed_findings(
         (
             path,
             Finding(
-                path.prefix,
+                job_log_prefix(job),
                 ErrorKind.NOT_FOUND,
-                "a STAGE record in the job's log",
-                "data of a stage that it does not name: the log ends before what the storage "
+                f"a STAGE record of {path.prefix}",
+                "no such record, and data of that stage: the log ends before what the storage "
                 "holds; verify --repair enters the stage again",
             ),
         )

@@ -28,6 +28,7 @@ from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_consumers import check_consumers
+from durable_shuffle.shuffle.verify_ends import consumed_ends
 from durable_shuffle.shuffle.verify_logs import AnyRecord, LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify_report import (
     ConsumerVerdict,
@@ -82,6 +83,11 @@ def verify_job(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
         )
     consumers = check_consumers(storage, job, settings)
+    reads = {one: c.path.prefix for c in consumers for one in c.reads}
+    if reads:
+        now = JobCopy(storage, job)  # a stage may have come since
+        known = {*now.paths, *now.begun, *(path for path, _ in unnamed)}
+        log.findings += consumed_ends(storage, job, reads, known)
     return log.report(tuple(stages), consumers, _command_logs(storage, job))
 
 

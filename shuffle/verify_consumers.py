@@ -100,6 +100,7 @@ def _check(
         tally.objects,
         tally.checked_bytes,
         tuple(tally.findings),
+        tuple(sorted({(folder, one.stage_slot) for (folder, _), one in state.inputs.items()})),
     )
 
 

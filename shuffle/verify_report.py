@@ -90,6 +90,8 @@ class ConsumerVerdict:
     checked_bytes: int
     """Bytes of those objects."""
     findings: tuple[Finding, ...]
+    reads: tuple[tuple[str, int], ...] = ()
+    """Folder of each stage that it reads, and the slot of the stage's log by which it does."""
 
     @property
     def summary(self) -> str:

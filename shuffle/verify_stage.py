@@ -40,6 +40,7 @@ from durable_shuffle.shuffle.stage_fold import StageState, with_record
 from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
+from durable_shuffle.shuffle.verify_ends import LostEnds, list_indexes, lost_ends
 from durable_shuffle.shuffle.verify_index import check_index
 from durable_shuffle.shuffle.verify_logs import (
     AnyRecord,
@@ -106,19 +107,24 @@ class StageWalk:
     """What the stage log says, as far as it can be read."""
     copies: dict[int, LogCopy[Any]]
     """The producers' logs."""
+    ends: LostEnds
+    """Records that are proven and not there; among the findings of the data."""
     commits: dict[int, tuple[str, Commit]]
     """Key and value of each COMMIT that counts and can be read."""
 
     def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
         self.storage, self.path, self._settings = storage, path, settings
         self.logs, self.data = _Tally(), _Tally()
+        self._indexes = list_indexes(storage, path)  # before the logs that must name them
+        self.logs.add(0, 0, self._indexes.findings)
+        self.ends = LostEnds()
         last, problems = last_slots(storage, path.log_prefix)
         self.logs.add(0, 0, problems)
         # slot 0 is DESCRIBE, the job log names no stage without one
         known = last.get(path.log_prefix, 0)
         log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
         self.logs.add(log.objects, log.checked_bytes, (*log.findings, *repeated(log)))
-        self._key = log.log.key
+        self._log, self._key = log, log.log.key
         self.describe: Describe | None = None
         self.upto = _upto(log.records.values())
         self.state = StageState()
@@ -175,6 +181,9 @@ class StageWalk:
         if self._seal is not None and self.state.compact is not None:
             self._check_compaction(self._seal, self.state.compact)
         self._check_segments(progress)
+        if not self.logs.findings:
+            self.ends = lost_ends(self._indexes, self._log, self.state, self.copies, self.commits)
+            self.data.findings.extend(self.ends.findings)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
             key, rows = self._key(self._seal_slot), self._seal.rows
             self.data.differs(key, "rows in frames", rows, self.data.rows)

@@ -241,8 +241,8 @@ UNKNOWABLE = {
     "no other object proves it, the log is one that ends a record earlier.",
     "a closed log": "Lower slots of a log that ends in CLOSED may have been deleted on purpose.",
     "an index of before": "What a REPLACE or COMPACT took the place of is read by nobody new.",
-    "a proven end": "A lost SEAL, COMPACT, REPLACE, STAGE or COMMIT at the end of its log may go "
-    "unnoticed where only an index, segments or a folder prove it.",
+    "an index anew": "A lost COMPACT, or REPLACE that only made the index anew, costs no row: "
+    "readers read the index of before.",
     "a newer reuse": "A second STAGE of a stage says only that it was used again.",
 }
 """Losses that `verify` cannot know of, each with the reason; docs/guarantees.md explains them."""
@@ -265,19 +265,20 @@ def unknowable(it: Damage) -> str:
     if log[-1] != key:
         return ""
     record = msgpack.unpackb(it.before[key][16:])
-    if record["kind"] in PROVEN:
-        named = [k for k in it.keys if f"-{record['fields'].get('incarnation', '?')}/" in k]
-        first = [
-            k
-            for k in log[:-1]
-            if record["fields"].get("incarnation", "?").encode() in it.path(k).read_bytes()
-        ]
-        return "a newer reuse" if named and first else "a proven end"
-    return "the end of a log"
+    fields = record["fields"]
+    if record["kind"] == "COMPACT" or (record["kind"] == "REPLACE" and not fields["producers"]):
+        return "an index anew"
+    if record["kind"] == "STAGE":
+        mine = fields["incarnation"].encode()
+        return "a newer reuse" if any(mine in it.path(k).read_bytes() for k in log[:-1]) else ""
+    if record["kind"] == "COMMIT":
+        stage = "/".join(key.split("/")[:2])
+        return "" if any(k.startswith(f"{stage}/index/") for k in it.keys) else "the end of a log"
+    return "" if record["kind"] in PROVEN else "the end of a log"
 
 
-PROVEN = ("DESCRIBE", "SEAL", "COMPACT", "REPLACE", "STAGE", "COMMIT")
-"""Records that other objects prove: stage folders, indexes, segments of a sealed stage."""
+PROVEN = ("DESCRIBE", "SEAL", "REPLACE")
+"""Records that other objects prove wherever they stand: a stage's folder, its index."""
 
 
 def flips(it: Damage, key: str, draw: random.Random) -> None:

@@ -85,7 +85,8 @@ def test_a_lost_tail_is_found_by_verify(job: Any, run: Run) -> None:
     status, document = verified(job, run)
     assert status == 1
     (finding,) = [f for f in document["findings"] if "STAGE record" in f["expected"]]
-    assert finding["key"] == job.unsealed.path.prefix
+    assert finding["key"] == "nightly/log/"
+    assert job.unsealed.path.prefix in finding["expected"]
     assert "verify --repair" in finding["found"]
 
 

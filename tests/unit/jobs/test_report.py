@@ -18,6 +18,7 @@ def stage() -> StageReport:
         name="query",
         fingerprint="0123456789abcdef" * 2,
         decision="resume",
+        why="",
         partitioner="passthrough",
         producers=1000,
         producers_run=10,

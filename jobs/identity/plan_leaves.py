@@ -12,7 +12,7 @@ from durable_shuffle.jobs.identity.file_listing import file_entries
 from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.partition_filters import filtered_leaf, over_partitions
 from durable_shuffle.jobs.identity.plan_sources import PlanSources
-from durable_shuffle.jobs.identity.rdd_chain import RddChain
+from durable_shuffle.jobs.identity.rdd_chain import MICRO_BATCH_ELSEWHERE, RddChain, micro_batch
 
 _FILE_INDEXES = (
     "org.apache.spark.sql.execution.datasources.",
@@ -154,6 +154,10 @@ class PlanLeaves:
         """An RDD: a stage of ours, or what its chain tells."""
         stage = self._stage_of_rdd(int(rdd.id()))
         if stage is None:
+            # Spark scans the RDD of a finished plan itself only for a micro-batch
+            elsewhere = not micro_batch(self._jvm.context)
+            if elsewhere and simple_name(self._jvm.class_name(rdd)) == "SQLExecutionRDD":
+                self._walk.give_up(MICRO_BATCH_ELSEWHERE, f"RDD {rdd.id()}")
             self._chain.visit(rdd, f"an RDD scan ({self._columns(node)})")
             return
         self._walk.tokens.append(f"stage, list {len(self.stages_below)}")

@@ -65,8 +65,6 @@ class RddChain:
             self._folders(rdd.getConf(), what)
         elif kind == "HadoopRDD":
             self._folders(rdd.getJobConf(), what)
-        elif kind == "SQLExecutionRDD" and not micro_batch(self._jvm.context):
-            self._walk.give_up(MICRO_BATCH_ELSEWHERE, f"RDD {number}")
         elif kind != "UnionRDD":
             self._walk.give_up(what, f"RDD {number}")
         dependencies = items(rdd.dependencies())

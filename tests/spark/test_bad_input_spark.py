@@ -21,7 +21,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -257,15 +261,16 @@ def test_root_of_another_job_is_refused(
     """A job's folder that was copied to another name is not taken for that job."""
     shuffle.durable(session.range(3))
     shutil.copytree(Path(root, "tests"), Path(root, "copy"))
-    with pytest.raises(InvalidInputError, match="expected job='copy' found job='tests'"):
+    with pytest.raises(CorruptDataError, match=r"copy/log/0+: .*the record of another place"):
         DurableShuffle(session, root, job="copy")
 
 
-def control_record(version: int, kind: str, fields: dict[str, Any]) -> bytes:
-    """A control record, made by the text of the format, of any version."""
+def control_record(version: int, key: str, kind: str, fields: dict[str, Any]) -> bytes:
+    """A control record bound to its key, made by the text of the format, of any version."""
     payload = msgpack.packb({"fields": fields, "kind": kind})
     checked = struct.pack("<4sHHI", b"\x89DSC", version, 0, len(payload))
-    return checked + struct.pack("<I", zlib.crc32(payload, zlib.crc32(checked))) + payload
+    crc = zlib.crc32(payload, zlib.crc32(checked)) ^ zlib.crc32(key.encode())
+    return checked + struct.pack("<I", crc) + payload
 
 
 def test_commit_of_a_newer_version_is_not_guessed_at(
@@ -280,11 +285,12 @@ def test_commit_of_a_newer_version_is_not_guessed_at(
     (folder,) = Path(root, "tests").glob("repartition-*/producers")
     newer = folder / "p000001" / "0000000000"
     newer.parent.mkdir(exist_ok=True)
-    newer.write_bytes(control_record(2, "COMMIT", {"record_id": "0" * 32}))
+    key = newer.relative_to(root).as_posix()
+    newer.write_bytes(control_record(3, key, "COMMIT", {"record_id": "0" * 32}))
     shuffle = DurableShuffle(session, root, job="tests")
-    with pytest.raises(IncompatibleError, match=r"p000001/0000000000.*expected 1.*found 2"):
+    with pytest.raises(IncompatibleError, match=r"p000001/0000000000.*expected 2.*found 3"):
         shuffle.repartition(df, 2, "id")
-    newer.write_bytes(control_record(1, "PROMISE", {"record_id": "0" * 32}))
+    newer.write_bytes(control_record(2, key, "PROMISE", {"record_id": "0" * 32}))
     with pytest.raises(IncompatibleError, match="PROMISE"):
         shuffle.repartition(df, 2, "id")
 

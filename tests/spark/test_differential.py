@@ -14,7 +14,12 @@ from random_programs import random_program
 from random_steps import LEAVES, STEPS
 from random_tables import write_tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(3600),
+    # programs name the kind of a pandas function, since a lambda has no type hints
+    pytest.mark.filterwarnings("ignore:In Python 3.6.*type hints for pandas UDF:UserWarning"),
+]
 
 BATCH = 25
 EVERYDAY_BATCHES = 12
@@ -96,9 +101,6 @@ def test_a_family_finds_lost_rows_and_shrinks(
 
 SHOWN = [
     "select bit_xor(id), count(distinct id) from range(0, 20, 1, 2)",
-    "select count_if(id > 1), count(distinct id), count(distinct id % 3) from range(0, 20, 1, 2)",
-    "select id % 2 as k, count(distinct id % 2), count_if(id > 1), count(distinct id % 3)"
-    " from range(0, 20, 1, 2) group by id % 2",
     "select * from (select id % 3 as k from range(0, 20, 1, 2)) pivot (count(*) for k in (0, 1))",
 ]
 

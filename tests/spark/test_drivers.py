@@ -231,6 +231,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
         settings=Settings(),
         tries=1,
         code=running_code(),
+        ends=engine.ends_partitions,
     )
 
     def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

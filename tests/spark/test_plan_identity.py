@@ -31,6 +31,8 @@ spark = (SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.sql.execution.arrow.pyspark.enabled", "true").getOrCreate())
 spark.conf.set("spark.sql.session.timeZone", "UTC")
+# workers get this driver's hash seed, which decides what hash() gives there, so it counts
+spark.sparkContext.environment["PYTHONHASHSEED"] = "0"
 t = spark.read.parquet(folder)
 for _ in range(int(cores)):  # moves the JVM's counters of ids
     t.filter("id between 1 and 2").select(F.transform(F.array("id"), lambda z: z)).collect()

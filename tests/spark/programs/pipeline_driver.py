@@ -108,7 +108,7 @@ class Driver:
         usual = copying(Path(folder), Numbers(1, 10), Gated(folder, -1), **PATIENT)
         found = {"a lock": self._ended(with_lock)}
         opened = make.open_storage
-        make.open_storage = lambda url, *_: Elsewhere(url)  # type: ignore[assignment,return-value]
+        make.open_storage = lambda url, *_, **__: Elsewhere(url)  # type: ignore[assignment,return-value]
         found["not shared"] = self._ended(usual)
         make.open_storage = opened
         return found

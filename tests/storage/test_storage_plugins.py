@@ -78,7 +78,7 @@ def test_a_bad_plug_in_is_our_error(
     """It names the plug-in, and shows no credentials."""
     install(*values)
     with pytest.raises(InvalidInputError, match=says) as caught:
-        open_backend("mine://user:word-77@x", {"secret": "hunter-77"})
+        open_backend("mine://x", {"secret": "hunter-77"})
     assert values[0] in str(caught.value)
     assert "-77" not in str(caught.value)
     assert caught.value.__cause__ is None

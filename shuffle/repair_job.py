@@ -9,7 +9,7 @@ the end, where a CLAIM comes first: whoever ran the job before is fenced.
 It must not touch a slot that can be read, nor anything else than the job log.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
     ErrorKind,
+    NotFoundError,
 )
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.job_log import JobLog, JobRecord, JobState
@@ -60,6 +61,19 @@ def written_stages(storage: Storage, job: str) -> list[StagePath]:
         if path is not None and name.startswith(_WRITTEN):
             found[path] = None
     return list(found)
+
+
+def lost_stage(
+    storage: Storage, job: str, known: Collection[StagePath], match: Callable[[StagePath], bool]
+) -> NotFoundError | None:
+    """Return what to raise if a stage that the job log does not name is stored all the same."""
+    for path in written_stages(storage, job):
+        if match(path) and path not in known:
+            return NotFoundError(
+                f"the log of job {job!r} lost its end: it does not name stage {path.name!r}, whose "
+                f"data stands at {path.prefix!r}; verify --repair enters the stage again"
+            )
+    return None
 
 
 def unnamed_findings(

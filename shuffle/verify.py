@@ -132,7 +132,7 @@ class JobCopy:
             findings.append(Finding(slots.key(0), ErrorKind.NOT_FOUND, "a job log", lost))
         if not findings and not log.objects:
             raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
-        self.job = job
+        self.storage, self.job = storage, job
         self.paths = list(paths)
         """Stages, oldest first, released ones included; without those that do not count yet."""
         self.released = set(state.released)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
 from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.repair_job import lost_stage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 
@@ -80,6 +81,7 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
 
     Raises:
         InvalidInputError: none or several; names them.
+        NotFoundError: the job log lost the record that names it.
     """
     live = [path for path in job.paths if path not in job.released]
     gone = released_stages(job, text)
@@ -90,6 +92,9 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
             return found[0]
     if gone:
         raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
+    known = {*job.paths, *job.begun}
+    if lost := lost_stage(job.storage, job.job, known, lambda path: bool(_matches([path], text))):
+        raise lost
     names = sorted({path.name for path in live})
     raise InvalidInputError(
         f"job {job.job!r} has no stage {text!r}; {_choices('stages', text, names)}"

@@ -144,6 +144,20 @@ def test_a_consumer_proves_a_stage_that_the_job_log_lost(job: Any, run: Run) -> 
     assert verified(job, run, "--repair")[0] == 1
 
 
+def test_a_stage_that_the_job_log_lost_is_no_typing_error(job: Any, run: Run) -> None:
+    """Whoever names it is told that the log lost its end, and where the data is."""
+    path = job.orders.path
+    log = sorted(Path(job.url, "nightly/log").iterdir())
+    last = max(n for n, slot in enumerate(log) if path.incarnation.encode() in slot.read_bytes())
+    for slot in log[last:]:
+        slot.unlink()
+    result = run("cat", job.url, "nightly", path.name)
+    assert result.exit_code == 1
+    assert "the log of job 'nightly' lost its end" in result.stderr
+    assert path.prefix in result.stderr
+    assert run("cat", job.url, "nightly", "nothing").exit_code == 2
+
+
 @pytest.mark.parametrize("when", ["before SEAL", "of a compaction", "damaged"])
 def test_what_crashes_leave_is_no_finding(job: Any, run: Run, when: str) -> None:
     """An index like the one that counts, one of a compaction that never counted, one that is not

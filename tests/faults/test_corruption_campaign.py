@@ -52,7 +52,7 @@ def test_a_sample_of_harms(tmp_path: Path, seed: int) -> None:
 @pytest.mark.timeout(14_400)
 def test_two_thousand_harms(tmp_path: Path, seed: int) -> None:
     """Every way of harm on every kind of object."""
-    kinds = campaign(tmp_path, seed, ALL, ",".join(HARMS), processes=2)
+    kinds = campaign(tmp_path, seed, ALL, ",".join(HARMS), processes=4)
     assert len(kinds) > 10, kinds
 
 

@@ -27,7 +27,7 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
 )
-from durable_shuffle.serialization.field_types import FieldError, RecordType
+from durable_shuffle.serialization.field_types import FieldError, RecordType, RefusedValue
 
 CONTROL_MAGIC = b"\x89DSC"
 CONTROL_VERSION = 2
@@ -207,7 +207,8 @@ class RecordCodec(Generic[R]):
             name: of the object, for messages.
 
         Raises:
-            CorruptDataError: the bytes are not an intact control record.
+            CorruptDataError: the bytes are not an intact control record, or the record class
+                refuses a value, such as an id that is none.
             IncompatibleError: intact, but its version, kind or fields are not known here.
         """
         record = decode_control(data, name=name)
@@ -218,6 +219,9 @@ class RecordCodec(Generic[R]):
             raise IncompatibleError(msg)
         try:
             decoded: R = shape.decode(record.fields, record.kind)
+        except RefusedValue as error:
+            msg = f"{name}: {error}"
+            raise CorruptDataError(msg) from error
         except FieldError as error:
             msg = f"{name}: {error}"
             raise IncompatibleError(msg) from error

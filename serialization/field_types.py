@@ -22,6 +22,10 @@ class FieldError(Exception):
     """A class cannot be a record, or a value does not fit; the caller says which error it is."""
 
 
+class RefusedValue(FieldError):
+    """Fields of the right shape, and a value that no program of this version writes."""
+
+
 class FieldType(Protocol):
     """One type of field."""
 
@@ -224,7 +228,7 @@ class RecordType:
             return self.host(**decoded)
         except (InvalidInputError, ValueError) as error:  # of the class's own __post_init__
             msg = f"record {where}: {error}"
-            raise FieldError(msg) from error
+            raise RefusedValue(msg) from error
 
 
 def field_type(hint: Any, where: str) -> FieldType:

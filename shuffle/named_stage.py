@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.job_log import newest_named, read_job
-from durable_shuffle.shuffle.layout import check_name
+from durable_shuffle.shuffle.layout import check_name, job_log_prefix
 from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.repair_job import lost_stage
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Storage
 
@@ -20,7 +22,9 @@ def named_stage(
         name: the `name=` of the stage, "repartition" or "durable" where none was given.
 
     Raises:
-        NotFoundError: there is no such stage; names those that there are.
+        NotFoundError: there is no such stage; names those that there are, or says that the job's
+            log lost the record.
+        CorruptDataError: the job's log is damaged.
         InvalidInputError: a bad name or URL.
     """
     check_name("job", job)
@@ -34,6 +38,10 @@ def stage_named(storage: Storage, job: str, name: str) -> StageHandle:
     path = newest_named(state, name)
     if path is not None:
         return open_stage(storage, path)
+    SlotLog(storage, job_log_prefix(job)).whole_end()  # refuses a log with a hole
+    known = {*order, *state.released, *state.begun}
+    if lost := lost_stage(storage, job, known, lambda path: path.name == name):
+        raise lost
     if not state.generation:
         raise NotFoundError(f"no job {job!r} below {storage.description}: none has claimed it")
     names = ", ".join(sorted({path.name for path in order})) or "none"

@@ -127,7 +127,10 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     log = SlotLog(storage, path.log_prefix)
     data = log.read(0)
     if data is None:
-        raise NotFoundError(f"no such stage: {path.prefix!r} on {storage.description}")
+        raise NotFoundError(
+            f"no such stage: {log.key(0)!r} is missing on {storage.description}; if the job's log "
+            "names the stage, this record was lost: run `durable-shuffle verify`"
+        )
     record = decode(log, 0, data)
     if isinstance(record, Release):
         raise NotFoundError(f"the stage was released: {path.prefix!r} cause={record.cause}")

@@ -180,9 +180,9 @@ def test_default_does_not_stand_in_for_a_missing_field() -> None:
         CODEC.decode(encode_control("abort", {"attempt": "a"}), "slot 3")
 
 
-def test_value_that_the_class_refuses_is_incompatible() -> None:
-    """The class's own check speaks about a call; in storage it is another version's record."""
-    with pytest.raises(IncompatibleError, match="slot 3: record abort: retries"):
+def test_value_that_the_class_refuses_is_corruption() -> None:
+    """The class's own check speaks about a call; nobody stores such a record."""
+    with pytest.raises(CorruptDataError, match="slot 3: record abort: retries"):
         CODEC.decode(encode_control("abort", {"attempt": "a", "retries": -1}), "slot 3")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from identity_matrix import CASES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -70,6 +71,13 @@ def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
     assert told["view over other rows"].startswith("InvalidInputError: durable: version= vouches")
 
 
+def test_identity_matrix(seen: dict[str, Any]) -> None:
+    """Each row of the page in both directions: what matters misses, what does not is found."""
+    cases = [f"{case.row}: {case.what}" for case in CASES if case.on_connect is not None]
+    assert list(seen["matrix"]) == cases
+    assert {name: wrong for name, wrong in seen["matrix"].items() if wrong} == {}
+
+
 def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
     """Rows come back in order, and the session's settings are as they were."""
     assert seen["stages"]["kept"] == list(range(40))
@@ -89,12 +97,14 @@ def test_observed_frames_are_refused(seen: dict[str, Any]) -> None:
 
 
 def test_consume(seen: dict[str, Any]) -> None:
-    """Every row is published once; an error of the user's own comes out as it is."""
+    """Every row is published once; an error of the user's own comes out as it is, and other code
+    under the same name is refused."""
     stages = seen["stages"]
     assert stages["consumed"] == [[v, 2 * v] for v in range(40)]
     (report,) = stages["consumer"]
     assert (report["tasks_run"], report["records_delivered"], report["retries"]) == (4, 40, 0)
     assert "ZeroDivisionError" in stages["user_error"]
+    assert stages["other_consumer"].startswith("IncompatibleError: ")
 
 
 def test_python_stages(seen: dict[str, Any]) -> None:

@@ -1,14 +1,20 @@
 """Identity of code that plans call, and what cannot be recognised in another run."""
 
+import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from identity_plans import differing, identify, setting, write_table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
+
+from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.jvm import Jvm
 
 pytestmark = pytest.mark.spark
 
@@ -68,6 +74,35 @@ def test_environment_of_workers_counts(spark: SparkSession, table: DataFrame) ->
 
     assert differing(use("1"), use("1")) == set()
     assert differing(use("1"), use("2")) == {"functions"}
+
+
+def test_jars_that_are_not_sparks_count(spark: SparkSession, tmp_path: Path) -> None:
+    """By name and size, wherever they lie; Spark's own do not count."""
+    jvm: Any = spark.sparkContext._jvm
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("commons-lang3-*.jar")
+
+    def tokens(folder: str, name: str, comment: bytes) -> list[str]:
+        path = tmp_path / folder / name
+        path.parent.mkdir()
+        shutil.copy(jar, path)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.comment = comment
+        urls = spark.sparkContext._gateway.new_array(jvm.java.net.URL, 1)
+        urls[0] = jvm.java.io.File(str(path)).toURI().toURL()
+        with_jar = jvm.java.net.URLClassLoader(urls, None)
+        made = with_jar.loadClass("org.apache.commons.lang3.mutable.MutableObject")
+        walk = CatalystWalk(Jvm(spark.sparkContext))
+        walk.origin(made.newInstance())
+        return walk.tokens
+
+    first = tokens("a", "user.jar", b"1")
+    assert len(first) == 1
+    assert first == tokens("b", "user.jar", b"2")
+    assert first != tokens("c", "user.jar", b"11")
+    assert first != tokens("d", "other.jar", b"1")
+    own = CatalystWalk(Jvm(spark.sparkContext))
+    own.origin(spark._jsparkSession)
+    assert own.tokens == []
 
 
 @pytest.mark.parametrize("expression", ["current_timestamp()", "now()", "current_date()"])

@@ -6,23 +6,95 @@ The rows of what is found are compared with Spark's own. Cases are in `support/i
 from pathlib import Path
 
 import pytest
-from identity_matrix import CASES, Case, World, judge
+from identity_judge import Case, World, judge
+from identity_matrix import CASES
 from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {
-    "modules of your own": (
-        "tests/unit/jobs/test_function_identity.py",
-        "test_source_of_modules_counts",
+VALUES = "values that Python functions use"
+SOURCES = "table, options and filters of other sources"
+SPECIAL = "`'now'`, `'today'`, `'tomorrow'`, `'yesterday'` as a date or a timestamp"
+INCOMPARABLE = "Python functions that use what cannot be compared"
+RDDS = "RDDs over anything but rows of the driver"
+ELSEWHERE = [
+    (
+        "names and ids that Spark generates",
+        "spark/test_connect",
+        "plans_that_differ_are_told_apart",
     ),
-    "any plan on Spark Connect": (
-        "tests/spark/test_connect.py",
-        "test_explain_says_hit_miss_and_why",
+    (
+        "files of a partitioned table",
+        "spark/test_inputs_in_time",
+        "files_of_other_partitions_do_not_count",
     ),
-}
-"""Rows that another test carries."""
+    ("rows of the driver", "spark/test_inputs_told_apart", "rows_of_the_driver_are_recognised"),
+    ("what a table or view stands for", "spark/test_connect", "plans_that_differ_are_told_apart"),
+    (VALUES, "unit/jobs/test_used_values", "values_of_the_users_modules_count"),
+    (VALUES, "spark/test_identity_functions", "broadcast_in_a_function_counts"),
+    ("modules of your own", "unit/jobs/test_function_identity", "source_of_modules_counts"),
+    ("modules of your own", "spark/test_workers_code", "module_edited_and_loaded_anew"),
+    (
+        "installed packages",
+        "unit/jobs/test_function_identity",
+        "distributions_count_by_their_record",
+    ),
+    (
+        "jars that are not Spark's own",
+        "spark/test_identity_functions",
+        "jars_that_are_not_sparks_count",
+    ),
+    (
+        "number of partitions and keys",
+        "spark/test_inputs_in_time",
+        "keys_that_are_functions_and_slices",
+    ),
+    (SOURCES, "spark/test_inputs_told_apart", "jdbc_tables_and_pushed_filters"),
+    (SOURCES, "spark/test_inputs_told_apart", "jdbc_queries_with_pushed_aggregates"),
+    (
+        "query id and batch id of a micro-batch",
+        "spark/test_inputs_in_time",
+        "micro_batches_are_told_apart",
+    ),
+    (
+        "names and ids that Spark generates",
+        "spark/test_queries_recognised",
+        "second_run_runs_no_producer",
+    ),
+    (
+        "code that no function reaches",
+        "unit/jobs/test_function_identity",
+        "place_in_the_file_does_not_count",
+    ),
+    ("code that no function reaches", "unit/jobs/test_used_values", "other_values_do_not_count"),
+    (SPECIAL, "spark/test_inputs_in_time", "special_dates_have_another_value_in_another_run"),
+    (
+        "Python functions that read from outside",
+        "unit/jobs/test_used_values",
+        "reads_from_outside_are_named",
+    ),
+    (INCOMPARABLE, "unit/jobs/test_used_values", "value_that_cannot_be_compared_is_named"),
+    (INCOMPARABLE, "unit/jobs/test_function_identity", "lock_is_named"),
+    (
+        "functions of the JVM",
+        "spark/test_inputs_in_time",
+        "special_dates_have_another_value_in_another_run",
+    ),
+    ("cached data", "spark/test_inputs_told_apart", "cached_frames_count_by_their_plans"),
+    (
+        "checkpointed data",
+        "spark/test_inputs_told_apart",
+        "frames_that_nothing_tells_apart_are_refused",
+    ),
+    (RDDS, "spark/test_inputs_told_apart", "object_stages"),
+    ("any plan on Spark Connect", "spark/test_connect", "explain_says_hit_miss_and_why"),
+    ("any plan on Spark Connect", "spark/test_connect", "identity_matrix"),
+    ("code given to `consume`", "spark/test_consume", "other_code_under_the_same_name_is_refused"),
+]
+"""Rows that other tests carry, alone or beside a case: row, file, test."""
 
 
 def rows_of_the_page() -> list[str]:
@@ -36,12 +108,16 @@ def test_the_page_and_the_cases_have_the_same_rows() -> None:
     """No row of the page without a test, no case that the page does not tell."""
     page = rows_of_the_page()
     assert len(set(page)) == len(page)
-    assert set(page) == {case.row for case in CASES} | set(ELSEWHERE)
-    for file, name in ELSEWHERE.values():
-        assert f"def {name}(" in (ROOT / file).read_text()
+    assert set(page) == {case.row for case in CASES} | {row for row, _, _ in ELSEWHERE}
+    for _, file, name in ELSEWHERE:
+        assert f"def test_{name}(" in (ROOT / f"tests/{file}.py").read_text()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.row}: {case.what}")
 def test_classic(spark: SparkSession, tmp_path: Path, case: Case) -> None:
-    """The same is found, the other is not, and the rows are Spark's."""
-    assert judge(World(spark, tmp_path), case, str(tmp_path / "root"), connect=False) == []
+    """The same is found by another driver, the other is not, and the rows are Spark's."""
+
+    def drive(session: SparkSession, version: str | None) -> DurableShuffle:
+        return DurableShuffle(session, str(tmp_path / "root"), job="matrix", version=version)
+
+    assert judge(World(spark, tmp_path), case, drive, connect=False) == []

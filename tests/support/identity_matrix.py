@@ -1,67 +1,21 @@
 """What a stage's identity compares, row by row as in docs/identity.md, in both directions.
 
 A case makes a frame, the same frame again, and another one. A stage of the first must be found for
-the second and must not be found for the third. The same cases run on classic Spark and on Connect.
+the second and must not be found for the third. The same cases run on classic Spark and,
+always with a version, on Connect.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from identity_judge import Case, Make, World
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader
-
-from durable_shuffle import DurableShuffle
-from durable_shuffle.serialization.errors import InvalidInputError
-
-HOUR_NS = 3_600_000_000_000
-CONNECT_VERSION = "no plan is recognised there without one"
-
-
-@dataclass
-class World:
-    """Where a case works."""
-
-    session: SparkSession
-    folder: Path
-
-    def ids(self, n: int = 6) -> DataFrame:
-        return self.session.range(0, n, 1, 2)
-
-    def file(self, name: str, text: str, hours: int = 0) -> str:
-        """Write a file, with a time so many hours after a fixed one."""
-        path = self.folder / name
-        path.write_text(text)
-        os.utime(path, ns=((400_000 + hours) * HOUR_NS,) * 2)
-        return str(path)
-
-
-Make = Callable[[World], DataFrame]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A frame, the same one made anew, another one."""
-
-    row: str
-    """First cell of the row in docs/identity.md."""
-    what: str
-    first: Make
-    same: Make
-    other: Make | None
-    """None: nothing about it makes a miss."""
-    call: Callable[[DurableShuffle, DataFrame], DataFrame] = lambda s, df: s.durable(df)
-    other_call: Callable[[DurableShuffle, DataFrame], DataFrame] | None = None
-    versions: tuple[str | None, str | None] = (None, None)
-    """Of the first two calls, and of the third."""
-    unrecognised: bool = False
-    """Without a version every call misses."""
 
 
 def plus(amount: int) -> Callable[[int], int]:
@@ -114,17 +68,17 @@ def sql(text: str) -> Make:
 
 def set_to(name: str, value: str, make: Make) -> Make:
     def changed(w: World) -> DataFrame:
-        w.session.conf.set(f"spark.sql.{name}", value)
+        w.set(f"spark.sql.{name}", value)
         return make(w)
 
     return changed
 
 
-def text_file(text: str, hours: int = 0, **options: str) -> Make:
+def text_file(text: str, hours: int = 0, name: str = "x.csv", **options: str) -> Make:
     return lambda w: (
         w.session.read.options(**options)
         .schema("a string, b string")
-        .csv(w.file("x.csv", text, hours))
+        .csv(w.file(name, text, hours))
     )
 
 
@@ -134,6 +88,24 @@ def view(name: str, end: int) -> Make:
         return w.session.table(name)
 
     return read
+
+
+def variable(value: str) -> Make:
+    """A function for workers with an environment variable."""
+
+    def made_with(w: World) -> DataFrame:
+        environment = w.session.sparkContext.environment
+        environment["IDENTITY_MATRIX"] = value
+        try:
+            return applied(plus(1))(w)
+        finally:
+            del environment["IDENTITY_MATRIX"]
+
+    return made_with
+
+
+def slices(n: int) -> Make:
+    return lambda w: w.session.range(0, 12, 1, n).select(F.spark_partition_id().alias("p"))
 
 
 def rows_of(*values: str) -> Make:
@@ -181,14 +153,35 @@ CASES = [
         *[lambda w: w.ids()] * 2,
         lambda w: w.ids().selectExpr("int(id) as id"),
     ),
-    Case(FILES, "time", text_file("a;b\n"), text_file("a;b\n"), text_file("c;d\n", hours=1)),
-    Case(FILES, "length", text_file("a;b\n"), text_file("a;b\n"), text_file("a;bb\n")),
+    Case(
+        FILES,
+        "time",
+        *[text_file("a;b\n")] * 2,
+        text_file("c;d\n", hours=1),
+        on_connect=("reuse", "reuse"),
+    ),
+    Case(
+        FILES,
+        "length",
+        *[text_file("a;b\n")] * 2,
+        text_file("a;bb\n"),
+        on_connect=("reuse", "reuse"),
+    ),
+    Case(FILES, "path", *[text_file("a;b\n")] * 2, text_file("a;c\n", name="y.csv")),
     Case(
         "options of a reader",
         "separator",
         text_file("a;b\n", sep=";"),
-        text_file("a;b\n", SEP=";"),
+        text_file("a;b\n", sep=";"),
         text_file("a;b\n", sep=","),
+    ),
+    Case(
+        "letter case of a reader's options",
+        "name",
+        text_file("a;b\n", sep=";"),
+        text_file("a;b\n", SEP=";"),
+        None,
+        on_connect=("fresh", "fresh"),
     ),
     Case("rows of the driver", "a value", rows_of("a", "b"), rows_of("a", "b"), rows_of("a", "c")),
     Case(
@@ -246,6 +239,15 @@ CASES = [
         lambda s, df: s.repartition(df, 3, F.udf(plus(0), "long")("id")),
         lambda s, df: s.repartition(df, 3, F.udf(plus(5), "long")("id")),
     ),
+    Case("partitions of `range`", "number", slices(3), slices(3), slices(4)),
+    Case(
+        "environment variables of Python workers",
+        "value",
+        variable("1"),
+        variable("1"),
+        variable("2"),
+        on_connect=None,
+    ),
     Case(
         "name of the stage",
         "name",
@@ -287,6 +289,7 @@ CASES = [
         lambda w: w.ids().alias("a").select("a.id"),
         lambda w: w.ids().alias("b").select("b.id"),
         None,
+        on_connect=("fresh", "fresh"),
     ),
     Case(
         "how Spark plans and cuts",
@@ -324,9 +327,9 @@ CASES = [
         None,
     ),
     Case(
-        "the current time",
-        "timestamp",
-        *[lambda w: w.ids().select(F.current_timestamp().alias("t"))] * 2,
+        "the current time, user, database and catalog",
+        "timestamp and user",
+        *[lambda w: w.ids().select(F.current_timestamp(), F.current_user())] * 2,
         None,
         unrecognised=True,
     ),
@@ -336,6 +339,7 @@ CASES = [
         *[lambda w: w.ids().select(F.rand().alias("r"))] * 2,
         None,
         unrecognised=True,
+        on_connect=("fresh", "fresh"),
     ),
     Case(
         "Python functions that read from outside",
@@ -346,51 +350,12 @@ CASES = [
         unrecognised=True,
     ),
     Case(
-        "cached and checkpointed data",
+        "checkpointed data",
         "checkpoint",
         *[lambda w: w.ids().localCheckpoint()] * 2,
         None,
         unrecognised=True,
+        on_connect=("fresh", "fresh"),
     ),
     Case("other sources", "data source", made(1), made(1), None, unrecognised=True),
 ]
-
-
-def judge(world: World, case: Case, root: str, *, connect: bool) -> list[str]:
-    """Return what is wrong with a case."""
-    job = f"{case.row}-{case.what}".translate({ord(c): "_" for c in " `=(),"}) + "x"
-    wrong: list[str] = []
-    default = CONNECT_VERSION if connect and not case.unrecognised else None
-
-    def stored(make: Make, call: Any, version: str | None, expected: str, which: str) -> None:
-        new = getattr(world.session, "newSession", None)  # on Connect since 4.3
-        session = world.session if new is None else new()
-        here = World(session, world.folder)
-        df = make(here)
-        before = _rows(df) if "rand" not in job and "current" not in job else None
-        shuffle = DurableShuffle(session, root, job=job, version=version or default)
-        try:
-            found = _rows(call(shuffle, df))
-        except InvalidInputError as e:
-            found = [str(e)]
-        decision = shuffle.report().stages[-1].decision
-        if decision != expected:
-            wrong.append(f"{which}: {decision}, expected {expected}")
-        if before is not None and found != before and case.row != _STALE:
-            wrong.append(f"{which}: rows {found}, Spark's {before}")
-
-    first, other = case.versions
-    again = "fresh" if case.unrecognised and first is None else "reuse"
-    stored(case.first, case.call, first, "fresh", "first")
-    stored(case.same, case.call, first, again, "the same again")
-    if case.other is not None:
-        stored(case.other, case.other_call or case.call, other, "fresh", "the other")
-    return wrong
-
-
-_STALE = "content of a file of the same length and time"
-"""The one row in which Spark itself gives other rows, as the page says."""
-
-
-def _rows(df: DataFrame) -> list[str]:
-    return sorted(map(str, df.collect()))

@@ -126,6 +126,9 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     found["user_error"] = failure(
         lambda: again.consume(reused, consumer="d", process=lambda batch: 1 // 0)
     )
+    found["other_consumer"] = outcome(
+        lambda: again.consume(reused, consumer="c", process=lambda batch: None)
+    )
     unknown = DurableShuffle(spark, root, job="unknown")
     unknown.repartition(df, 2, "k")
     found["without_version"] = unknown.explain(df, 2, "k").why
@@ -270,6 +273,28 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
     return found
 
 
+def matrix(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
+    """What is wrong with each case of the identity matrix."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+    from identity_judge import OneDriver, World, judge
+    from identity_matrix import CASES
+
+    found = {}
+    shuffle = DurableShuffle(spark, f"{folder}/root", job="matrix")
+    for number, case in enumerate(CASES):
+        if case.on_connect is None:
+            continue
+        place = folder / str(number)
+        place.mkdir(parents=True)
+
+        def drive(_: SparkSession, version: str | None, prefix: str = f"case{number}") -> OneDriver:
+            return OneDriver(shuffle, prefix, version)
+
+        wrong = judge(World(spark, place), case, drive, connect=True)
+        found[f"{case.row}: {case.what}"] = wrong
+    return found
+
+
 class Elsewhere(LocalStorage):
     """A folder as a client on another host would see it: its own, although the path is equal.
 
@@ -349,6 +374,7 @@ def main(root: str, folder: str) -> None:
     Path(root, "told").mkdir()
     answer = {
         "told": told_apart(spark, f"{root}/told"),
+        "matrix": matrix(spark, Path(root, "matrix")),
         "stages": stages(spark, f"{root}/stages", folder),
         "python": python_stages(spark, f"{root}/python"),
         "remote": remote(spark, f"{root}/remote"),

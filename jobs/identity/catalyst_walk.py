@@ -138,7 +138,9 @@ class CatalystWalk:
         """A column's name; counters of the JVM that it is or quotes are numbered."""
 
         def known(quoted: re.Match[str]) -> str:
-            return f"#{self._ids.get(('expr', int(quoted[1])), quoted[1])}"
+            number = int(quoted[1])  # of a column of this walk, or of one below it
+            space = "expr" if ("expr", number) in self._ids else "quoted"
+            return f"#{self._ids.setdefault((space, number), len(self._ids))}"
 
         def counted(quoted: re.Match[str]) -> str:
             return self._names.setdefault(quoted[0], f"counted {len(self._names)}")

@@ -22,6 +22,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed
@@ -75,7 +76,8 @@ class StageHandle:
             schema = schema_from_bytes(self.describe.schema)
         except CorruptDataError as e:
             raise CorruptDataError(f"{e}: DESCRIBE of {self.path.prefix!r}") from e
-        if (found := len(self.describe.columns)) != len(schema):
+        pairs = self.describe.codec == PAIR_CODEC  # these have columns and no Arrow schema
+        if not pairs and (found := len(self.describe.columns)) != len(schema):
             raise CorruptDataError(
                 f"DESCRIBE names {found} columns and its schema has {len(schema)}: "
                 f"{self.log().key(0)!r}; run verify"

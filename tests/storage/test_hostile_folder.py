@@ -321,23 +321,23 @@ def test_a_description_beyond_all_limits_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("changed", "kind", "expected"),
+    ("changed", "expected"),
     [
-        ({"columns": ("id",)}, CorruptDataError, "DESCRIBE names 1 columns"),
-        ({"columns": ("id", *"abcd")}, CorruptDataError, "DESCRIBE names 5 columns"),
-        ({"keys": (7,)}, IncompatibleError, "keys of a DESCRIBE must be positions"),
-        ({"keys": (-1,)}, IncompatibleError, "keys of a DESCRIBE must be positions"),
+        ({"columns": ("id",)}, "DESCRIBE names 1 columns"),
+        ({"columns": ("id", *"abcd")}, "DESCRIBE names 5 columns"),
+        ({"keys": (7,)}, "keys of a DESCRIBE must be positions"),
+        ({"keys": (-1,)}, "keys of a DESCRIBE must be positions"),
     ],
 )
 def test_a_description_that_does_not_fit_itself_is_damage(
-    root: Path, stage: StageHandle, changed: dict[str, Any], kind: type[Exception], expected: str
+    root: Path, stage: StageHandle, changed: dict[str, Any], expected: str
 ) -> None:
     """Columns without names, names without columns, keys that are no columns."""
     key = stage.log().key(0)
     record = encode_control("DESCRIBE", {**fields_of(stage), **changed})
     (root / key).unlink()
     (root / key).write_bytes(bound(record, key))
-    with pytest.raises(kind, match=expected) as e:
+    with pytest.raises(CorruptDataError, match=expected) as e:
         open_stage(stage.storage, stage.path).schema  # noqa: B018 it is checked
     assert key in str(e.value)
     findings = [f for s in verify_job(stage.storage, "job", Settings()).stages for f in s.findings]

@@ -99,7 +99,7 @@ def new_stage(
         partitions=partitions,
         writing=writing,
         partitioner=partitioner,
-        keys=(0,),
+        keys=(0,) if schema.names else (),
         components={},
         splits="",
         planning={},

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from document import PICTURES, table, write_block
 
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.text import size
 
 pytestmark = [pytest.mark.timeout(0), pytest.mark.spark]
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from durable_shuffle.jobs.cli.text import size
 from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.text import size
 
 _POLL_SECONDS = 1.0
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 
 from durable_shuffle.jobs.captured import MOVED
-from durable_shuffle.jobs.cli.text import size, table
+from durable_shuffle.jobs.text import size, table
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from durable_shuffle.jobs.bench.task_history import (
 )
 from durable_shuffle.jobs.bench.task_log import read_lines
 from durable_shuffle.jobs.bench.watched_storage import operations
-from durable_shuffle.jobs.cli.stage_details import stage_details
+from durable_shuffle.jobs.inspect.stage_details import stage_details
 from durable_shuffle.jobs.reports.timeline import Timeline
 from durable_shuffle.jobs.storage_counts import reruns
 from durable_shuffle.shuffle.job_log import read_job

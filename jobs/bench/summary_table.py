@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.text import size
 
 
 def summary_table(summary: Sequence[dict[str, Any]]) -> Table:

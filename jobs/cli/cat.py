@@ -11,8 +11,6 @@ import pyarrow as pa
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.log_rows import LogRows
-from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -30,6 +28,8 @@ from durable_shuffle.jobs.cli.rows import (
     json_value,
     row_table,
 )
+from durable_shuffle.jobs.inspect.log_rows import LogRows
+from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.serialization.decimals import logical_batch
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
 from durable_shuffle.shuffle.object_reader import read_pairs

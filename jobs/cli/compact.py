@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -16,7 +15,8 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.inspect.names import find_job, find_stage
+from durable_shuffle.jobs.text import size
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.compaction import SMALL_BYTES, compact_stage
 from durable_shuffle.shuffle.layout import StagePath

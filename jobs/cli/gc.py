@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -17,7 +16,8 @@ from durable_shuffle.jobs.cli.params import (
     Url,
 )
 from durable_shuffle.jobs.cli.release import parse_age
-from durable_shuffle.jobs.cli.text import size, table
+from durable_shuffle.jobs.inspect.names import find_job
+from durable_shuffle.jobs.text import size, table
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.gc import Judged
 from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage

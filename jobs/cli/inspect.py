@@ -3,9 +3,6 @@
 from dataclasses import asdict
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.consumers import consumer_summaries, consumer_table
-from durable_shuffle.jobs.cli.log_details import log_details, log_text
-from durable_shuffle.jobs.cli.names import find_job, find_stage
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -15,8 +12,11 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.stage_details import stage_details, stage_text
-from durable_shuffle.jobs.cli.summary import stage_table, summaries
+from durable_shuffle.jobs.inspect.consumers import consumer_summaries, consumer_table
+from durable_shuffle.jobs.inspect.log_details import log_details, log_text
+from durable_shuffle.jobs.inspect.names import find_job, find_stage
+from durable_shuffle.jobs.inspect.stage_details import stage_details, stage_text
+from durable_shuffle.jobs.inspect.summary import stage_table, summaries
 from durable_shuffle.shuffle.stage import open_stage
 
 

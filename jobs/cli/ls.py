@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job, list_jobs, require_root
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -12,8 +11,9 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.summary import stage_table, summaries
-from durable_shuffle.jobs.cli.text import size, table
+from durable_shuffle.jobs.inspect.names import find_job, list_jobs, require_root
+from durable_shuffle.jobs.inspect.summary import stage_table, summaries
+from durable_shuffle.jobs.text import size, table
 
 
 def ls(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.names import find_job, find_stage, folder, released_stages
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -19,8 +18,9 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.summary import stage_table, summarise
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.inspect.names import find_job, find_stage, folder, released_stages
+from durable_shuffle.jobs.inspect.summary import stage_table, summarise
+from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.job_log import JobLog

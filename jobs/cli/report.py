@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from durable_shuffle.jobs.cli.call import PATIENCE_SECONDS, Call
-from durable_shuffle.jobs.cli.names import list_jobs
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -17,9 +16,10 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.text import plural, size
+from durable_shuffle.jobs.inspect.names import list_jobs
 from durable_shuffle.jobs.reports.job_history import StageHistory, read_history
 from durable_shuffle.jobs.reports.job_page import job_page
+from durable_shuffle.jobs.text import plural, size
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.layout import job_log_prefix
 from durable_shuffle.shuffle.open_storage import open_storage

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from durable_shuffle.jobs.cli.text import table
+from durable_shuffle.jobs.text import table
 
 _CELL_CHARS = 60
 """Longest cell of a table; what is cut ends in an ellipsis."""

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from durable_shuffle.jobs.cli.call import Call, progress_bar
-from durable_shuffle.jobs.cli.names import find_job, find_stage, list_jobs, short_name
 from durable_shuffle.jobs.cli.params import (
     AsJson,
     Debug,
@@ -17,8 +16,9 @@ from durable_shuffle.jobs.cli.params import (
     StorageOptionsEnv,
     Url,
 )
-from durable_shuffle.jobs.cli.text import size
-from durable_shuffle.jobs.cli.verify_log import LastRecords, LogVerdict, log_verdict
+from durable_shuffle.jobs.inspect.names import find_job, find_stage, list_jobs, short_name
+from durable_shuffle.jobs.inspect.verify_log import LastRecords, LogVerdict, log_verdict
+from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.repair import StageRepair, repair_stage

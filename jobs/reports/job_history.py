@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from durable_shuffle.jobs.cli.names import find_job
-from durable_shuffle.jobs.cli.producer_logs import read_producer_logs
+from durable_shuffle.jobs.inspect.names import find_job
+from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.jobs.reports.log_history import (
     AppendingAttempt,
     appending_attempts,

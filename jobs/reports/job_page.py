@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from durable_shuffle.jobs.cli.text import plural, size
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.drawn_time import DrawnTime
 from durable_shuffle.jobs.reports.job_history import (
@@ -26,6 +25,7 @@ from durable_shuffle.jobs.reports.page import (
     tiles,
 )
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
+from durable_shuffle.jobs.text import plural, size
 
 _OUTCOMES: dict[Outcome, str] = {
     "done": "counts",

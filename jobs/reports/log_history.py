@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from durable_shuffle.jobs.cli.producer_logs import LogAttempt, ProducerLog
-from durable_shuffle.jobs.cli.stage_details import listed_segments
+from durable_shuffle.jobs.inspect.producer_logs import LogAttempt, ProducerLog
+from durable_shuffle.jobs.inspect.stage_details import listed_segments
 from durable_shuffle.shuffle.extent_feed import EndMode
 from durable_shuffle.shuffle.stage import StageHandle
 

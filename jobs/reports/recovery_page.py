@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from durable_shuffle.jobs.bench.cases import FAULTS, PEERS, WORKLOADS
-from durable_shuffle.jobs.cli.text import size
 from durable_shuffle.jobs.reports.drawing import Amount, bar_chart, legend, timeline_svg
 from durable_shuffle.jobs.reports.page import (
     Value,
@@ -19,6 +18,7 @@ from durable_shuffle.jobs.reports.page import (
     tiles,
 )
 from durable_shuffle.jobs.reports.timeline import Timeline
+from durable_shuffle.jobs.text import size
 
 
 def recovery_page(document: dict[str, Any]) -> str:

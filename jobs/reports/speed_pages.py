@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from durable_shuffle.jobs.bench.cases import WORKLOADS
-from durable_shuffle.jobs.cli.text import size
 from durable_shuffle.jobs.reports.drawing import Amount, bar_chart
 from durable_shuffle.jobs.reports.page import code, heading, page, section, table
+from durable_shuffle.jobs.text import size
 
 
 def throughput_page(document: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from run_engine import ROWS, SCHEMA, EngineRun
 
-from durable_shuffle.jobs.cli.log_rows import LogRows
+from durable_shuffle.jobs.inspect.log_rows import LogRows
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     AbortedError,

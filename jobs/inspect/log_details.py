@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from durable_shuffle.jobs.cli.consumers import stage_consumers
-from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
-from durable_shuffle.jobs.cli.stage_details import (
+from durable_shuffle.jobs.inspect.consumers import stage_consumers
+from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
+from durable_shuffle.jobs.inspect.stage_details import (
     description_fields,
     description_of,
     listed_segments,
     spread_of,
     stored_fields,
 )
-from durable_shuffle.jobs.cli.text import fields, size, table
+from durable_shuffle.jobs.text import fields, size, table
 from durable_shuffle.shuffle.stage import StageHandle, read_state
 
 

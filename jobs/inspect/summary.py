@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from durable_shuffle.jobs.cli.names import SHORT_ID, short_name
-from durable_shuffle.jobs.cli.producer_logs import ProducerLog, log_status, read_producer_logs
-from durable_shuffle.jobs.cli.text import size, table, when
+from durable_shuffle.jobs.inspect.names import SHORT_ID, short_name
+from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
+from durable_shuffle.jobs.text import size, table, when
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.stage import open_stage, read_state

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.jobs.cli.names import folder
-from durable_shuffle.jobs.cli.text import fields, size, when
+from durable_shuffle.jobs.inspect.names import folder
+from durable_shuffle.jobs.text import fields, size, when
 from durable_shuffle.serialization.decimals import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.evidence import count_reruns

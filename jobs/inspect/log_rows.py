@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from durable_shuffle.jobs.cli.producer_logs import read_producer_logs
+from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
 from durable_shuffle.shuffle.buffer_queue import BufferQueue

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from durable_shuffle.jobs.cli.text import table
+from durable_shuffle.jobs.text import table
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from durable_shuffle.jobs.cli.producer_logs import log_status
-from durable_shuffle.jobs.cli.text import size
+from durable_shuffle.jobs.inspect.producer_logs import log_status
+from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.counting_storage import CountingStorage

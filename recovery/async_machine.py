@@ -55,10 +55,8 @@ class AsyncMachine:
         self._deadlines: DelayQueue[Element] = DelayQueue()
         self._restored: deque[SavedElement | Marker] = deque(snapshot.entries if snapshot else ())
         self._next_ordinal = snapshot.next_ordinal if snapshot else 0
-        self._cursor = snapshot.cursor if snapshot else 0
-        # what left above the cursor: below the next ordinal, and not to come again
-        saved = {e.ordinal for e in self._restored if isinstance(e, SavedElement)}
-        self._left = set(range(self._cursor, self._next_ordinal)) - saved
+        self._last_cursor = 0
+        """Where the cursor was when the operator ended."""
         self._capacity = settings.capacity
         self._retrying = settings.retry.active
         self._draining = False
@@ -91,8 +89,11 @@ class AsyncMachine:
 
     @property
     def cursor(self) -> int:
-        """All ordinals below it have left."""
-        return self._cursor
+        """All ordinals below it have left: the lowest one inside, however many left above it."""
+        if self.ended is not None:
+            return self._last_cursor
+        inside = (e.ordinal for e in (*self._queue, *self._restored) if not isinstance(e, Marker))
+        return min(inside, default=self._next_ordinal)
 
     @property
     def counts(self) -> AsyncCounts:
@@ -233,13 +234,6 @@ class AsyncMachine:
             return entry
         entry.become(Phase.EMITTED)
         self._emitted += 1
-        if entry.ordinal != self._cursor:
-            self._left.add(entry.ordinal)
-            return entry
-        self._cursor += 1
-        while self._left and self._cursor in self._left:
-            self._left.remove(self._cursor)
-            self._cursor += 1
         return entry
 
     # -- ends
@@ -255,12 +249,13 @@ class AsyncMachine:
         entries = [
             e if isinstance(e, Marker) else self._save(e, now, wall_now) for e in self._queue
         ]
-        return Snapshot(self._cursor, self._next_ordinal, (*entries, *self._restored))
+        return Snapshot(self.cursor, self._next_ordinal, (*entries, *self._restored))
 
     def stop(self, reason: BaseException) -> Sequence[Command]:
         """End: nothing is called or emitted from here on. The first reason stays."""
         if self.ended is not None:
             return _NOTHING
+        self._last_cursor = self.cursor
         self.ended = reason
         commands: list[Command] = []
         for entry in self._queue:

@@ -67,12 +67,6 @@ ORDERS: Mapping[StopMode, tuple[Step, ...]] = {
     StopMode.CANCEL: (Step.CLOSE,),
 }
 OPTIONAL = frozenset((Step.MAX_WATERMARK, Step.PREPARE, Step.NOTIFY, Step.SHUTDOWN))
-CALLS = frozenset(Step) - {
-    Step.WIN_ACK,
-    Step.WIN_PREPARED,
-    Step.WIN_COMMITTED,
-    Step.WIN_FINISHED,
-}
 
 
 class StopOrder:
@@ -107,10 +101,6 @@ class StopOrder:
         """The step was not taken, or nobody knows: what is left is to close, if that was not it."""
         self._expect(step)
         self._left = [] if step is Step.CLOSE else [Step.CLOSE]
-
-    def cancel(self) -> None:
-        """Give up the rest but CLOSE."""
-        self._left = self._left[-1:]
 
     def _expect(self, step: Step) -> None:
         if self.next() is not step:

@@ -153,7 +153,7 @@ MUTATIONS = (
         "R-MZ-19",
         "an attempt writes before it is allowed to",
         "recovery/pipeline/link.py",
-        "        if not self._writes:\n            raise FencedError",
+        "        if self._start is None:\n            raise FencedError",
         "        if False:\n            raise FencedError",
         "tests/pipelines/test_consumer_attempts.py -k may_not_write",
     ),

@@ -120,10 +120,10 @@ MUTATIONS = (
     Mutation(
         "N16",
         "the newest piece that is done is acknowledged",
-        "recovery/contiguous.py",
-        "        found: T | None = None\n",
-        "        found: T | None = value\n",
-        "tests/unit/recovery/test_contiguous.py",
+        "recovery/async_machine.py",
+        "        return min(inside, default=self._next_ordinal)",
+        "        return max((e + 1 for e in inside), default=self._next_ordinal)",
+        "tests/unit/recovery/test_async_machine.py",
     ),
     Mutation(
         "N17",

@@ -15,7 +15,10 @@ from durable_shuffle.serialization.errors import CorruptDataError
 
 @dataclass(frozen=True, slots=True)
 class StartTasks:
-    """Attempts that may begin, with everything that they must agree on."""
+    """Attempts that may begin, with everything that they must agree on.
+
+    It also allows them to write: it stands, so their coordinator held the newest generation.
+    """
 
     KIND: ClassVar[str] = "START"
     tasks: tuple[str, ...]
@@ -25,14 +28,6 @@ class StartTasks:
     and do not begin at the first record. All tasks of a consumer begin at one moment."""
     settings: dict[str, int | float] = field(default_factory=dict)
     """Settings in the place of those that the pipeline was made with."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllowWrites:
-    """Attempts of this epoch may write: their coordinator held the newest generation."""
-
-    KIND: ClassVar[str] = "ALLOW_WRITES"
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +96,9 @@ class Acknowledge:
     text: str = ""
 
 
-InternalCommand = (
-    Lead | Acknowledge | StartTasks | AllowWrites | PassBarrier | CallOff | StopTasks | Configure
-)
+InternalCommand = Lead | Acknowledge | StartTasks | PassBarrier | CallOff | StopTasks | Configure
 _BODIES: RecordCodec[InternalCommand] = RecordCodec(
-    (Lead, Acknowledge, StartTasks, AllowWrites, PassBarrier, CallOff, StopTasks, Configure)
+    (Lead, Acknowledge, StartTasks, PassBarrier, CallOff, StopTasks, Configure)
 )
 
 

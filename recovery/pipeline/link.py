@@ -17,7 +17,6 @@ from typing import Any
 
 from durable_shuffle.recovery.command.internal import (
     Acknowledge,
-    AllowWrites,
     CallOff,
     Configure,
     Decided,
@@ -77,7 +76,6 @@ class TaskLink:
         self._order = SlotOrder(slot)
         self._coordinator = ""
         self._start: StartTasks | None = None
-        self._writes = False
         self._settings: dict[str, int | float] = {}
         self._go = False
         self._aborted = ""
@@ -131,8 +129,6 @@ class TaskLink:
     def _obey(self, command: InternalCommand) -> None:
         if isinstance(command, Configure):
             self._settings = command.settings
-        elif isinstance(command, AllowWrites):
-            self._writes = self._writes or command.epoch == self.epoch
         elif isinstance(command, Lead | Acknowledge) or not self._is_mine(command):
             return
         elif isinstance(command, StartTasks):
@@ -234,19 +230,19 @@ class TaskLink:
             StartAborted: the start was called off.
         """
         with self._changed:
-            self._changed.wait_for(lambda: (self._start and self._writes) or self._is_called_off())
-        if self._start is None or not self._writes:
+            self._changed.wait_for(lambda: self._start is not None or self._is_called_off())
+        if self._start is None:
             self.check()
             raise StartAborted(f"the start was called off: stop {self._stop}")
         return self._start
 
     def check_writes(self) -> None:
-        """Refuse to write before the coordinator has allowed it.
+        """Refuse to write before START: until then nobody knows whether the coordinator leads.
 
         Raises:
-            FencedError: it has not.
+            FencedError: no START for this attempt was seen.
         """
-        if not self._writes:
+        if self._start is None:
             raise FencedError(
                 f"task {self.task!r} of epoch {self.epoch} is read-only: its coordinator has not "
                 "shown that it leads"
@@ -283,11 +279,6 @@ class TaskLink:
             raise StartAborted(f"the start was called off: {self._aborted}")
         if self._stop is StopMode.CANCEL:
             raise AbortedError("cancelled")
-
-    def wait(self, seconds: float) -> None:
-        """Wait for an order, at most so long; at once if a stop was asked for."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stop is not None, seconds)
 
     def progress(self, records: int) -> None:
         """Remember how far the task is, for people."""

@@ -21,7 +21,6 @@ from durable_shuffle.recovery.command.external import (
 )
 from durable_shuffle.recovery.command.internal import (
     Acknowledge,
-    AllowWrites,
     InternalCommand,
     StartTasks,
 )
@@ -260,7 +259,7 @@ class PipelineLogs:
         begin = tuple(task for task in tasks if task not in found.finished)
         positions = {task: self._positions[task] for task in begin if task in self._positions}
         start = StartTasks(begin, epoch, positions, dict(self._settings))
-        return Started(*self.emit(start, AllowWrites(epoch)), found.finished)
+        return Started(*self.emit(start), found.finished)
 
     # -- requests
 

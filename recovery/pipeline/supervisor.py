@@ -283,7 +283,7 @@ class Supervisor:
         self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
 
     def _start(self, tasks: list[str], epoch: int) -> None:
-        """Have START and ALLOW_WRITES stand, then launch."""
+        """Have START stand, then launch."""
         running = self.running
         assert running is not None
         self._to_launch |= {(task, epoch) for task in tasks}

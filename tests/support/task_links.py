@@ -1,8 +1,8 @@
-"""A task's line as it is once its coordinator has allowed writes."""
+"""A task's line as it is once START stands."""
 
 from collections.abc import Callable
 
-from durable_shuffle.recovery.command.internal import AllowWrites
+from durable_shuffle.recovery.command.internal import StartTasks
 from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
 
@@ -10,5 +10,5 @@ from durable_shuffle.recovery.pipeline.link import TaskLink
 def allowed_link(task: str, epoch: int, send: Callable[[TaskReport], None]) -> TaskLink:
     """A line of an attempt that may write."""
     link = TaskLink(task, epoch, send)
-    link.deliver(AllowWrites(epoch))
+    link.deliver(StartTasks((task,), epoch))
     return link

@@ -5,10 +5,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipelines import until
 
 from durable_shuffle.recovery.command.emitter import Emitter
 from durable_shuffle.recovery.command.internal import (
-    AllowWrites,
     Configure,
     InternalCommand,
     PassBarrier,
@@ -119,11 +119,11 @@ def test_the_older_of_two_emitters_is_fenced_for_good() -> None:
     at = log()
     old = emitter(at, 1, "old")
     new = emitter(at, 2, "new")
-    assert old.emit(AllowWrites(1))[0] == 0
-    assert new.emit(AllowWrites(2))[0] == 1
+    assert old.emit(Configure({}))[0] == 0
+    assert new.emit(Configure({}))[0] == 1
     for _ in range(2):
         with pytest.raises(FencedError, match="mine=generation 1, newest=generation 2"):
-            old.emit(AllowWrites(1))
+            old.emit(Configure({}))
     new.check()
     with pytest.raises(FencedError):
         old.check()
@@ -138,7 +138,7 @@ def test_garbage_is_refused_and_not_passed(garbage: bytes) -> None:
     at.append(0, garbage)
     for _ in range(2):
         with pytest.raises(CorruptDataError, match="job/commands/0000000000"):
-            writes.emit(AllowWrites(1))
+            writes.emit(Configure({}))
     worker = link()
     worker.push(0, garbage)
     with pytest.raises(CorruptDataError, match="slot 0 of the command log"):
@@ -173,13 +173,13 @@ def test_a_worker_without_a_line_reads_the_log() -> None:
     writes.emit(StopTasks((TASK,), 1, StopMode.CANCEL))  # not for it: before its slot
     worker = link(slot=1, poll_seconds=0.05)
     worker.follow(at)
-    writes.emit(StartTasks((TASK,), 1), AllowWrites(1))
+    writes.emit(StartTasks((TASK,), 1))
     assert worker.wait_start() == StartTasks((TASK,), 1)
     worker.check_writes()
     writes.emit(PassBarrier((TASK,), 1))
     worker.pass_barrier()
     writes.emit(StopTasks((TASK,), 1, StopMode.SUSPEND))
-    worker.wait(300)
+    until(lambda: worker.stop is not None, "the stop")
     assert worker.stop is StopMode.SUSPEND
     worker.over()
 
@@ -191,7 +191,7 @@ def test_what_was_not_pushed_is_read() -> None:
     writes = emitter(commands)
     worker = link(poll_seconds=3600)
     worker.follow(commands)
-    writes.emit(StartTasks((TASK,), 1), AllowWrites(1))
+    writes.emit(StartTasks((TASK,), 1))
     worker.push(*writes.emit(PassBarrier((TASK,), 1)))
     worker.pass_barrier()
     assert worker.wait_start().tasks == (TASK,)
@@ -200,13 +200,14 @@ def test_what_was_not_pushed_is_read() -> None:
 
 @pytest.mark.requirement("R-MZ-19")
 def test_a_worker_is_read_only_until_it_is_allowed_to_write() -> None:
-    """START alone is not enough, nor is the permit of another epoch."""
+    """By the START of its own epoch that names it, and by nothing else."""
     worker = link()
-    worker.deliver(StartTasks((TASK,), 1))
-    worker.deliver(AllowWrites(2))
+    worker.deliver(StartTasks((TASK,), 2))
+    worker.deliver(StartTasks(("another",), 1))
+    worker.deliver(PassBarrier((TASK,), 1))
     with pytest.raises(FencedError, match="read-only"):
         worker.check_writes()
-    worker.deliver(AllowWrites(1))
+    worker.deliver(StartTasks((TASK,), 1))
     worker.check_writes()
 
 
@@ -214,7 +215,7 @@ def test_another_coordinator_ends_the_attempt() -> None:
     """Whoever started it does not lead any more."""
     at = log()
     worker = link()
-    worker.push(*emitter(at, 1, "a").emit(StartTasks((TASK,), 1), AllowWrites(1)))
+    worker.push(*emitter(at, 1, "a").emit(StartTasks((TASK,), 1)))
     worker.push(*emitter(at, 2, "b").emit())
     with pytest.raises(AbortedError, match="another coordinator leads"):
         worker.check()

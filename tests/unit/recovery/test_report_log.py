@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pipelines import until
 
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
@@ -277,8 +278,7 @@ def test_a_task_that_nobody_hears_is_told_to_end(why: str) -> None:
     def task(link: TaskLink) -> None:
         if why == "nothing can be written":
             broken.set()
-        while link.stop is None:
-            link.wait(0.01)
+        until(lambda: link.stop is not None, "the line is lost")
         ended.append(link.stop)
 
     line_on(Breaks()).run(task)

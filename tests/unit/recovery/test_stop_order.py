@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from durable_shuffle.recovery.stop_order import (
-    CALLS,
     OPTIONAL,
     ORDERS,
     Step,
@@ -15,6 +14,7 @@ from durable_shuffle.recovery.stop_order import (
 )
 from durable_shuffle.serialization.errors import InvalidInputError
 
+RECORDS = (Step.WIN_ACK, Step.WIN_PREPARED, Step.WIN_COMMITTED, Step.WIN_FINISHED)
 CALL_ORDERS = {
     "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
     "DRAIN": ["max_watermark", "prepare_to_shutdown", "snapshot", "notify", "shutdown", "close"],
@@ -37,7 +37,7 @@ def walk(order: StopOrder) -> list[Step]:
 @pytest.mark.parametrize("mode", StopMode)
 def test_the_calls_of_each_mode(mode: StopMode) -> None:
     """Exactly FLIP-46's rows."""
-    calls = [str(step) for step in walk(StopOrder(mode)) if step in CALLS]
+    calls = [str(step) for step in walk(StopOrder(mode)) if step not in RECORDS]
     assert calls == CALL_ORDERS[mode]
 
 
@@ -105,10 +105,6 @@ def test_a_wrong_step_changes_nothing() -> None:
     assert walk(order) == list(ORDERS[StopMode.SUSPEND])
     with pytest.raises(InvalidInputError, match="does not go on"):
         StopOrder(StopMode.SUSPEND, behind=Step.WIN_PREPARED)
-    order = StopOrder(StopMode.DRAIN)
-    order.done(Step.MAX_WATERMARK)
-    order.cancel()
-    assert walk(order) == [Step.CLOSE]
 
 
 @pytest.mark.requirement("R-F46-22")

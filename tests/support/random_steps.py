@@ -239,7 +239,7 @@ def python(w: Writer, f: Frame, _: Frame) -> Written:
             f" 'long', F.PandasUDFType.SCALAR)({c!r}))",
             f"{f.name}.where(F.udf(lambda v: v is None or v % {add + 1} == 0, 'boolean')({c!r}))",
             f"{f.name}.select({c!r}).mapInPandas(lambda frames: (p.dropna() for p in frames),"
-            f" 'v long')",
+            f" '{c} long')",
             f"{f.name}.select({c!r}).groupBy({c!r}).applyInArrow(lambda t: t.slice(0, {add}),"
             f" {f.name}.select({c!r}).schema)",
         ]

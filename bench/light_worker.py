@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class LightWorker:
     folder: str
 
     def __call__(self, link: TaskLink) -> None:
-        link.say(Report.STARTING)
+        link.say(TaskPhase.STARTING)
         link.wait_start()
         link.pass_barrier()
         told = 0
@@ -27,4 +27,4 @@ class LightWorker:
                     heard.write(f"{rows} {time.monotonic()}\n")
                     heard.flush()
                 link.wait(0.005)
-        link.say(Report.CANCELED)
+        link.say(TaskPhase.CANCELED)

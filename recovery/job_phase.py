@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -86,12 +86,25 @@ class TaskReport:
     KIND: ClassVar[str] = "REPORT"
     task: str
     epoch: int
-    report: Report
+    phase: TaskPhase | None
+    """The phase that it has reached; None: it lives, and nothing is new."""
     failure: Failure | None = None
     commit: int = 0
     """PREPARED and FAILED: a commit that is durable and whose effects may be missing; else 0."""
     records: int = 0
     """Records behind it so far, for people."""
+    complaint: str = ""
+    """Why all tasks of its part should start anew; "" if it asks for nothing."""
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether it says nothing but that the attempt lives."""
+        return self.phase is None and not self.complaint
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the attempt has ended by this."""
+        return self.phase in TERMINAL
 
 
 # -- what the shell is told to do
@@ -119,32 +132,37 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
-    """Let an attempt pass the barrier."""
+class PassBarrier:
+    """Attempts pass the start barrier. Told to the tasks, as the next two."""
 
-    task: str
+    KIND: ClassVar[str] = "GO"
+    tasks: tuple[str, ...]
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
-    """Call the start of an attempt off."""
+class CallOff:
+    """The start of these attempts is called off."""
 
-    task: str
+    KIND: ClassVar[str] = "ABORT"
+    tasks: tuple[str, ...]
     epoch: int
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Have an attempt end in this way."""
+class StopTasks:
+    """Attempts end in this way."""
 
-    task: str
+    KIND: ClassVar[str] = "STOP"
+    tasks: tuple[str, ...]
     epoch: int
     mode: StopMode
 
 
-Command = WinGeneration | Kill | Launch | Go | Abort | Stop
+Told = PassBarrier | CallOff | StopTasks
+"""What attempts are told; it stands in the command log before they hear of it."""
+JobAction = WinGeneration | Kill | Launch | Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class TaskState:
 class Starting:
     """One scheduling attempt under way."""
 
+    epoch: int
     barrier: StartBarrier
     start_by: float
 

@@ -1,7 +1,7 @@
 """The life of one attempt at a task, as its supervisor sees it: a table. Pure.
 
-A report that the table does not hold raises and changes nothing. A report of another epoch is not
-even looked up: whoever keeps the table counts it and goes on.
+A phase that the table does not allow raises and changes nothing. The job machine does not look up
+reports of another epoch: it counts them and goes on.
 """
 
 from collections.abc import Mapping
@@ -17,29 +17,12 @@ class TaskPhase(StrEnum):
     """There is no attempt: the launcher has no slot for one."""
     CREATED = "created"
     STARTING = "starting"
-    AT_BARRIER = "at_barrier"
-    STARTED = "started"
-    RUNNING = "running"
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-    COMMITTING = "committing"
-    SUSPENDING = "suspending"
-    FINISHED = "finished"
-    SUSPENDED = "suspended"
-    CANCELED = "canceled"
-    FAILED = "failed"
-
-
-class Report(StrEnum):
-    """What a task, its launcher or its supervisor says of an attempt."""
-
-    STARTING = "starting"
     """The process is up and opens what it needs."""
     AT_BARRIER = "at_barrier"
     STARTED = "started"
     """Past the barrier: from here on it reads."""
     RUNNING = "running"
-    """Said by the supervisor, once all have started."""
+    """All have started. The job machine says so, no task does."""
     PREPARING = "preparing"
     PREPARED = "prepared"
     COMMITTING = "committing"
@@ -48,10 +31,6 @@ class Report(StrEnum):
     SUSPENDED = "suspended"
     CANCELED = "canceled"
     FAILED = "failed"
-    ALIVE = "alive"
-    """Changes nothing."""
-    COMPLAINS = "complains"
-    """Asks that all tasks of its part start anew. Not for the table."""
 
 
 TERMINAL = frozenset(
@@ -68,47 +47,32 @@ STARTED_ONCE = frozenset(TaskPhase) - {
 }
 """Phases that an attempt reaches only by starting, or by having finished in an earlier life."""
 
-_ENDS = {
-    Report.FAILED: TaskPhase.FAILED,
-    Report.CANCELED: TaskPhase.CANCELED,
-}
-_ENDS_WELL = {
-    Report.PREPARING: TaskPhase.PREPARING,
-    Report.PREPARED: TaskPhase.PREPARED,
-    Report.COMMITTING: TaskPhase.COMMITTING,
-    Report.SUSPENDING: TaskPhase.SUSPENDING,
-    Report.FINISHED: TaskPhase.FINISHED,
-    Report.SUSPENDED: TaskPhase.SUSPENDED,
+_BADLY = frozenset((TaskPhase.FAILED, TaskPhase.CANCELED))
+_ENDS = _BADLY | {
+    TaskPhase.PREPARING,
+    TaskPhase.PREPARED,
+    TaskPhase.COMMITTING,
+    TaskPhase.SUSPENDING,
+    TaskPhase.FINISHED,
+    TaskPhase.SUSPENDED,
 }
 
-TRANSITIONS: Mapping[TaskPhase, Mapping[Report, TaskPhase]] = {
-    TaskPhase.CREATED: {Report.STARTING: TaskPhase.STARTING, **_ENDS},
-    TaskPhase.STARTING: {
-        Report.AT_BARRIER: TaskPhase.AT_BARRIER,
-        # its log says that it finished in an earlier life
-        Report.FINISHED: TaskPhase.FINISHED,
-        **_ENDS,
-    },
-    TaskPhase.AT_BARRIER: {Report.STARTED: TaskPhase.STARTED, **_ENDS},
-    TaskPhase.STARTED: {Report.RUNNING: TaskPhase.RUNNING, **_ENDS_WELL, **_ENDS},
-    TaskPhase.RUNNING: {**_ENDS_WELL, **_ENDS},
-    TaskPhase.PREPARING: {Report.PREPARED: TaskPhase.PREPARED, **_ENDS},
-    TaskPhase.PREPARED: {Report.COMMITTING: TaskPhase.COMMITTING, **_ENDS},
-    TaskPhase.COMMITTING: {Report.FINISHED: TaskPhase.FINISHED, **_ENDS},
-    TaskPhase.SUSPENDING: {Report.SUSPENDED: TaskPhase.SUSPENDED, **_ENDS},
-    **{phase: {} for phase in (TaskPhase.WAITING, *TERMINAL)},
+TRANSITIONS: Mapping[TaskPhase, frozenset[TaskPhase]] = {
+    TaskPhase.CREATED: _BADLY | {TaskPhase.STARTING},
+    # FINISHED: its log says that it finished in an earlier life
+    TaskPhase.STARTING: _BADLY | {TaskPhase.AT_BARRIER, TaskPhase.FINISHED},
+    TaskPhase.AT_BARRIER: _BADLY | {TaskPhase.STARTED},
+    TaskPhase.STARTED: _ENDS | {TaskPhase.RUNNING},
+    TaskPhase.RUNNING: _ENDS,
+    TaskPhase.PREPARING: _BADLY | {TaskPhase.PREPARED},
+    TaskPhase.PREPARED: _BADLY | {TaskPhase.COMMITTING},
+    TaskPhase.COMMITTING: _BADLY | {TaskPhase.FINISHED},
+    TaskPhase.SUSPENDING: _BADLY | {TaskPhase.SUSPENDED},
+    **{phase: frozenset[TaskPhase]() for phase in (TaskPhase.WAITING, *TERMINAL)},
 }
 
 
-def next_phase(phase: TaskPhase, report: Report, *, task: str) -> TaskPhase:
-    """Return the phase after `report`.
-
-    Raises:
-        InvalidInputError: not in this phase; names the task.
-    """
-    if report is Report.ALIVE and phase not in (TaskPhase.WAITING, *TERMINAL):
-        return phase
-    found = TRANSITIONS[phase].get(report)
-    if found is None:
-        raise InvalidInputError(f"task {task!r} cannot say {report} when it is {phase}")
-    return found
+def check_reached(before: TaskPhase, after: TaskPhase, *, task: str) -> None:
+    """Raise InvalidInputError, which names the task, if `after` cannot come behind `before`."""
+    if after not in TRANSITIONS[before]:
+        raise InvalidInputError(f"task {task!r} cannot say {after} when it is {before}")

@@ -93,9 +93,9 @@ MUTATIONS = (
     Mutation(
         "R-MZ-11",
         "the new attempt starts while the old one ends",
-        "recovery/job_update.py",
-        "if not leaving and self._restart_at is None",
-        "if self._restart_at is None",
+        "recovery/job_machine.py",
+        "if not leaving and self.restart_at is None",
+        "if self.restart_at is None",
         f"{UNIT}test_job_update.py",
     ),
     Mutation(

@@ -11,17 +11,17 @@ MUTATIONS = (
         "N11",
         "a failure that arrives while the job is being scheduled is dropped",
         "recovery/job_machine.py",
-        "        if message.report is Report.FAILED:\n",
-        "        if message.report is Report.FAILED and self.phase is JobPhase.SCHEDULING:\n"
+        "        if phase is TaskPhase.FAILED:\n",
+        "        if phase is TaskPhase.FAILED and self.phase is JobPhase.SCHEDULING:\n"
         "            return []\n"
-        "        if message.report is Report.FAILED:\n",
+        "        if phase is TaskPhase.FAILED:\n",
         f"{JOB} -k failure_in_every_phase",
     ),
     Mutation(
         "N11",
         "a task that finishes before the others start is forgotten by the barrier",
         "recovery/job_machine.py",
-        "            commands += self._let_go(barrier.ended(message.task))\n",
+        "            actions += self._let_go(start, start.barrier.ended(message.task))\n",
         "            pass\n",
         f"{JOB} -k finishes_before",
     ),

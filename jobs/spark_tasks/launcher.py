@@ -31,7 +31,7 @@ from durable_shuffle.recovery.liveness import AttemptKey
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportReader
 from durable_shuffle.recovery.pipeline.run_task import RunTask
-from durable_shuffle.recovery.task_phase import TERMINAL, Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
@@ -41,7 +41,6 @@ from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.storage import Storage
 
 _log = logging.getLogger(__name__)
-_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _CLUSTER_SECONDS = 1.0
 """How often the executors are looked at."""
 _SUSPICION_SECONDS = 10.0
@@ -269,15 +268,15 @@ class SparkTasks:
     def _tell(self, running: _Running, report: TaskReport) -> None:
         if running.silent:
             return
-        if report.report is Report.STARTED:
+        if report.phase is TaskPhase.STARTED:
             running.starting = False
-        if str(report.report) in _TERMINAL:
+        if report.is_last:
             running.silent = True
             running.cancel_at = self._clock.monotonic() + _LINGER_SECONDS
         self._reports.put(report)
 
     def _tell_lost(self, running: _Running, failure: Failure) -> None:
-        self._tell(running, TaskReport(*running.key, Report.FAILED, failure))
+        self._tell(running, TaskReport(*running.key, TaskPhase.FAILED, failure))
 
     def _forget(self, running: _Running) -> None:
         with self._lock:

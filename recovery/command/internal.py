@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from durable_shuffle.recovery.command.external import Description
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.job_phase import CallOff, PassBarrier, StopTasks, Told
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError
 
@@ -28,35 +28,6 @@ class StartTasks:
     and do not begin at the first record. All tasks of a consumer begin at one moment."""
     settings: dict[str, int | float] = field(default_factory=dict)
     """Settings in the place of those that the pipeline was made with."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassBarrier:
-    """Attempts pass the start barrier."""
-
-    KIND: ClassVar[str] = "GO"
-    tasks: tuple[str, ...]
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallOff:
-    """The start of these attempts is called off."""
-
-    KIND: ClassVar[str] = "ABORT"
-    tasks: tuple[str, ...]
-    epoch: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopTasks:
-    """Attempts end in this way."""
-
-    KIND: ClassVar[str] = "STOP"
-    tasks: tuple[str, ...]
-    epoch: int
-    mode: StopMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +67,7 @@ class Acknowledge:
     text: str = ""
 
 
-InternalCommand = Lead | Acknowledge | StartTasks | PassBarrier | CallOff | StopTasks | Configure
+InternalCommand = Lead | Acknowledge | StartTasks | Told | Configure
 _BODIES: RecordCodec[InternalCommand] = RecordCodec(
     (Lead, Acknowledge, StartTasks, PassBarrier, CallOff, StopTasks, Configure)
 )

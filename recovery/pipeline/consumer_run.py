@@ -19,7 +19,7 @@ from durable_shuffle.recovery.pipeline.rows import batches_of, users_batch
 from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.stop_order import Step, StopMode, StopOrder
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import (
     AbortedError,
     FencedError,
@@ -74,7 +74,7 @@ class ConsumerRun:
         """Run to the end and report it."""
         self._chain = Chain([part for part in (self.step, self.sink) if part is not None])
         error: BaseException | None = None
-        report, commit = Report.FAILED, 0
+        report, commit = TaskPhase.FAILED, 0
         try:
             report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all of it is reported
@@ -93,7 +93,7 @@ class ConsumerRun:
         else:
             self.link.say(report)
 
-    def _run(self) -> Report:
+    def _run(self) -> TaskPhase:
         self.link.check_writes()  # OPEN fences, and publishes what is left
         self._view = open_view(
             self.stage,
@@ -116,7 +116,7 @@ class ConsumerRun:
         if known.finished:
             if self.sink is not None and known.ending is not None:
                 self.sink.ended(known.ending.mode)
-            return Report.FINISHED
+            return TaskPhase.FINISHED
         self._restore(ending=known.ending is not None)
         if known.ending is not None:  # no input is needed any more, only the rest of the end
             behind = Step.WIN_COMMITTED if known.ending.committed else Step.WIN_PREPARED
@@ -261,13 +261,13 @@ class ConsumerRun:
         number = self._commits.last + 1
         drains: Literal["DRAIN", "FINITE"] = "DRAIN" if mode is StopMode.DRAIN else "FINITE"
         self._commits.prepare(Ending(drains, number, committed=False), self._snapshot)
-        self.link.say(Report.PREPARED, commit=number)
-        self.link.say(Report.COMMITTING, commit=number)
+        self.link.say(TaskPhase.PREPARED, commit=number)
+        self.link.say(TaskPhase.COMMITTING, commit=number)
         self._view.task.perform_effects()
 
     # -- ending
 
-    def _end(self, mode: StopMode, behind: Step | None) -> Report:
+    def _end(self, mode: StopMode, behind: Step | None) -> TaskPhase:
         order = StopOrder(mode, self._chain.hooks, behind=behind)
         while (step := order.next()) is not Step.CLOSE:
             assert step is not None
@@ -277,7 +277,7 @@ class ConsumerRun:
                 order.failed(step)
                 raise
             order.done(step)
-        return Report.SUSPENDED if mode is StopMode.SUSPEND else Report.FINISHED
+        return TaskPhase.SUSPENDED if mode is StopMode.SUSPEND else TaskPhase.FINISHED
 
     def _end_step(self, step: Step, mode: StopMode) -> None:
         if step in (Step.PREPARE, Step.SNAPSHOT, Step.WIN_PREPARED):
@@ -313,10 +313,10 @@ class ConsumerRun:
             return
         self._finished_rows = True
         if mode is StopMode.SUSPEND:
-            self.link.say(Report.SUSPENDING)
+            self.link.say(TaskPhase.SUSPENDING)
             if hasattr(self.step, "poll"):
                 self._emit(self.step.poll())
             return
-        self.link.say(Report.PREPARING)
+        self.link.say(TaskPhase.PREPARING)
         if hasattr(self.step, "finish"):
             self._emit(self.step.finish())

@@ -43,8 +43,8 @@ from durable_shuffle.serialization.errors import (
 _log = logging.getLogger(__name__)
 
 
-class Job(Protocol):
-    """The one who runs the tasks, as far as requests concern it."""
+class JobRunner(Protocol):
+    """The supervisor, as far as requests concern it."""
 
     @property
     def running(self) -> Prepared | None:
@@ -94,7 +94,7 @@ class Control:
 
     def __init__(
         self,
-        job: Job,
+        job: JobRunner,
         logs: PipelineLogs,
         companion: Companion,
         reporter: Reporter,
@@ -140,8 +140,7 @@ class Control:
 
     def complain(self, report: TaskReport, part: str, now: float) -> None:
         """A task asks that its part starts anew."""
-        cause = report.failure.text if report.failure is not None else ""
-        self._restarts.complain(part, report.epoch, f"{report.task}: {cause}", now)
+        self._restarts.complain(part, report.epoch, f"{report.task}: {report.complaint}", now)
 
     def launched(self, part: str, epoch: int) -> None:
         """A task of a part was started under this epoch."""

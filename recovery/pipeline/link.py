@@ -17,21 +17,25 @@ from typing import Any
 
 from durable_shuffle.recovery.command.internal import (
     Acknowledge,
-    CallOff,
     Configure,
     Decided,
     InternalCommand,
     Lead,
-    PassBarrier,
     StartTasks,
-    StopTasks,
     decode_step,
 )
 from durable_shuffle.recovery.command.slot_order import SlotOrder
-from durable_shuffle.recovery.job_phase import Failure, TaskReport
+from durable_shuffle.recovery.job_phase import (
+    CallOff,
+    Failure,
+    PassBarrier,
+    StopTasks,
+    TaskReport,
+    Told,
+)
 from durable_shuffle.recovery.pipeline.describe import is_installed
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import (
     AbortedError,
     DurableShuffleError,
@@ -140,7 +144,7 @@ class TaskLink:
         elif isinstance(command, StopTasks):
             self._stop = command.mode
 
-    def _is_mine(self, command: StartTasks | PassBarrier | CallOff | StopTasks) -> bool:
+    def _is_mine(self, command: StartTasks | Told) -> bool:
         return command.epoch == self.epoch and self.task in command.tasks
 
     def _poll(self, log: SlotLog) -> None:
@@ -194,14 +198,13 @@ class TaskLink:
 
     def alive(self) -> None:
         """Say that the process lives."""
-        self._send(TaskReport(self.task, self.epoch, Report.ALIVE, records=self._records))
+        self._send(TaskReport(self.task, self.epoch, None, records=self._records))
 
     # -- for the task
 
     def complain(self, cause: str) -> None:
         """Ask that all tasks of this part start anew."""
-        failure = Failure("complaint", cause)
-        self._send(TaskReport(self.task, self.epoch, Report.COMPLAINS, failure))
+        self._send(TaskReport(self.task, self.epoch, None, complaint=cause or "no cause given"))
 
     def hear(self, part: Any) -> None:
         """Pass on what a step or source asks for by `wants_restart()`: a cause, or ""."""
@@ -251,8 +254,8 @@ class TaskLink:
     def _is_called_off(self) -> bool:
         return bool(self._aborted) or self._stop is not None
 
-    def say(self, report: Report, *, commit: int = 0) -> None:
-        """Report."""
+    def say(self, report: TaskPhase, *, commit: int = 0) -> None:
+        """TaskPhase."""
         self._commit = commit
         self._send(TaskReport(self.task, self.epoch, report, None, commit, self._records))
 
@@ -262,13 +265,13 @@ class TaskLink:
         Raises:
             StartAborted: the start was called off.
         """
-        self.say(Report.AT_BARRIER)
+        self.say(TaskPhase.AT_BARRIER)
         with self._changed:
             self._changed.wait_for(lambda: self._go or self._is_called_off())
         self.check()
         if not self._go:
             raise StartAborted(f"the start was called off: stop {self._stop}")
-        self.say(Report.STARTED)
+        self.say(TaskPhase.STARTED)
 
     def check(self) -> None:
         """Raise StartAborted if the start was called off, AbortedError if all shall be dropped, and
@@ -288,10 +291,12 @@ class TaskLink:
         """Report the end of an attempt that did not reach its own."""
         asked = isinstance(error, AbortedError) and (self._stop or self._aborted)
         if asked and self._stop is not None:
-            self.say(Report.CANCELED)
+            self.say(TaskPhase.CANCELED)
             return
         failure = failure_of(error)
-        self._send(TaskReport(self.task, self.epoch, Report.FAILED, failure, commit, self._records))
+        self._send(
+            TaskReport(self.task, self.epoch, TaskPhase.FAILED, failure, commit, self._records)
+        )
 
 
 def failure_of(error: BaseException) -> Failure:

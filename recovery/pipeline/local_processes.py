@@ -24,11 +24,10 @@ from durable_shuffle.recovery.liveness import AttemptKey
 from durable_shuffle.recovery.pipeline.launcher import REPORTS, RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.task_phase import TERMINAL, Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.run_task"]
-_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _JOIN_SECONDS = 5.0
 _POLL_SECONDS = 10.0
 """How often a process looks for commands that were not pushed to it."""
@@ -136,7 +135,7 @@ class LocalProcesses:
         try:
             while running.pipe.poll():
                 report = REPORTS.decode(running.pipe.recv_bytes(), name=f"a report of {key[0]}")
-                running.ended = running.ended or str(report.report) in _TERMINAL
+                running.ended = running.ended or report.is_last
                 found.append(report)
         except (EOFError, OSError):
             del self._running[key]
@@ -145,7 +144,7 @@ class LocalProcesses:
             running.pipe.close()
             if not running.ended:
                 text = f"the process of {key[0]} ended without a word, exit code {code}"
-                found.append(TaskReport(*key, Report.FAILED, Failure("lost", text)))
+                found.append(TaskReport(*key, TaskPhase.FAILED, Failure("lost", text)))
         return found
 
 

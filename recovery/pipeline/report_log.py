@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.task_phase import Report
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -107,7 +106,7 @@ class ReportWriter:
 
     def say(self, report: TaskReport) -> None:
         """Queue a report; a heartbeat only if nothing else is queued."""
-        if report.report is not Report.ALIVE or not self.has_more:
+        if not report.is_heartbeat or not self.has_more:
             self._queued.append(report)
 
     @property
@@ -193,7 +192,7 @@ class ReportReader:
                 return found
             self._next += 1
             found += entry.reports
-            if not to_end and all(report.report is Report.ALIVE for report in entry.reports):
+            if not to_end and all(report.is_heartbeat for report in entry.reports):
                 return found
 
     def _entry(self) -> Entry | None:

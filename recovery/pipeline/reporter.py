@@ -15,7 +15,7 @@ from durable_shuffle.recovery.command.status import (
     Status,
     TaskStatus,
 )
-from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.task_phase import TaskPhase
@@ -59,7 +59,7 @@ class Reporter:
         """The last status does not stand: the next one says everything."""
         self._number = 0
 
-    def status(self, machine: JobMachine, plan: PipelinePlan, version: str) -> Status | None:
+    def status(self, machine: Job, plan: PipelinePlan, version: str) -> Status | None:
         """Return what there is to say now, None if that is nothing new."""
         whole = self._number == 0
         for part, frontier in _seen(machine, plan).items():
@@ -103,7 +103,7 @@ class Reporter:
         same = before is not None and before.tasks == tasks and not whole
         return replace(found, tasks=()) if same else found
 
-    def _behind(self, machine: JobMachine, plan: PipelinePlan) -> tuple[Behind, ...]:
+    def _behind(self, machine: Job, plan: PipelinePlan) -> tuple[Behind, ...]:
         """Return how far consumers are behind the sources of this pipeline that they read."""
         now = self.clock.monotonic()
         records = {part: f.records for part, f in _seen(machine, plan).items()}
@@ -116,7 +116,7 @@ class Reporter:
         )
 
 
-def _seen(machine: JobMachine, plan: PipelinePlan) -> Mapping[str, Frontier]:
+def _seen(machine: Job, plan: PipelinePlan) -> Mapping[str, Frontier]:
     records: dict[str, int] = {}
     final: dict[str, bool] = {}
     for task, address in plan.tasks.items():

@@ -11,7 +11,7 @@ from durable_shuffle.recovery.pipeline.sinks import Sink
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.stage_sink import StageSink
 from durable_shuffle.recovery.pipeline.stages import stage_of
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.layout import StagePath, command_log_prefix
 from durable_shuffle.shuffle.open_storage import open_storage
@@ -33,7 +33,7 @@ class RunTask:
 
     def __call__(self, link: TaskLink) -> None:
         """Run one attempt to its end; all of it is reported, the end included."""
-        link.say(Report.STARTING)
+        link.say(TaskPhase.STARTING)
         try:
             patience = self.plan.settings.shuffle.storage_call_seconds
             storage = open_storage(self.plan.url, self.plan.storage_options, call_seconds=patience)

@@ -24,7 +24,7 @@ from durable_shuffle.recovery.pipeline.sources import (
     encode_position,
 )
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.clock import Clock, IdSource
@@ -60,12 +60,12 @@ class SourceRun:
     def run(self) -> None:
         """Run to the end and report it."""
         error: BaseException | None = None
-        report = Report.FAILED
+        report = TaskPhase.FAILED
         begun = False
         try:
             last = producer_status(self.stage, self.producer)
             if isinstance(last, End) and last.mode != "SUSPEND":
-                report = Report.FINISHED  # in an earlier life; its END stands
+                report = TaskPhase.FINISHED  # in an earlier life; its END stands
             else:
                 begun = True
                 if callable(opens := getattr(self.source, "open", None)):
@@ -88,7 +88,7 @@ class SourceRun:
         """The settings as of the newest command."""
         return self.settings.tuned(self.link.settings)
 
-    def _run(self) -> Report:
+    def _run(self) -> TaskPhase:
         self.link.check_writes()
         with LogProducer.open(
             self.stage,
@@ -111,7 +111,7 @@ class SourceRun:
                 puller.close()
             self._append(log)
             log.end(mode)
-        return Report.SUSPENDED if mode == "SUSPEND" else Report.FINISHED
+        return TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED
 
     def _follow(self, puller: Puller, log: LogProducer) -> EndMode:
         """Append until the source ends or a stop is asked for; return how to end."""

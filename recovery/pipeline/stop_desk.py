@@ -4,7 +4,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.stop_order import StopMode
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -25,13 +25,11 @@ class StopDesk:
         """Whether somebody asks."""
         return not self._asked.empty()
 
-    def ask(
-        self, mode: StopMode, machine: Callable[[], JobMachine], wake: Callable[[], None]
-    ) -> None:
+    def ask(self, mode: StopMode, machine: Callable[[], Job], wake: Callable[[], None]) -> None:
         """Ask for an end, from any thread; return when the job has taken it in.
 
         Raises:
-            InvalidInputError: see `JobMachine.stop`.
+            InvalidInputError: see `Job.stop`.
         """
         answer: _Answer = queue.SimpleQueue()
         self._asked.put((mode, answer))

@@ -1,4 +1,4 @@
-"""Carries out what `JobMachine` decides, and tells it what happens. One thread.
+"""Carries out what `Job` decides, and tells it what happens. One thread.
 
 Strategy: the loop waits for reports, for a stop, for an answer of the companion, or for the next
 moment at which the machine, a request from outside or the watch over silent tasks has something to
@@ -15,18 +15,18 @@ from dataclasses import replace
 
 from durable_shuffle.recovery.command.companion import Companion
 from durable_shuffle.recovery.command.external import Description
-from durable_shuffle.recovery.command.grouping import Said, grouped
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import (
-    Command,
     Failure,
+    JobAction,
     JobPhase,
     JobResult,
     Kill,
     Launch,
     TaskReport,
+    Told,
     WinGeneration,
 )
-from durable_shuffle.recovery.job_update import UpdatableJob
 from durable_shuffle.recovery.liveness import AttemptKey, Liveness
 from durable_shuffle.recovery.pipeline.control import Control
 from durable_shuffle.recovery.pipeline.describe import digest_of, parts_of
@@ -41,7 +41,7 @@ from durable_shuffle.recovery.pipeline.slots import check_slots
 from durable_shuffle.recovery.pipeline.stop_desk import StopDesk
 from durable_shuffle.recovery.restart_budget import RestartBudget
 from durable_shuffle.recovery.stop_order import StopMode, combined
-from durable_shuffle.recovery.task_phase import TERMINAL, Report
+from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.retry import Jitter
@@ -50,7 +50,6 @@ _LONGEST_WAIT_SECONDS = 0.1
 """A stop is seen at most this much later."""
 _CLOSE_SECONDS = 10.0
 """What the companion may take to finish what it was given."""
-_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class Supervisor:
         """Ask for an end; from any thread. Returns when the job has taken it in.
 
         Raises:
-            InvalidInputError: see `JobMachine.stop`.
+            InvalidInputError: see `Job.stop`.
         """
         self._stops.ask(mode, lambda: self.machine, self._wake)
 
@@ -136,9 +135,9 @@ class Supervisor:
             self._do(self.machine.start())
         return None
 
-    def _new_machine(self, plan: PipelinePlan) -> UpdatableJob:
+    def _new_machine(self, plan: PipelinePlan) -> Job:
         budget = RestartBudget(plan.settings.restarts, self._jitter)
-        return UpdatableJob(plan.graph, plan.drained, budget, plan.settings.timeouts)
+        return Job(plan.graph, plan.drained, budget, plan.settings.timeouts)
 
     def _turn(self) -> None:
         self._stops.answer(self._stop_by_owner)
@@ -161,7 +160,7 @@ class Supervisor:
         for task, epoch in list(self._watch.silent(now)):
             text = f"the process of {task} said nothing for {self._watch.silence_seconds:g} s"
             self._kill(task, epoch)
-            self._said(TaskReport(task, epoch, Report.FAILED, Failure("silent", text)))
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, Failure("silent", text)))
         self._do(self.machine.tick(now))
         if now >= self._say_at and not self._saying and self.machine.generation:
             self._say_at = now + self._plan.settings.status_seconds
@@ -177,11 +176,11 @@ class Supervisor:
     # -- what tasks say
 
     def _heard(self, report: TaskReport) -> None:
-        terminal = str(report.report) in _TERMINAL
+        terminal = report.is_last
         attempt = (report.task, report.epoch)
         if not self._watch.heard(attempt, self._clock.monotonic(), terminal=terminal):
             return
-        if report.report is Report.COMPLAINS:
+        if report.complaint:
             assert self.running is not None
             address = self.running.plan.tasks.get(report.task)
             if address is not None:
@@ -202,7 +201,7 @@ class Supervisor:
             commands = self.machine.said(report, now)
         except InvalidInputError as error:  # whoever says such a thing cannot be believed
             self._kill(report.task, report.epoch)
-            failed = TaskReport(report.task, report.epoch, Report.FAILED, failure_of(error))
+            failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
             commands = self.machine.said(failed, now)
         at = self.machine.restart_at
         if waited is None and at is not None:
@@ -233,10 +232,10 @@ class Supervisor:
 
     # -- what the machine decides
 
-    def _do(self, commands: Iterable[Command]) -> None:
+    def _do(self, actions: Iterable[JobAction]) -> None:
         launches: list[Launch] = []
-        said: list[Said] = []
-        for command in commands:
+        told: list[Told] = []
+        for command in actions:
             if isinstance(command, WinGeneration):
                 self._companion.submit(self._logs.claim, self._won, self._not_won)
             elif isinstance(command, Launch):
@@ -244,11 +243,11 @@ class Supervisor:
             elif isinstance(command, Kill):
                 self._kill(command.task, command.epoch)
             else:
-                said.append(command)
+                told.append(command)
         if launches:
             self._start([launch.task for launch in launches], launches[0].epoch)
-        if said:
-            self._tell(said)
+        if told:
+            self._tell(told)
 
     def _won(self, won: Claimed) -> None:
         if won.prepared is not None:
@@ -310,8 +309,8 @@ class Supervisor:
         assert self.launcher is not None
         assert self.running is not None
         if task in started.finished:  # in an earlier life
-            self._said(TaskReport(task, epoch, Report.STARTING))
-            self._said(TaskReport(task, epoch, Report.FINISHED))
+            self._said(TaskReport(task, epoch, TaskPhase.STARTING))
+            self._said(TaskReport(task, epoch, TaskPhase.FINISHED))
             return
         self._watch.launched((task, epoch))
         address = self.running.plan.tasks.get(task)
@@ -321,16 +320,15 @@ class Supervisor:
             self.launcher.start(task, epoch, started.slot)
         except Exception as error:  # noqa: BLE001 - it is the end of that attempt
             self._watch.forget((task, epoch))
-            self._said(TaskReport(task, epoch, Report.FAILED, failure_of(error)))
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure_of(error)))
 
-    def _tell(self, said: list[Said]) -> None:
+    def _tell(self, told: list[Told]) -> None:
         """Have it stand in the command log, and pass it on."""
-        commands = grouped(said)
 
         def failed(error: Exception) -> None:
-            self._cannot_tell(error, [(one.task, one.epoch) for one in said])
+            self._cannot_tell(error, [(task, one.epoch) for one in told for task in one.tasks])
 
-        self._companion.submit(lambda: self._logs.emit(*commands), self.push, failed)
+        self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
 
     def _cannot_tell(self, error: Exception, attempts: Iterable[AttemptKey]) -> None:
         """What was to be said does not stand."""
@@ -338,7 +336,7 @@ class Supervisor:
         failure = replace(failure_of(error), secondary=True)
         for task, epoch in attempts:
             self._kill(task, epoch)
-            self._said(TaskReport(task, epoch, Report.FAILED, failure))
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure))
 
     def _kill(self, task: str, epoch: int) -> None:
         self._watch.forget((task, epoch))
@@ -355,7 +353,7 @@ class Supervisor:
         if self.launcher is not None:
             self.launcher.wake()
 
-    # -- what requests from outside come to: `Job`
+    # -- what requests from outside come to: `JobRunner`
 
     @property
     def all_run(self) -> bool:

@@ -13,9 +13,7 @@ from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.liveness import AttemptKey
 from durable_shuffle.recovery.pipeline.launcher import RunTask
 from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.task_phase import TERMINAL, Report
-
-_TERMINAL = frozenset(str(phase) for phase in TERMINAL)
+from durable_shuffle.recovery.task_phase import TaskPhase
 
 
 class Threads:
@@ -43,7 +41,7 @@ class Threads:
             if key in self._cut:
                 link.lost()
                 return
-            if str(report.report) in _TERMINAL:
+            if report.is_last:
                 ended.set()
             self._reports.put(report)
 
@@ -56,7 +54,7 @@ class Threads:
                 link.over()
                 if not ended.is_set():
                     lost = Failure("lost", f"the thread of {task} ended without a word")
-                    send(TaskReport(task, epoch, Report.FAILED, lost))
+                    send(TaskReport(task, epoch, TaskPhase.FAILED, lost))
 
         threading.Thread(target=run, name=f"durable-shuffle-{task}", daemon=True).start()
 

@@ -15,7 +15,7 @@ from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.pipeline.sinks import FileSink
 from durable_shuffle.recovery.stop_order import Step, StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.markers import Checkpoint
 
 
@@ -34,13 +34,13 @@ class Held:
 
     def _send(self, report: TaskReport) -> None:
         self.reports.append(report)
-        if report.report is Report.AT_BARRIER:
+        if report.phase is TaskPhase.AT_BARRIER:
             self.at_barrier.set()
 
-    def end(self) -> list[Report]:
+    def end(self) -> list[TaskPhase]:
         self.thread.join(30)
         assert not self.thread.is_alive()
-        return [report.report for report in self.reports]
+        return [report.phase for report in self.reports]
 
 
 @pytest.mark.requirement("R-ARR-1")
@@ -55,10 +55,10 @@ def test_started_is_said_behind_the_barrier_only(one: OneConsumer) -> None:
             return batch
 
     held = Held(one, Reading(log))
-    assert [r.report for r in held.reports] == [Report.AT_BARRIER]
+    assert [r.phase for r in held.reports] == [TaskPhase.AT_BARRIER]
     assert log == []
     held.link.deliver(PassBarrier((TASK,), 1))
-    assert held.end()[:2] == [Report.AT_BARRIER, Report.STARTED]
+    assert held.end()[:2] == [TaskPhase.AT_BARRIER, TaskPhase.STARTED]
     assert log[0] == "row"
 
 
@@ -78,7 +78,7 @@ def test_the_barrier_opens_with_an_error(one: OneConsumer, trigger: str) -> None
     else:
         held.link.deliver(StopTasks((TASK,), 1, StopMode(trigger.upper())))
     ended = held.end()
-    assert ended[1:] == ([Report.FAILED] if trigger == "abort" else [Report.CANCELED])
+    assert ended[1:] == ([TaskPhase.FAILED] if trigger == "abort" else [TaskPhase.CANCELED])
     if trigger == "abort":
         failure = held.reports[-1].failure
         assert failure is not None
@@ -98,10 +98,10 @@ def test_a_commit_that_was_begun_is_published_before_the_start(one: OneConsumer)
             raise OSError("killed here")
 
     failed = one.attempt(Plain([]), sink=Away(str(one.folder / "out"), "json"))[-1]
-    assert (failed.report, failed.commit) == (Report.FAILED, 1)
+    assert (failed.phase, failed.commit) == (TaskPhase.FAILED, 1)
     held = Held(one, Plain([]), epoch=2)
     assert one.published.total() == 4
-    assert [r.report for r in held.reports] == [Report.AT_BARRIER]
+    assert [r.phase for r in held.reports] == [TaskPhase.AT_BARRIER]
     held.link.deliver(StopTasks((TASK,), 2, StopMode.CANCEL))
     held.end()
 
@@ -114,7 +114,7 @@ def test_a_parked_file_that_no_record_names_is_not_published(one: OneConsumer) -
     parked = one.folder / "out" / "_parked" / TASK
     parked.mkdir(parents=True, exist_ok=True)
     (parked / ("f" * 32)).write_text('{"n": 77}\n')
-    assert one.attempt(Plain([]))[-1].report is Report.FINISHED
+    assert one.attempt(Plain([]))[-1].phase is TaskPhase.FINISHED
     one.check_all_published_once()
     assert list(parked.iterdir()) == []
 
@@ -141,10 +141,10 @@ def test_an_attempt_that_could_not_be_stopped_cannot_commit(one: OneConsumer) ->
     zombie.start()
     assert seen.wait(30)
     one.write(0, end="FINITE")
-    assert one.attempt(Plain([]), epoch=2)[-1].report is Report.FINISHED
+    assert one.attempt(Plain([]), epoch=2)[-1].phase is TaskPhase.FINISHED
     released.set()
     zombie.join(30)
-    assert reports[-1].report is Report.FAILED
+    assert reports[-1].phase is TaskPhase.FAILED
     assert reports[-1].failure is not None
     assert reports[-1].failure.kind == "fenced"
     one.check_all_published_once()
@@ -161,7 +161,7 @@ def test_one_terminal_report_however_it_ends(one: OneConsumer, error: BaseExcept
             raise error
 
     reports = one.attempt(Failing([]))
-    assert [r.report for r in reports] == [Report.AT_BARRIER, Report.STARTED, Report.FAILED]
+    assert [r.phase for r in reports] == [TaskPhase.AT_BARRIER, TaskPhase.STARTED, TaskPhase.FAILED]
     assert reports[-1].failure is not None
     assert reports[-1].failure.kind == type(error).__name__
 
@@ -193,13 +193,13 @@ def test_a_step_that_gained_or_lost_its_state(one: OneConsumer, first: str) -> N
     if first == "object":
         steps.reverse()
     one.write(3)
-    assert one.attempt(steps[0], orders=[StopMode.CANCEL])[-1].report is Report.CANCELED
-    assert one.attempt(steps[0], orders=[StopMode.SUSPEND])[-1].report is Report.SUSPENDED
+    assert one.attempt(steps[0], orders=[StopMode.CANCEL])[-1].phase is TaskPhase.CANCELED
+    assert one.attempt(steps[0], orders=[StopMode.SUSPEND])[-1].phase is TaskPhase.SUSPENDED
     failure = one.attempt(steps[1])[-1].failure
     assert failure is not None
     assert failure.kind == "incompatible"
     one.write(2, end="FINITE")
-    assert one.attempt(steps[0])[-1].report is Report.FINISHED
+    assert one.attempt(steps[0])[-1].phase is TaskPhase.FINISHED
     one.check_all_published_once()
 
 
@@ -264,7 +264,7 @@ def test_close_is_called_once_for_all_that_began_to_open(
     last = one.attempt(HeadStep("head", log, fails), sink=sink, orders=orders)[-1]
     assert [c for c in log if not c.startswith("run")] == [c for c in calls if "run" not in c]
     if fails and not (stopped and fails == "run head"):
-        assert last.report is Report.FAILED or stopped == "CANCEL"
+        assert last.phase is TaskPhase.FAILED or stopped == "CANCEL"
         if last.failure is not None:
             assert last.failure.text == fails
 
@@ -308,7 +308,7 @@ def test_prepare_waits_until_asynchronous_work_is_done(one: OneConsumer) -> None
         def prepare_to_shutdown(self, token: str) -> None:
             seen.append(len(ended))
 
-    assert one.attempt(Step_(slow, ROWS, capacity=3))[-1].report is Report.FINISHED
+    assert one.attempt(Step_(slow, ROWS, capacity=3))[-1].phase is TaskPhase.FINISHED
     assert seen == [9]
     one.check_all_published_once()
 
@@ -332,12 +332,12 @@ def test_unfinished_calls_survive_a_suspend(one: OneConsumer) -> None:
     link = allowed_link(TASK, 1, reports.append)
     link.deliver(PassBarrier((TASK,), 1))
     one.attempt(Suspending(stuck, ROWS, capacity=10, mode="unordered"), link=link, epoch=1)
-    assert reports[-1].report is Report.SUSPENDED
+    assert reports[-1].phase is TaskPhase.SUSPENDED
     assert set(one.published) <= {0, 2, 4}
     gate.set()
     one.write(2, end="FINITE")
     again = AsyncStep(stuck, ROWS, capacity=10, mode="unordered")
-    assert one.attempt(again)[-1].report is Report.FINISHED
+    assert one.attempt(again)[-1].phase is TaskPhase.FINISHED
     one.check_all_published_once()
 
 

@@ -7,7 +7,7 @@ from one_consumer import Hooked, OneConsumer, Plain
 
 from durable_shuffle.recovery.pipeline.sinks import FileSink, Parked
 from durable_shuffle.recovery.stop_order import OPTIONAL, ORDERS, Step, StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 
 ROWS = {
     "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
@@ -44,8 +44,8 @@ def test_the_calls_of_each_mode(one: OneConsumer, mode: str, hooks: bool) -> Non
     log: list[str] = []
     reports = run_in(one, mode, Hooked(log, []) if hooks else Plain(log))
     assert log == row(mode, hooks=hooks)
-    ends = {"SUSPEND": Report.SUSPENDED, "CANCEL": Report.CANCELED}
-    assert reports[-1].report is ends.get(mode, Report.FINISHED)
+    ends = {"SUSPEND": TaskPhase.SUSPENDED, "CANCEL": TaskPhase.CANCELED}
+    assert reports[-1].phase is ends.get(mode, TaskPhase.FINISHED)
     if mode in ("FINITE", "DRAIN"):
         one.check_all_published_once()
 
@@ -72,7 +72,7 @@ def test_a_crash_behind_each_step(
     tokens: list[tuple[str, str]] = []
     step = Hooked(log, tokens) if hooks else Plain(log)
     reports = run_in(one, mode, step, crash_after)
-    assert reports[-1].report is Report.FAILED, "the crash did not happen"
+    assert reports[-1].phase is TaskPhase.FAILED, "the crash did not happen"
     expected = row(mode, hooks=hooks)
     before = ORDERS[StopMode(mode)]
     done = [str(s) for s in before[: before.index(crash_after) + 1] if str(s) in expected]
@@ -84,14 +84,14 @@ def test_a_crash_behind_each_step(
     )
     committed = prepared and before.index(crash_after) >= before.index(Step.WIN_COMMITTED)
     second = run_in(one, mode, step)
-    assert second[-1].report is (Report.SUSPENDED if mode == "SUSPEND" else Report.FINISHED)
+    assert second[-1].phase is (TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED)
     if committed:
         assert log == ["close"], "what was committed is not committed again"
     elif prepared:
         record = before.index(Step.WIN_PREPARED)
         rest = [str(s) for s in before[record:] if str(s) in expected]
         assert log == rest
-        assert Report.AT_BARRIER not in [r.report for r in second], "finished before it may run"
+        assert TaskPhase.AT_BARRIER not in [r.phase for r in second], "finished before it may run"
     else:
         assert log == expected
     if mode != "SUSPEND":
@@ -113,7 +113,7 @@ def test_behind_prepared_no_input_is_needed(one: OneConsumer) -> None:
     one.attempt(Hooked(log, []), crash_after=Step.WIN_PREPARED)
     for info in list(one.storage.list(one.stage.path.segments_prefix)):
         one.storage.delete([info.key])
-    assert one.attempt(Hooked(log, []))[-1].report is Report.FINISHED
+    assert one.attempt(Hooked(log, []))[-1].phase is TaskPhase.FINISHED
     one.check_all_published_once()
 
 
@@ -139,13 +139,13 @@ def test_a_missed_notification_is_made_good_by_a_later_one(one: OneConsumer) -> 
         sink = LateSink(str(one.folder / "out"), "json")
         sink.fails = [True]
         failed = one.attempt(Hooked(log, []), sink=sink)[-1]
-        assert failed.report is Report.FAILED
+        assert failed.phase is TaskPhase.FAILED
         assert failed.commit == 1, "the first one that is durable and not published is named"
         assert "shutdown" not in log
         assert one.published.total() == 0, commits
     sink = LateSink(str(one.folder / "out"), "json")
     sink.fails = []
-    assert one.attempt(Hooked(log, []), sink=sink)[-1].report is Report.FINISHED
+    assert one.attempt(Hooked(log, []), sink=sink)[-1].phase is TaskPhase.FINISHED
     one.check_all_published_once()
     assert log.count("shutdown") == 1
 
@@ -163,10 +163,10 @@ def test_a_shutdown_that_fails_names_its_commit_and_is_made_again(one: OneConsum
     log: list[str] = []
     tokens: list[tuple[str, str]] = []
     failed = one.attempt(Failing(log, tokens))[-1]
-    assert (failed.report, failed.commit) == (Report.FAILED, 1)
+    assert (failed.phase, failed.commit) == (TaskPhase.FAILED, 1)
     assert failed.failure is not None
     assert failed.failure.text == "no route"
-    assert one.attempt(Hooked(log, tokens))[-1].report is Report.FINISHED
+    assert one.attempt(Hooked(log, tokens))[-1].phase is TaskPhase.FINISHED
     assert [what for what, _ in tokens] == ["prepare", "shutdown", "shutdown"]
     assert len({token for _, token in tokens}) == 1
     one.check_all_published_once()
@@ -184,10 +184,10 @@ def test_a_snapshot_that_fails_during_a_drain_is_an_error(one: OneConsumer) -> N
     log: list[str] = []
     tokens: list[tuple[str, str]] = []
     failed = one.attempt(Failing(log, tokens))[-1]
-    assert (failed.report, failed.commit) == (Report.FAILED, 0)
+    assert (failed.phase, failed.commit) == (TaskPhase.FAILED, 0)
     assert log == ["max_watermark", "prepare_to_shutdown", "close"]
     log.clear()
-    assert one.attempt(Hooked(log, tokens))[-1].report is Report.FINISHED
+    assert one.attempt(Hooked(log, tokens))[-1].phase is TaskPhase.FINISHED
     assert log == ROWS["DRAIN"]
     assert len({token for _, token in tokens}) == 1
     one.check_all_published_once()

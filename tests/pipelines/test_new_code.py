@@ -10,7 +10,7 @@ from durable_shuffle.recovery.command.external import Description
 from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.reference import plan_of
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 MODULE = """
@@ -18,15 +18,15 @@ import pyarrow as pa
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.sources import IteratorSource
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 
 def numbers(position, producer):
     yield from ()
 
 class Task:
     def __call__(self, link):
-        link.say(Report.STARTING)
-        link.say(Report.FINISHED, commit={number})
+        link.say(TaskPhase.STARTING)
+        link.say(TaskPhase.FINISHED, commit={number})
 
 @pipeline_factory
 def make(**arguments):
@@ -63,7 +63,7 @@ def test_a_process_starts_behind_a_new_import(folder: Path) -> None:
 
     def finished() -> bool:
         heard.extend(launcher.receive(1.0))
-        return any(report.report is Report.FINISHED for report in heard)
+        return any(report.phase is TaskPhase.FINISHED for report in heard)
 
     until(finished, "its end")
     assert heard[-1].commit == 22

@@ -13,7 +13,7 @@ from durable_shuffle.recovery.pipeline.sinks import CallbackSink
 from durable_shuffle.recovery.pipeline.stage_sink import StageSink
 from durable_shuffle.recovery.pipeline.stages import own_stage
 from durable_shuffle.recovery.stop_order import Step, StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.log_feed import LogFeed
@@ -53,12 +53,12 @@ def test_the_end_travels_through_a_consumer_with_its_mode(one: OneConsumer) -> N
     one.write(5, end="SUSPEND")
     sink = StageSink(stage, 0, Settings())
     first = one.attempt(Plain([]), sink=sink, orders=[StopMode.SUSPEND])
-    assert first[-1].report is Report.SUSPENDED
+    assert first[-1].phase is TaskPhase.SUSPENDED
     rows, modes = read_on(stage, "r1")
     assert modes == ("SUSPEND",)
     one.write(3, end="DRAIN")
     again = one.attempt(Plain([]), sink=StageSink(stage, 0, Settings()))
-    assert again[-1].report is Report.FINISHED
+    assert again[-1].phase is TaskPhase.FINISHED
     # nobody writes any more, and the reader still gets everything
     rows, modes = read_on(stage, "r2")
     assert rows == list(range(8))
@@ -75,7 +75,7 @@ def test_a_finished_consumer_forwards_the_end_without_hooks(one: OneConsumer) ->
         one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()), crash_after=step)
     log.clear()
     last = one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()))
-    assert last[-1].report is Report.FINISHED
+    assert last[-1].phase is TaskPhase.FINISHED
     assert log == ["close"]
     end = producer_status(stage, 0)
     assert isinstance(end, End)
@@ -95,8 +95,8 @@ def test_a_callback_gets_each_commit_with_a_stable_token(one: OneConsumer) -> No
         if broken.pop() if broken else False:
             raise OSError("the answer was lost")
 
-    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FAILED
-    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].report is Report.FINISHED
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].phase is TaskPhase.FAILED
+    assert one.attempt(Plain([]), sink=CallbackSink(receive))[-1].phase is TaskPhase.FINISHED
     prefix = f"{NAME}/use/{TASK}/"
     assert calls[0] == calls[1] == (f"{prefix}1", [0, 1, 2, 3])
     assert calls[2:] == [(f"{prefix}2", [4, 5, 6, 7])]

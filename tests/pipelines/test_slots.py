@@ -35,7 +35,7 @@ class FewThreads(Threads):
     def receive(self, timeout_seconds: float) -> Any:
         found = super().receive(timeout_seconds)
         for report in found:
-            if report.report in ("finished", "failed", "suspended", "canceled"):
+            if report.phase in ("finished", "failed", "suspended", "canceled"):
                 self._links.pop((report.task, report.epoch), None)
         return found
 

@@ -18,7 +18,7 @@ from durable_shuffle.recovery.pipeline.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.source_run import SourceRun
 from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.log_producer_log import producer_status
 from durable_shuffle.shuffle.log_producer_records import End
@@ -70,16 +70,16 @@ def ended(one: OneConsumer) -> str:
 @pytest.mark.parametrize(
     ("stop", "mode", "report"),
     [
-        (None, "FINITE", Report.FINISHED),
-        (StopMode.DRAIN, "DRAIN", Report.FINISHED),
-        (StopMode.SUSPEND, "SUSPEND", Report.SUSPENDED),
+        (None, "FINITE", TaskPhase.FINISHED),
+        (StopMode.DRAIN, "DRAIN", TaskPhase.FINISHED),
+        (StopMode.SUSPEND, "SUSPEND", TaskPhase.SUSPENDED),
     ],
 )
 def test_the_end_says_how(
-    one: OneConsumer, stop: StopMode | None, mode: str, report: Report
+    one: OneConsumer, stop: StopMode | None, mode: str, report: TaskPhase
 ) -> None:
     """END carries the mode."""
-    assert attempt(one, numbers(7), stop=stop)[-1].report is report
+    assert attempt(one, numbers(7), stop=stop)[-1].phase is report
     assert ended(one) == mode
 
 
@@ -90,11 +90,11 @@ def test_a_suspend_that_races_the_natural_end(one: OneConsumer, first: str) -> N
     if first == "natural end":
         attempt(one, numbers(7))
         late = attempt(one, numbers(7), stop=StopMode.SUSPEND, epoch=2)
-        assert [r.report for r in late] == [Report.FINISHED]
+        assert [r.phase for r in late] == [TaskPhase.FINISHED]
     else:
         attempt(one, numbers(7), stop=StopMode.SUSPEND)
         assert ended(one) == "SUSPEND"
-        assert attempt(one, numbers(7), epoch=2)[-1].report is Report.FINISHED
+        assert attempt(one, numbers(7), epoch=2)[-1].phase is TaskPhase.FINISHED
     assert ended(one) == "FINITE"
     assert stored(one, "r") == list(range(7))
 
@@ -108,7 +108,7 @@ def test_a_source_that_has_ended_is_not_asked_again(one: OneConsumer) -> None:
         def open(self) -> None:
             raise AssertionError("opened")
 
-    assert attempt(one, Untouched(lambda *_: ()), epoch=2)[-1].report is Report.FINISHED
+    assert attempt(one, Untouched(lambda *_: ()), epoch=2)[-1].phase is TaskPhase.FINISHED
 
 
 def test_a_source_goes_on_behind_what_was_appended(one: OneConsumer, seed: int) -> None:
@@ -125,7 +125,7 @@ def test_a_source_goes_on_behind_what_was_appended(one: OneConsumer, seed: int) 
             yield item
 
     for epoch in range(1, 500):
-        if attempt(one, IteratorSource(make), epoch=epoch)[-1].report is Report.FINISHED:
+        if attempt(one, IteratorSource(make), epoch=epoch)[-1].phase is TaskPhase.FINISHED:
             break
     assert failures > 0
     assert stored(one, "r") == list(range(200))
@@ -162,7 +162,7 @@ def test_a_source_that_forgets_where_it_was(one: OneConsumer) -> None:
             yield None
         raise OSError("away")
 
-    assert attempt(one, IteratorSource(fails))[-1].report is Report.FAILED
+    assert attempt(one, IteratorSource(fails))[-1].phase is TaskPhase.FAILED
     early = IteratorSource(lambda *_: iter([([{"n": 0}], 3)]))
     failure = attempt(one, early, epoch=2)[-1].failure
     assert failure is not None
@@ -187,7 +187,7 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
     assert first is not None
     assert first[0].column("n").to_pylist() == [0]
     (folder / "_DONE").touch()
-    assert attempt(one, source)[-1].report is Report.FINISHED
+    assert attempt(one, source)[-1].phase is TaskPhase.FINISHED
     assert stored(one, "r") == [0, 1, 2]
 
     other = OneConsumer(tmp_path / "other")
@@ -205,11 +205,11 @@ def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None
 
     stops = Stops(str(folder), "json", ROWS)
     SourceRun("in", other.stage, 0, stops, link, SETTINGS, other.clock, other.ids).run()
-    assert reports[-1].report is Report.SUSPENDED
+    assert reports[-1].phase is TaskPhase.SUSPENDED
     in_folder(folder, "aa.json", [7, 8])
     in_folder(folder, "empty.json", [])
     (folder / "_DONE").touch()
-    assert attempt(other, source, epoch=2)[-1].report is Report.FINISHED
+    assert attempt(other, source, epoch=2)[-1].phase is TaskPhase.FINISHED
     # a file that was read ahead and not taken yet when the stop came is read again, behind aa.json
     assert stored(other, "r") in ([0, 1, 2, 7, 8], [0, 7, 8, 1, 2])
 

@@ -21,7 +21,7 @@ from durable_shuffle.recovery.command.slot_order import SlotOrder
 from durable_shuffle.recovery.job_phase import TaskReport
 from durable_shuffle.recovery.pipeline.link import TaskLink
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -150,7 +150,7 @@ def test_garbage_is_refused_and_not_passed(garbage: bytes) -> None:
     with pytest.raises(DurableShuffleError) as caught:
         failing.check()
     failing.failed(caught.value, 0)
-    assert reports[0].report is Report.FAILED
+    assert reports[0].phase is TaskPhase.FAILED
     assert reports[0].failure is not None
     assert (reports[0].failure.kind, reports[0].failure.retry) == ("corrupt_data", False)
 

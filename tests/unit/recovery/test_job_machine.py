@@ -4,30 +4,30 @@ import itertools
 import random
 
 import pytest
-from job_shell import BROKEN, START_SECONDS, TASKS, Job, drive
+from job_shell import BROKEN, START_SECONDS, TASKS, JobShell, drive
 
 from durable_shuffle.recovery.job_phase import (
     ENDS,
     JOB_TRANSITIONS,
-    Abort,
+    CallOff,
     Failure,
-    Go,
     JobPhase,
     Kill,
     Launch,
-    Stop,
+    PassBarrier,
+    StopTasks,
     WinGeneration,
     check_transition,
 )
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TERMINAL, Report, TaskPhase
+from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
 @pytest.mark.requirement("R-ARR-9")
 def test_a_generation_is_durable_before_old_tasks_are_stopped_and_new_ones_started() -> None:
     """At the start and at every restart, also at two in a row; numbers rise."""
-    job = Job()
+    job = JobShell()
     assert job.start() == [WinGeneration(), *(Launch(task, 1) for task in sorted(TASKS))]
     for epoch in (2, 3):
         job.fail("a")
@@ -42,45 +42,45 @@ def test_a_generation_is_durable_before_old_tasks_are_stopped_and_new_ones_start
 @pytest.mark.requirement("R-ARR-1")
 def test_nobody_goes_before_all_are_ready() -> None:
     """GO comes with the last arrival, to all; a task still in open holds up all."""
-    job = Job()
+    job = JobShell()
     job.start()
     assert job.to_barrier("s", "b") == []
-    job.say("a", Report.STARTING)
+    job.say("a", TaskPhase.STARTING)
     assert job.machine.phase is JobPhase.SCHEDULING
-    assert job.say("a", Report.AT_BARRIER) == [Go("a", 1), Go("b", 1), Go("s", 1)]
+    assert job.say("a", TaskPhase.AT_BARRIER) == [PassBarrier(("a", "b", "s"), 1)]
 
 
 @pytest.mark.requirement("R-ARR-2")
 def test_running_needs_the_planned_set() -> None:
     """Duplicates and other epochs do not count."""
-    job = Job()
+    job = JobShell()
     job.start()
     job.fail("a")
     job.pass_time(10)
     job.to_barrier()
-    job.say("s", Report.STARTED)
-    job.say("a", Report.STARTED)
+    job.say("s", TaskPhase.STARTED)
+    job.say("a", TaskPhase.STARTED)
     with pytest.raises(InvalidInputError, match="'a' cannot say started"):
-        job.say("a", Report.STARTED)
-    job.say("b", Report.STARTED, epoch=1)
-    job.say("b", Report.STARTED, epoch=7)
+        job.say("a", TaskPhase.STARTED)
+    job.say("b", TaskPhase.STARTED, epoch=1)
+    job.say("b", TaskPhase.STARTED, epoch=7)
     assert job.machine.phase is JobPhase.SCHEDULING
     assert job.machine.ignored == 2
-    job.say("b", Report.STARTED)
+    job.say("b", TaskPhase.STARTED)
     assert job.machine.phase is JobPhase.RUNNING
 
 
 @pytest.mark.requirement("R-ARR-10")
 def test_messages_of_another_epoch_change_nothing() -> None:
     """A late failure of epoch 1 does not fail epoch 2, a late start does not start it."""
-    job = Job()
+    job = JobShell()
     job.run()
     job.fail("a")
     job.pass_time(10)
     before = job.phases()
     assert job.fail("a", epoch=1) == []
-    assert job.say("a", Report.STARTED, epoch=1) == []
-    assert job.say("stranger", Report.STARTED, epoch=2) == []
+    assert job.say("a", TaskPhase.STARTED, epoch=1) == []
+    assert job.say("stranger", TaskPhase.STARTED, epoch=2) == []
     assert job.phases() == before
     assert job.machine.ignored == 3
 
@@ -88,15 +88,15 @@ def test_messages_of_another_epoch_change_nothing() -> None:
 @pytest.mark.requirement("R-ARR-8")
 def test_a_task_that_finishes_before_the_others_start_is_not_forgotten() -> None:
     """FINISHED in SCHEDULING counts as started, and at the end as finished."""
-    job = Job()
+    job = JobShell()
     job.start()
-    job.say("a", Report.STARTING, Report.FINISHED)
-    assert job.to_barrier("s", "b") == [Go("b", 1), Go("s", 1)]
-    job.say("s", Report.STARTED, Report.FINISHED)
+    job.say("a", TaskPhase.STARTING, TaskPhase.FINISHED)
+    assert job.to_barrier("s", "b") == [PassBarrier(("b", "s"), 1)]
+    job.say("s", TaskPhase.STARTED, TaskPhase.FINISHED)
     assert job.machine.phase is JobPhase.SCHEDULING
-    job.say("b", Report.STARTED)
+    job.say("b", TaskPhase.STARTED)
     assert job.machine.phase is JobPhase.RUNNING
-    job.say("b", Report.FINISHED)
+    job.say("b", TaskPhase.FINISHED)
     assert job.result == (JobPhase.FINISHED, "")
 
 
@@ -104,23 +104,23 @@ def test_a_task_that_finishes_before_the_others_start_is_not_forgotten() -> None
 @pytest.mark.requirement("R-ARR-6")
 def test_a_failure_at_the_start_calls_it_off_for_everybody() -> None:
     """Who waits is told at once; what they then say is secondary, whichever way they say it."""
-    job = Job(max_restarts=0)
+    job = JobShell(max_restarts=0)
     job.start()
     job.to_barrier("s")
-    job.say("b", Report.STARTING)
+    job.say("b", TaskPhase.STARTING)
     commands = job.fail("a", Failure("ValueError", "no such table", retry=False))
-    job2 = Job()
+    job2 = JobShell()
     job2.start()
     job2.to_barrier("s")
-    job2.say("b", Report.STARTING)
-    aborts = [c for c in job2.fail("a") if isinstance(c, Abort)]
-    assert [(c.task, c.epoch) for c in aborts] == [("b", 1), ("s", 1)]
+    job2.say("b", TaskPhase.STARTING)
+    aborts = [c for c in job2.fail("a") if isinstance(c, CallOff)]
+    assert [(c.tasks, c.epoch) for c in aborts] == [(("b", "s"), 1)]
     assert all("broken" in c.cause for c in aborts)
     job2.fail("s", Failure("aborted", "called off", secondary=True))
     assert job2.machine.cause == BROKEN
     assert job2.machine.phase is JobPhase.RECOVERING
-    assert Stop("s", 1, StopMode.CANCEL) in commands
-    job.say("s", Report.CANCELED)
+    assert StopTasks(("s", "b"), 1, StopMode.CANCEL) in commands
+    job.say("s", TaskPhase.CANCELED)
     job.fail("b", Failure("aborted", "called off", secondary=True))
     assert job.result == (JobPhase.FAILED, "no such table")
 
@@ -128,7 +128,7 @@ def test_a_failure_at_the_start_calls_it_off_for_everybody() -> None:
 @pytest.mark.requirement("R-ARR-6")
 def test_a_first_cause_that_comes_second_is_still_the_one_reported() -> None:
     """A secondary failure that arrives first gives way to what caused it."""
-    job = Job(max_restarts=0)
+    job = JobShell(max_restarts=0)
     job.run()
     job.fail("b", Failure("fenced", "somebody else", secondary=True))
     job.fail("a")
@@ -136,15 +136,16 @@ def test_a_first_cause_that_comes_second_is_still_the_one_reported() -> None:
     assert job.result == (JobPhase.FAILED, "broken")
 
 
-PHASE_REPORTS: dict[TaskPhase, list[Report]] = {
+UNFAILED = [None, *(phase for phase in TaskPhase if phase is not TaskPhase.FAILED)]
+PHASE_REPORTS: dict[TaskPhase, list[TaskPhase]] = {
     TaskPhase.CREATED: [],
-    TaskPhase.STARTING: [Report.STARTING],
-    TaskPhase.AT_BARRIER: [Report.STARTING, Report.AT_BARRIER],
-    TaskPhase.STARTED: [Report.STARTING, Report.AT_BARRIER, Report.STARTED],
-    TaskPhase.PREPARING: [Report.PREPARING],
-    TaskPhase.PREPARED: [Report.PREPARING, Report.PREPARED],
-    TaskPhase.COMMITTING: [Report.PREPARING, Report.PREPARED, Report.COMMITTING],
-    TaskPhase.SUSPENDING: [Report.SUSPENDING],
+    TaskPhase.STARTING: [TaskPhase.STARTING],
+    TaskPhase.AT_BARRIER: [TaskPhase.STARTING, TaskPhase.AT_BARRIER],
+    TaskPhase.STARTED: [TaskPhase.STARTING, TaskPhase.AT_BARRIER, TaskPhase.STARTED],
+    TaskPhase.PREPARING: [TaskPhase.PREPARING],
+    TaskPhase.PREPARED: [TaskPhase.PREPARING, TaskPhase.PREPARED],
+    TaskPhase.COMMITTING: [TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING],
+    TaskPhase.SUSPENDING: [TaskPhase.SUSPENDING],
 }
 
 
@@ -156,7 +157,7 @@ def test_a_failure_in_every_phase_restarts_or_ends_the_job(
     phase: TaskPhase, mode: StopMode | None, retry: bool
 ) -> None:
     """Whatever phase the task and the job are in: within a bound it runs again or has ended."""
-    job = Job()
+    job = JobShell()
     early = phase in (
         TaskPhase.CREATED,
         TaskPhase.STARTING,
@@ -168,7 +169,7 @@ def test_a_failure_in_every_phase_restarts_or_ends_the_job(
         job.say("a", *PHASE_REPORTS[phase]) if phase is not TaskPhase.STARTED else None
         if phase is TaskPhase.STARTED:
             job.to_barrier()
-            job.say("a", Report.STARTED)
+            job.say("a", TaskPhase.STARTED)
     else:
         job.run()
         job.say("a", *PHASE_REPORTS.get(phase, []))
@@ -195,12 +196,12 @@ def test_a_failure_in_every_phase_restarts_or_ends_the_job(
 @pytest.mark.requirement("R-ARR-12")
 def test_an_error_that_cannot_go_away_ends_the_job_at_once() -> None:
     """No restart; what runs is closed; the cause is that error."""
-    job = Job()
+    job = JobShell()
     job.run()
     commands = job.fail("a", Failure("invalid_input", "no column k", retry=False))
-    assert commands == [Stop("s", 1, StopMode.CANCEL), Stop("b", 1, StopMode.CANCEL)]
-    job.say("s", Report.CANCELED)
-    job.say("b", Report.CANCELED)
+    assert commands == [StopTasks(("s", "b"), 1, StopMode.CANCEL)]
+    job.say("s", TaskPhase.CANCELED)
+    job.say("b", TaskPhase.CANCELED)
     assert job.result == (JobPhase.FAILED, "no column k")
     assert job.machine.budget.total == 0
 
@@ -209,14 +210,14 @@ def test_an_error_that_cannot_go_away_ends_the_job_at_once() -> None:
 @pytest.mark.requirement("R-ARR-19")
 def test_a_start_that_takes_too_long_names_who_is_missing_three_times() -> None:
     """Only those that have not arrived are named; after the third try the job has failed."""
-    job = Job()
+    job = JobShell()
     job.start()
     for _ in range(3):
         job.to_barrier("s", "b")
         assert job.machine.next_when() == job.now + START_SECONDS
         job.pass_time(START_SECONDS)
         for task in ("s", "b"):
-            job.say(task, Report.CANCELED)
+            job.say(task, TaskPhase.CANCELED)
         job.pass_time(10)
     phase, text = job.result
     assert phase is JobPhase.FAILED
@@ -226,7 +227,7 @@ def test_a_start_that_takes_too_long_names_who_is_missing_three_times() -> None:
 
 def test_no_generation_no_job() -> None:
     """A supervisor that was superseded ends with that as the cause."""
-    job = Job()
+    job = JobShell()
     job.machine.start()
     job.machine.generation_lost(Failure("fenced", "another supervisor", retry=False), 0.0)
     assert job.result == (JobPhase.FAILED, "another supervisor")
@@ -235,13 +236,13 @@ def test_no_generation_no_job() -> None:
 @pytest.mark.requirement("R-F135-26")
 def test_a_consumer_restarts_alone_and_waits_for_nobody() -> None:
     """The others are not told anything; the barrier has one member."""
-    job = Job()
+    job = JobShell()
     job.run()
     assert job.fail("a") == []
     commands = job.pass_time(1)
     assert commands == [WinGeneration(), Kill("a", 1), Launch("a", 2)]
-    assert job.to_barrier("a") == [Go("a", 2)]
-    job.say("a", Report.STARTED)
+    assert job.to_barrier("a") == [PassBarrier(("a",), 2)]
+    job.say("a", TaskPhase.STARTED)
     assert job.machine.phase is JobPhase.RUNNING
     assert {task: state.epoch for task, state in job.machine.tasks.items()} == {
         "s": 1,
@@ -252,7 +253,7 @@ def test_a_consumer_restarts_alone_and_waits_for_nobody() -> None:
 
 def test_failures_while_a_restart_waits_share_it() -> None:
     """One restart for all that fell; one that falls during a start gets a start of its own."""
-    job = Job()
+    job = JobShell()
     job.run()
     job.fail("a")
     job.fail("b")
@@ -261,26 +262,26 @@ def test_failures_while_a_restart_waits_share_it() -> None:
     assert [c for c in commands if isinstance(c, Launch)] == [Launch("a", 2), Launch("b", 2)]
     job.to_barrier("a")
     job.fail("s")  # not of that start: a and b go on with it
-    assert Go("a", 2) in job.to_barrier("b")
-    job.say("a", Report.STARTED)
-    job.say("b", Report.STARTED)
+    assert PassBarrier(("a", "b"), 2) in job.to_barrier("b")
+    job.say("a", TaskPhase.STARTED)
+    job.say("b", TaskPhase.STARTED)
     job.pass_time(10)
     job.to_barrier("s")
-    job.say("s", Report.STARTED)
+    job.say("s", TaskPhase.STARTED)
     assert job.machine.phase is JobPhase.RUNNING
 
 
 @pytest.mark.requirement("R-ARR-19")
 def test_an_endless_restart_ends() -> None:
     """So many restarts, then the job has failed with the cause."""
-    job = Job(max_restarts=3)
+    job = JobShell(max_restarts=3)
     job.start()
     for _ in range(10):
         if job.machine.phase in ENDS:
             break
         job.fail("a")
         for task in ("s", "b"):
-            job.say(task, Report.CANCELED)
+            job.say(task, TaskPhase.CANCELED)
         job.pass_time(10)
     assert job.result == (JobPhase.FAILED, "broken")
     assert sum(isinstance(c, WinGeneration) for c in job.log) == 4
@@ -303,7 +304,7 @@ def test_any_order_of_events_ends_or_runs(seed: int, part: int) -> None:
     """Random failures, stops, silences and delays; illegal ones raise and change nothing."""
     source = random.Random(seed * 1000 + part)
     for _ in range(20):
-        job = Job(max_restarts=source.choice([-1, 0, 2, 5]))
+        job = JobShell(max_restarts=source.choice([-1, 0, 2, 5]))
         job.start()
         for _ in range(source.randrange(60)):
             event = source.random()
@@ -315,7 +316,10 @@ def test_any_order_of_events_ends_or_runs(seed: int, part: int) -> None:
                     job.fail(task, Failure("E", "random", source.random() < 0.9))
                 elif event < 0.9:
                     before = job.phases()
-                    job.say(task, source.choice([r for r in Report if r is not Report.FAILED]))
+                    job.say(
+                        task,
+                        source.choice([None, *(p for p in TaskPhase if p is not TaskPhase.FAILED)]),
+                    )
                 elif event < 0.95:
                     job.pass_time(source.choice([1, 10, 100]))
                 else:

@@ -2,34 +2,34 @@
 
 import pytest
 
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import (
-    Command,
     Failure,
+    JobAction,
     JobPhase,
     Kill,
     Launch,
-    Stop,
+    StopTasks,
     TaskReport,
     WinGeneration,
 )
 from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.job_update import UpdatableJob
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
 from durable_shuffle.recovery.restart_set import RestartGraph
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report, TaskPhase
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 BROKEN = Failure("ValueError", "broken")
 STOP_SECONDS = 50.0
-SUSPENDED = (Report.SUSPENDING, Report.SUSPENDED)
+SUSPENDED = (TaskPhase.SUSPENDING, TaskPhase.SUSPENDED)
 
 
-class Job:
+class Updated:
     """A machine whose generations are won at once."""
 
     def __init__(self, *tasks: str) -> None:
-        self.machine = UpdatableJob(
+        self.machine = Job(
             RestartGraph(tasks, []),
             ("s",),
             RestartBudget(RestartSettings(5, 1, 8, jitter=0), lambda: 0.0),
@@ -41,15 +41,17 @@ class Job:
         self.come_up(*tasks)
         assert self.machine.phase is JobPhase.RUNNING
 
-    def do(self, commands: list[Command]) -> list[Command]:
+    def do(self, commands: list[JobAction]) -> list[JobAction]:
         for command in commands:
             if isinstance(command, WinGeneration):
                 self.generation += 1
                 return commands + self.do(self.machine.generation_won(self.generation, self.now))
         return commands
 
-    def say(self, task: str, *reports: Report, failure: Failure | None = None) -> list[Command]:
-        found: list[Command] = []
+    def say(
+        self, task: str, *reports: TaskPhase, failure: Failure | None = None
+    ) -> list[JobAction]:
+        found: list[JobAction] = []
         for report in reports:
             message = TaskReport(task, self.machine.tasks[task].epoch, report, failure)
             found += self.do(self.machine.said(message, self.now))
@@ -57,21 +59,21 @@ class Job:
 
     def come_up(self, *tasks: str) -> None:
         for task in tasks:
-            self.say(task, Report.STARTING, Report.AT_BARRIER)
+            self.say(task, TaskPhase.STARTING, TaskPhase.AT_BARRIER)
         for task in tasks:
-            self.say(task, Report.STARTED)
+            self.say(task, TaskPhase.STARTED)
 
-    def update(self, *tasks: str, replace: str = "", drop: str = "") -> list[Command]:
+    def update(self, *tasks: str, replace: str = "", drop: str = "") -> list[JobAction]:
         graph = RestartGraph(tasks, [])
         return self.do(
             self.machine.update(graph, ("s",), self.now, replace=replace.split(), drop=drop.split())
         )
 
-    def tick(self, seconds: float = 0.0) -> list[Command]:
+    def tick(self, seconds: float = 0.0) -> list[JobAction]:
         self.now += seconds
         return self.do(self.machine.tick(self.now))
 
-    def stop(self, mode: StopMode) -> list[Command]:
+    def stop(self, mode: StopMode) -> list[JobAction]:
         return self.do(self.machine.stop(mode, self.now))
 
     @property
@@ -82,8 +84,8 @@ class Job:
 @pytest.mark.requirement("R-MZ-11")
 def test_the_old_attempt_ends_before_the_new_one_starts() -> None:
     """Told to end where it is; nothing is started until it has said that it did."""
-    job = Job("s", "a", "b")
-    assert job.update("s", "a", "b", replace="a") == [Stop("a", 1, StopMode.SUSPEND)]
+    job = Updated("s", "a", "b")
+    assert job.update("s", "a", "b", replace="a") == [StopTasks(("a",), 1, StopMode.SUSPEND)]
     assert job.machine.phase is JobPhase.RECOVERING
     assert job.tick(1.0) == []
     assert job.say("a", *SUSPENDED) == []
@@ -97,7 +99,7 @@ def test_the_old_attempt_ends_before_the_new_one_starts() -> None:
 @pytest.mark.requirement("R-MZ-11")
 def test_several_are_replaced_in_one_start() -> None:
     """With what is new; the last to end lets all of them start."""
-    job = Job("s", "a", "b")
+    job = Updated("s", "a", "b")
     job.update("s", "a", "b", "c", replace="a b")
     job.say("a", *SUSPENDED)
     assert job.tick() == []
@@ -110,7 +112,7 @@ def test_several_are_replaced_in_one_start() -> None:
 
 
 def test_what_is_new_starts_at_once() -> None:
-    job = Job("s")
+    job = Updated("s")
     job.update("s", "c")
     assert job.tick() == [WinGeneration(), Launch("c", 2)]
     job.come_up("c")
@@ -120,29 +122,29 @@ def test_what_is_new_starts_at_once() -> None:
 @pytest.mark.parametrize("way", ["suspended", "failed", "hangs"])
 def test_what_is_dropped_starts_no_more(way: str) -> None:
     """However its attempt ends; the job goes on, and ends without it."""
-    job = Job("s", "a")
+    job = Updated("s", "a")
     job.update("s", drop="a")
     if way == "suspended":
         job.say("a", *SUSPENDED)
     elif way == "failed":
-        job.say("a", Report.FAILED, failure=BROKEN)
+        job.say("a", TaskPhase.FAILED, failure=BROKEN)
     else:
         assert Kill("a", 1) in job.tick(STOP_SECONDS)
     commands = job.tick(1000.0)
     assert not [c for c in commands if isinstance(c, Launch)]
     assert job.machine.phase is JobPhase.RUNNING
     assert job.machine.tasks["a"].phase is TaskPhase.FINISHED
-    job.say("s", Report.PREPARING, Report.PREPARED, Report.COMMITTING, Report.FINISHED)
+    job.say("s", TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.FINISHED)
     assert job.machine.phase is JobPhase.FINISHED
 
 
 @pytest.mark.parametrize("way", ["failed", "hangs"])
 def test_a_replaced_attempt_may_end_badly(way: str) -> None:
     """Killed or fallen, it is replaced all the same."""
-    job = Job("s", "a")
+    job = Updated("s", "a")
     job.update("s", "a", replace="a")
     if way == "failed":
-        job.say("a", Report.FAILED, failure=BROKEN)
+        job.say("a", TaskPhase.FAILED, failure=BROKEN)
         commands = job.tick()
     else:
         commands = job.tick(STOP_SECONDS) + job.tick()
@@ -152,23 +154,23 @@ def test_a_replaced_attempt_may_end_badly(way: str) -> None:
 @pytest.mark.requirement("R-MZ-14")
 def test_a_drop_and_a_restart_in_both_orders() -> None:
     """What fell and waits for its restart is dropped; what was dropped and falls stays so."""
-    job = Job("s", "a")
-    job.say("a", Report.FAILED, failure=BROKEN)
+    job = Updated("s", "a")
+    job.say("a", TaskPhase.FAILED, failure=BROKEN)
     with pytest.raises(InvalidInputError, match="while it runs"):
         job.update("s", drop="a")  # it is kept until all run again
     job.tick(1.0)
     job.come_up("a")
     job.update("s", drop="a")
-    job.say("a", Report.FAILED, failure=BROKEN)
+    job.say("a", TaskPhase.FAILED, failure=BROKEN)
     assert not [c for c in job.tick(1000.0) if isinstance(c, Launch)]
     assert job.machine.phase is JobPhase.RUNNING
 
 
 def test_a_neighbour_that_falls_meanwhile() -> None:
     """It restarts after its delay, together with what was replaced by then."""
-    job = Job("s", "a", "b")
+    job = Updated("s", "a", "b")
     job.update("s", "a", "b", replace="a")
-    job.say("b", Report.FAILED, failure=BROKEN)
+    job.say("b", TaskPhase.FAILED, failure=BROKEN)
     assert [c for c in job.tick(1.0) if isinstance(c, Launch)] == [Launch("b", 2)]
     job.say("a", *SUSPENDED)
     assert [c for c in job.tick() if isinstance(c, Launch)] == [Launch("a", 3)]
@@ -182,12 +184,12 @@ def test_a_neighbour_that_falls_meanwhile() -> None:
 )
 def test_a_stop_in_the_middle_of_an_update(mode: StopMode, end: JobPhase) -> None:
     """Nobody is started any more."""
-    job = Job("s", "a", "b")
+    job = Updated("s", "a", "b")
     job.update("s", "a", "c", replace="a", drop="b")
     job.stop(mode)
     for task in ("s", "a", "b"):
         if mode is StopMode.CANCEL:
-            job.say(task, Report.CANCELED)
+            job.say(task, TaskPhase.CANCELED)
         else:
             job.say(task, *SUSPENDED)
     assert not [c for c in job.tick(1000.0) if isinstance(c, Launch)]
@@ -196,19 +198,21 @@ def test_a_stop_in_the_middle_of_an_update(mode: StopMode, end: JobPhase) -> Non
 
 def test_a_drain_in_the_middle_of_an_update() -> None:
     """What was replaced starts, and drains with the others."""
-    job = Job("s", "a")
+    job = Updated("s", "a")
     job.update("s", "a", replace="a")
     job.stop(StopMode.DRAIN)
     job.say("a", *SUSPENDED)
     assert Launch("a", 2) in job.tick()
     job.come_up("a")
     for task in ("s", "a"):
-        job.say(task, Report.PREPARING, Report.PREPARED, Report.COMMITTING, Report.FINISHED)
+        job.say(
+            task, TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.FINISHED
+        )
     assert job.machine.phase is JobPhase.FINISHED
 
 
 def test_nothing_is_updated_while_it_does_not_run() -> None:
-    job = Job("s")
+    job = Updated("s")
     job.stop(StopMode.SUSPEND)
     with pytest.raises(InvalidInputError, match="it is stopping"):
         job.update("s", "c")

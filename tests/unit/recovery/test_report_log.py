@@ -19,7 +19,7 @@ from durable_shuffle.recovery.pipeline.report_log import (
 )
 from durable_shuffle.recovery.pipeline.storage_line import StorageLine
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -42,8 +42,8 @@ def slot(number: int) -> str:
     return f"{JOB}/reports/{LINE}/{number:010d}"
 
 
-def said(report: Report, records: int = 0, **more: Any) -> TaskReport:
-    return TaskReport(TASK, EPOCH, report, records=records, **more)
+def said(phase: TaskPhase | None, records: int = 0, **more: Any) -> TaskReport:
+    return TaskReport(TASK, EPOCH, phase, records=records, **more)
 
 
 def writer_on(storage: Any, nonce: str = ME) -> ReportWriter:
@@ -98,8 +98,8 @@ def test_everything_once_and_in_order(seed: int, part: int) -> None:
         told: list[TaskReport] = []
         heard: list[TaskReport] = []
         for number in range(draw.randrange(60)):
-            kind = draw.choice([Report.ALIVE, Report.STARTING, Report.FAILED])
-            failure = Failure("ValueError", "no") if kind is Report.FAILED else None
+            kind = draw.choice([None, TaskPhase.STARTING, TaskPhase.FAILED])
+            failure = Failure("ValueError", "no") if kind is TaskPhase.FAILED else None
             told.append(said(kind, number, failure=failure))
             writer.say(told[-1])
             if draw.random() < 0.5:
@@ -113,12 +113,10 @@ def test_everything_once_and_in_order(seed: int, part: int) -> None:
         insist(lambda w=writer: w.flush(100.0))
         while more := reader.read(to_end=True):
             heard += more
-        beats = [r for r in heard if r.report is Report.ALIVE]
+        beats = [r for r in heard if r.is_heartbeat]
         assert len(set(beats)) == len(beats)
         assert set(beats) <= set(told)
-        assert [r for r in heard if r.report is not Report.ALIVE] == [
-            r for r in told if r.report is not Report.ALIVE
-        ]
+        assert [r for r in heard if not r.is_heartbeat] == [r for r in told if not r.is_heartbeat]
         reader.forget(all_of_it=True)
         assert list(backend.list("")) == []
         fired += flaky.fired
@@ -127,18 +125,18 @@ def test_everything_once_and_in_order(seed: int, part: int) -> None:
 
 def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
     """Cut at every byte, and with every byte changed: what stands before it was given."""
-    whole = bound(ENTRIES.encode(Entry(LINE, ME, 1, (said(Report.FINISHED),))), slot(1))
+    whole = bound(ENTRIES.encode(Entry(LINE, ME, 1, (said(TaskPhase.FINISHED),))), slot(1))
     broken = [whole[:cut] for cut in range(len(whole))]
     broken += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
     for data in broken:
         storage = MemoryStorage()
         writer, reader = writer_on(storage), reader_on(storage)
-        writer.say(said(Report.STARTING))
+        writer.say(said(TaskPhase.STARTING))
         writer.flush(0.0)
         storage.put(slot(1), [data])
-        behind = ENTRIES.encode(Entry(LINE, ME, 2, (said(Report.FINISHED),)))
+        behind = ENTRIES.encode(Entry(LINE, ME, 2, (said(TaskPhase.FINISHED),)))
         storage.put(slot(2), [bound(behind, slot(2))])
-        assert reader.read(to_end=True) == [said(Report.STARTING)]
+        assert reader.read(to_end=True) == [said(TaskPhase.STARTING)]
         for _ in range(2):
             with pytest.raises(DurableShuffleError, match="0000000001"):
                 reader.read(to_end=True)
@@ -147,12 +145,12 @@ def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(LINE, ME, 0, (said(Report.FINISHED),)),
-        Entry(LINE, ME, 2, (said(Report.FINISHED),)),
-        Entry(LINE, OTHER, 1, (said(Report.FINISHED),)),
-        Entry(OTHER, ME, 1, (said(Report.FINISHED),)),
-        Entry(LINE, ME, 1, (TaskReport(TASK, EPOCH - 1, Report.FINISHED),)),
-        Entry(LINE, ME, 1, (said(Report.ALIVE), TaskReport("another", EPOCH, Report.FINISHED))),
+        Entry(LINE, ME, 0, (said(TaskPhase.FINISHED),)),
+        Entry(LINE, ME, 2, (said(TaskPhase.FINISHED),)),
+        Entry(LINE, OTHER, 1, (said(TaskPhase.FINISHED),)),
+        Entry(OTHER, ME, 1, (said(TaskPhase.FINISHED),)),
+        Entry(LINE, ME, 1, (TaskReport(TASK, EPOCH - 1, TaskPhase.FINISHED),)),
+        Entry(LINE, ME, 1, (said(None), TaskReport("another", EPOCH, TaskPhase.FINISHED))),
     ],
     ids=["doubled", "moved", "another writer", "another line", "another epoch", "another task"],
 )
@@ -170,11 +168,11 @@ def test_a_missing_entry_hides_all_behind_it() -> None:
     """Not an error: it looks like a task that says nothing, which is noticed in time."""
     storage = MemoryStorage()
     writer, reader = writer_on(storage), reader_on(storage)
-    for number, report in enumerate((Report.STARTING, Report.AT_BARRIER, Report.STARTED)):
+    for number, report in enumerate((TaskPhase.STARTING, TaskPhase.AT_BARRIER, TaskPhase.STARTED)):
         writer.say(said(report))
         writer.flush(float(number))
     storage.delete([slot(1)])
-    assert reader.read(to_end=True) == [said(Report.STARTING)]
+    assert reader.read(to_end=True) == [said(TaskPhase.STARTING)]
     assert reader.read(to_end=True) == []
 
 
@@ -186,9 +184,9 @@ def test_of_two_tries_at_an_attempt_one_begins() -> None:
     for _ in range(2):
         with pytest.raises(FencedError, match="another try"):
             second.open(0.0)
-    first.say(said(Report.STARTING))
+    first.say(said(TaskPhase.STARTING))
     first.flush(1.0)
-    assert reader.read(to_end=True) == [said(Report.STARTING)]
+    assert reader.read(to_end=True) == [said(TaskPhase.STARTING)]
 
 
 @pytest.mark.parametrize("reads_until", [0.0, 100.0, 1000.0])
@@ -201,7 +199,7 @@ def test_a_writer_notices_that_nobody_reads(reads_until: float) -> None:
     now, reads = 0.0, True
     while reads and now < 1000.0:
         now += SETTINGS.heartbeat_seconds
-        writer.say(said(Report.ALIVE))
+        writer.say(said(None))
         writer.flush(now)
         reads = writer.is_read(now)
         if now < reads_until:
@@ -233,12 +231,12 @@ def line_on(storage: Any, settings: LineSettings = QUICK, nonce: str = ME) -> St
     return StorageLine(TASK, EPOCH, 0, writer, settings, SystemClock())
 
 
-def hear_all(storage: Any) -> list[Report]:
+def hear_all(storage: Any) -> list[TaskPhase]:
     reader = reader_on(storage)
-    found: list[Report] = []
+    found: list[TaskPhase] = []
     while more := reader.read(to_end=True):
-        found += [report.report for report in more]
-    return [report for report in found if report is not Report.ALIVE]
+        found += [report.phase for report in more if report.phase is not None]
+    return found
 
 
 def test_the_last_word_is_written_before_the_line_ends(seed: int) -> None:
@@ -246,7 +244,12 @@ def test_the_last_word_is_written_before_the_line_ends(seed: int) -> None:
     flaky = Flaky(MemoryStorage(), random.Random(seed))
 
     def task(link: TaskLink) -> None:
-        for report in (Report.STARTING, Report.AT_BARRIER, Report.STARTED, Report.FINISHED):
+        for report in (
+            TaskPhase.STARTING,
+            TaskPhase.AT_BARRIER,
+            TaskPhase.STARTED,
+            TaskPhase.FINISHED,
+        ):
             link.say(report)
 
     while True:
@@ -255,7 +258,12 @@ def test_the_last_word_is_written_before_the_line_ends(seed: int) -> None:
         if heard := hear_all(flaky):
             break
         assert flaky.fired, "it did not begin, and nothing had failed"
-    assert heard == [Report.STARTING, Report.AT_BARRIER, Report.STARTED, Report.FINISHED]
+    assert heard == [
+        TaskPhase.STARTING,
+        TaskPhase.AT_BARRIER,
+        TaskPhase.STARTED,
+        TaskPhase.FINISHED,
+    ]
 
 
 @pytest.mark.parametrize("why", ["nobody reads", "nothing can be written"])

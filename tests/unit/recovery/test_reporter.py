@@ -6,12 +6,12 @@ import pytest
 from operated import make
 
 from durable_shuffle.recovery.command.status import RESTARTS_KEPT, WHOLE_EVERY, Status, added_up
-from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import Failure, TaskReport
 from durable_shuffle.recovery.pipeline.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
@@ -25,7 +25,7 @@ class Told:
         self.clock = ManualClock(0.0, [])
         self.reporter = Reporter(self.clock, RandomIds())
         budget = RestartBudget(RestartSettings(), lambda: 0.0)
-        self.machine = JobMachine(PLAN.graph, PLAN.drained, budget)
+        self.machine = Job(PLAN.graph, PLAN.drained, budget)
         self.said: list[Status] = []
 
     def say(self, records: int) -> None:
@@ -48,7 +48,7 @@ def test_whoever_reads_from_the_last_whole_record_knows_all() -> None:
             told.reporter.frontiers.drop("goes")
         if n in (3, 4):
             failure = Failure("ValueError", f"broken {n}")
-            told.reporter.fell(TaskReport("copy-k0000", n, Report.FAILED, failure))
+            told.reporter.fell(TaskReport("copy-k0000", n, TaskPhase.FAILED, failure))
         told.say(n)
         start = max(told.whole)
         found = added_up(told.said[start:])
@@ -64,7 +64,7 @@ def test_whoever_reads_from_the_last_whole_record_knows_all() -> None:
 def test_restarts_are_kept_up_to_a_number() -> None:
     told = Told()
     for n in range(100):
-        told.reporter.fell(TaskReport("copy-k0000", n, Report.FAILED, Failure("x", "y")))
+        told.reporter.fell(TaskReport("copy-k0000", n, TaskPhase.FAILED, Failure("x", "y")))
         told.say(n)
     found = added_up(told.said[max(told.whole) :])
     assert [one.epoch for one in found.restarts] == list(range(100 - RESTARTS_KEPT, 100))

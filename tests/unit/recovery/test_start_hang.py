@@ -11,24 +11,24 @@ from dataclasses import dataclass
 
 import pytest
 
-from durable_shuffle.recovery.job_machine import JobMachine
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import (
     ENDS,
-    Abort,
-    Command,
+    CallOff,
     Failure,
-    Go,
+    JobAction,
     JobPhase,
     Kill,
     Launch,
-    Stop,
+    PassBarrier,
+    StopTasks,
     TaskReport,
     WinGeneration,
 )
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
 from durable_shuffle.recovery.restart_set import Edge, RestartGraph
-from durable_shuffle.recovery.task_phase import Report
+from durable_shuffle.recovery.task_phase import TaskPhase
 
 TASKS = ("one", "two", "three")
 FAILS = "one"
@@ -49,7 +49,7 @@ class Simulation:
         edges = [Edge("one", "two", "volatile"), Edge("two", "three", "volatile")]
         settings = RestartSettings(max_restarts=2, first_delay_seconds=1, jitter=0)
         budget = RestartBudget(settings, lambda: 0.0)
-        self.machine = JobMachine(RestartGraph(TASKS, edges), (), budget, JobTimeouts(60, 3, 60))
+        self.machine = Job(RestartGraph(TASKS, edges), (), budget, JobTimeouts(60, 3, 60))
         self.now = 0.0
         self.generation = 0
         self.inbox: list[TaskReport] = []
@@ -75,43 +75,48 @@ class Simulation:
 
     def receive(self, report: TaskReport) -> None:
         scheduling = self.machine.phase is JobPhase.SCHEDULING
-        failed = report.report is Report.FAILED
+        failed = report.phase is TaskPhase.FAILED
         if failed and scheduling and self.defects.drops_failures_while_scheduling:
             return
         self.do(self.machine.said(report, self.now))
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[JobAction]) -> None:
         for command in commands:
             if isinstance(command, WinGeneration):
                 self.generation += 1
                 self.do(self.machine.generation_won(self.generation, self.now))
             elif isinstance(command, Launch):
                 self.launch(command.task, command.epoch)
-            elif isinstance(command, Abort) and not self.defects.barrier_cannot_be_called_off:
-                self.leave(command.task, "start aborted")
-            elif isinstance(command, Stop):
-                self.leave(command.task, "cancelled")
-            elif isinstance(command, Kill | Go):
+            elif isinstance(command, CallOff) and not self.defects.barrier_cannot_be_called_off:
+                for task in command.tasks:
+                    self.leave(task, "start aborted")
+            elif isinstance(command, StopTasks):
+                for task in command.tasks:
+                    self.leave(task, "cancelled")
+            elif isinstance(command, PassBarrier):
+                for task in command.tasks:
+                    self.waiting.pop(task, None)
+            elif isinstance(command, Kill):
                 self.waiting.pop(command.task, None)
 
-    def say(self, task: str, epoch: int, *reports: Report) -> None:
+    def say(self, task: str, epoch: int, *reports: TaskPhase) -> None:
         self.inbox += [TaskReport(task, epoch, report) for report in reports]
 
     def launch(self, task: str, epoch: int) -> None:
-        self.say(task, epoch, Report.STARTING)
+        self.say(task, epoch, TaskPhase.STARTING)
         early = self.defects.announces_early
         if early:  # true for nobody yet: open has not been called
-            self.say(task, epoch, Report.AT_BARRIER, Report.STARTED)
+            self.say(task, epoch, TaskPhase.AT_BARRIER, TaskPhase.STARTED)
         if task == FAILS:
             broken = Failure("ValueError", "open failed")
-            self.inbox.append(TaskReport(task, epoch, Report.FAILED, broken))
+            self.inbox.append(TaskReport(task, epoch, TaskPhase.FAILED, broken))
             if not self.defects.barrier_cannot_be_called_off:
                 self.called_off.add(epoch)  # by the failing process itself, for all
                 for other in list(self.waiting):
                     self.leave(other, "start aborted")
             return
         if not early:
-            self.say(task, epoch, Report.AT_BARRIER)
+            self.say(task, epoch, TaskPhase.AT_BARRIER)
         self.waiting[task] = epoch
         if epoch in self.called_off:
             self.leave(task, "start aborted")
@@ -121,7 +126,7 @@ class Simulation:
         if epoch is not None:
             secondary = Failure("aborted", why, secondary=True)
             # it comes after everything that is on its way
-            self.inbox.append(TaskReport(task, epoch, Report.FAILED, secondary))
+            self.inbox.append(TaskReport(task, epoch, TaskPhase.FAILED, secondary))
 
 
 @pytest.mark.requirement("R-ARR-7")

@@ -5,24 +5,24 @@ import random
 
 import pytest
 
+from durable_shuffle.recovery.job_machine import Job
 from durable_shuffle.recovery.job_phase import (
     ENDS,
-    Command,
     Failure,
-    Go,
+    JobAction,
     JobPhase,
     Kill,
     Launch,
-    Stop,
+    PassBarrier,
+    StopTasks,
     TaskReport,
     WinGeneration,
 )
 from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.job_update import UpdatableJob
 from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
 from durable_shuffle.recovery.restart_set import Edge, RestartGraph
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TERMINAL, Report, TaskPhase
+from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
 from durable_shuffle.recovery.waves import Wave, Waves, ranks
 
 # two sources, two consumers that read both, one behind these; names against the order of the data
@@ -83,7 +83,7 @@ class Cluster:
     def __init__(self, graph: RestartGraph, slots: int, *, max_restarts: int = -1) -> None:
         settings = RestartSettings(max_restarts, 1, 1, jitter=0, healthy_seconds=1000)
         roots = [t for t in graph.tasks if not any(e.consumer == t for e in graph.edges)]
-        self.machine = UpdatableJob(
+        self.machine = Job(
             graph, roots, RestartBudget(settings, lambda: 0.0), JobTimeouts(60, 3, 50)
         )
         self.graph, self.slots = graph, slots
@@ -96,7 +96,7 @@ class Cluster:
         self.machine.slots_are(slots, 0.0)
         self.do(self.machine.start())
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[JobAction]) -> None:
         for command in commands:
             if isinstance(command, WinGeneration):
                 self.generation += 1
@@ -110,26 +110,27 @@ class Cluster:
                 self.running[command.task] = command.epoch
                 self.launches.append(command.task)
                 assert len(self.running) <= self.slots, "more than fit"
-                self.say(command.task, Report.STARTING)
-                self.say(command.task, Report.AT_BARRIER)
-            elif isinstance(command, Go):
-                self.say(command.task, Report.STARTED)
-            elif isinstance(command, Stop):
-                self.told[command.task] = command.mode
+                self.say(command.task, TaskPhase.STARTING)
+                self.say(command.task, TaskPhase.AT_BARRIER)
+            elif isinstance(command, PassBarrier):
+                for task in command.tasks:
+                    self.say(task, TaskPhase.STARTED)
+            elif isinstance(command, StopTasks):
+                self.told |= dict.fromkeys(command.tasks, command.mode)
 
-    def say(self, task: str, report: Report, **more: object) -> None:
+    def say(self, task: str, report: TaskPhase, **more: object) -> None:
         epoch = self.running[task]
-        if report in (Report.FINISHED, Report.FAILED, Report.SUSPENDED):
+        if report in (TaskPhase.FINISHED, TaskPhase.FAILED, TaskPhase.SUSPENDED):
             del self.running[task]
         message = TaskReport(task, epoch, report, **more)  # type: ignore[arg-type]
         self.do(self.machine.said(message, self.now))
 
     def finish(self, task: str) -> None:
         self.finished.add(task)
-        self.say(task, Report.FINISHED)
+        self.say(task, TaskPhase.FINISHED)
 
     def lose(self, task: str) -> None:
-        self.say(task, Report.FAILED, failure=Failure("lost", "gone"))
+        self.say(task, TaskPhase.FAILED, failure=Failure("lost", "gone"))
 
     def resize(self, slots: int, draw: random.Random) -> None:
         """Slots come, or go together with whoever ran on them."""
@@ -158,7 +159,7 @@ class Cluster:
         for task in [t for t, mode in self.told.items() if mode is StopMode.SUSPEND]:
             del self.told[task]
             if task in self.running:
-                self.say(task, Report.SUSPENDED)
+                self.say(task, TaskPhase.SUSPENDED)
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
@@ -282,8 +283,8 @@ def test_a_stop_does_not_wait_for_slots(mode: StopMode, end: JobPhase) -> None:
     """Who waits is not started any more."""
     cluster = Cluster(GRAPH, 2)
     cluster.do(cluster.machine.stop(mode, 0.0))
-    cluster.say("z1", Report.SUSPENDED)
-    cluster.say("z2", Report.SUSPENDED)
+    cluster.say("z1", TaskPhase.SUSPENDED)
+    cluster.say("z2", TaskPhase.SUSPENDED)
     assert cluster.machine.phase is end
     assert cluster.launches == ["z1", "z2"]
 

@@ -103,7 +103,9 @@ class StageLogs:
 
     @property
     def closed(self) -> bool:
-        return any(isinstance(record, Closed) for record in self.stage.values())
+        """A release was carried out, and no slot of the stage log was lost since."""
+        closed = any(isinstance(record, Closed) for record in self.stage.values())
+        return closed and len(self.stage) > max(self.stage)
 
 
 def judge_stage(

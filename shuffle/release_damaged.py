@@ -1,9 +1,11 @@
 """Releasing a stage whose own logs are damaged or lost.
 
 Strategy: the job log's RELEASED, which the caller has won, decides; nothing of the stage counts any
-more. So RELEASE is put into every slot of the stage log that is damaged or lost, CLOSED into those
-of producers' logs: what a late writer must meet there. Then the data goes as it always does. A
-stage whose DESCRIBE was lost has RELEASE in slot 0.
+more. RELEASE goes behind the end of the stage log first: a slot that is mended may be emptied again
+by somebody who carries out the same release, or taken by a late writer. Then RELEASE is put into
+every slot of that log that is damaged or lost, CLOSED into those of producers' logs: what a late
+writer must meet there. Then the data goes as it always does. A stage whose DESCRIBE was lost has
+RELEASE in slot 0. Why so: `shuffle/testing/protocol/damaged_release_model.py`.
 
 What another version wrote, or what the storage cannot serve now, is no damage: it is an error.
 """
@@ -38,6 +40,7 @@ from durable_shuffle.shuffle.verify_logs import (
     LogCopy,
     copy_log,
     highest_slots,
+    slot_of,
 )
 
 _DAMAGE = (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
@@ -46,7 +49,8 @@ _DAMAGE = (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
 def release_done(storage: Storage, path: StagePath) -> bool:
     """Return whether a released stage's data is gone and its log is whole."""
     copy = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=0)
-    return not copy.findings and any(isinstance(r, Closed) for r in copy.records.values())
+    closed = any(isinstance(record, Closed) for record in copy.records.values())
+    return closed and not copy.findings and not copy.gaps
 
 
 def refuse_foreign(storage: Storage, path: StagePath) -> None:
@@ -78,12 +82,11 @@ def release_damaged(
     copy = _readable(log, STAGE_RECORDS, last.get(path.log_prefix, 0))
     released = any(isinstance(record, Release) for record in copy.records.values())
     closed = any(isinstance(record, Closed) for record in copy.records.values())
-    for slot in _bad(copy):
-        _put(log, slot, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
-        released = True
     slot = max([last.get(path.log_prefix, 0), *copy.records]) + 1
     if not released:
         slot = put_behind(log, slot, Release(ids.new_id(), generation, cause))
+    for bad in _bad(copy):
+        _put(log, bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
     for producer in _producers(path, keys, copy):
         _close(SlotLog(storage, path.producer_log_prefix(producer)), last, ids, cause)
     freed = delete_data(storage, path)
@@ -112,12 +115,12 @@ def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
 
 
 def _bad(copy: LogCopy[Any]) -> list[int]:
-    return sorted({int(finding.key.rpartition("/")[2]) for finding in copy.findings})
+    return sorted({*copy.gaps, *(slot_of(finding) for finding in copy.findings)})
 
 
 def _put(log: SlotLog, slot: int, record: bytes) -> None:
     log.storage.delete([log.key(slot)])
-    log.append(slot, record)  # whoever wins it instead releases this stage, too
+    log.append(slot, record)  # whoever wins it instead carries this out, too, or is a late writer
 
 
 def _producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> range:

@@ -50,6 +50,8 @@ class LogCopy(Generic[R]):
     objects: int
     checked_bytes: int
     findings: tuple[Finding, ...]
+    gaps: tuple[int, ...] = ()
+    """Slots below the last one without an object, whether or not that is a finding."""
 
     def last(self, *kinds: type[R]) -> R | None:
         """Return the newest record of these classes."""
@@ -87,9 +89,20 @@ def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
                 expected = "an intact record of this version"
                 findings.append(finding_of(error, key, expected, start=0, length=len(data)))
         slot += 1
-    if records and isinstance(list(records.values())[-1], Closed):
-        gaps = []
-    return LogCopy(log, records, objects, checked_bytes, (*gaps, *findings))
+    closed = bool(records) and isinstance(list(records.values())[-1], Closed)
+    return LogCopy(
+        log,
+        records,
+        objects,
+        checked_bytes,
+        tuple(findings) if closed else (*gaps, *findings),
+        tuple(slot_of(gap) for gap in gaps),
+    )
+
+
+def slot_of(finding: Finding) -> int:
+    """Return the slot that a finding of a log is about."""
+    return int(finding.key.rpartition("/")[2])
 
 
 def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:

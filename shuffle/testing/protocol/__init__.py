@@ -13,4 +13,11 @@ explored; they prove nothing about the code that implements the rules.
     purge_model.py     deleting a whole log while an old request is still in flight
     log_*.py           one log producer: OPEN, APPEND, END, its successors and a follower
     batch_*.py         one batch producer with ABORT, SEAL, REPLACE and repair
+    run_*.py           starts of a streaming query and write jobs that share a log
+    compact_model.py   COMPACT and REPLACE in the log of a sealed stage
+    lost_replace_model.py  a REPLACE that this log lost, and the ABORT that settles it
+    job_model.py       the job log: a stage is entered, reused, given up and released
+    damaged_release_model.py  a release whose stage log is damaged, carried out by several
+    ending_model.py    the end of a consumer that commits in two steps
+    approximate_model.py  a consumer that reserves instead of rewinding
 """

@@ -12,129 +12,32 @@ and a create whose sender died may land at any later time.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal
 
 from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in, with_item
-
-DOUBLED: Final = "a batch stands in the log twice, or out of order"
-LOST: Final = "Spark calls a batch done that the log does not have"
-FENCED_APPENDED: Final = "a run appended rows that were written before another OPEN"
-REOPENED: Final = "a run that was followed opened again"
-NAMED_OBJECT_GONE: Final = "a segment that the log names is deleted"
-JOB_DOUBLED: Final = "a write job stands in the log twice"
-JOB_LOST: Final = "a write job was told of success and the log does not have it"
-JOB_REFUSED: Final = "a write job failed because another was faster"
-
-BATCHES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RunSetup:
-    """How many actors and faults there are, and which rules hold."""
-
-    runs: int = 2
-    jobs: int = 0
-    crashes: int = 1
-    timeouts: int = 1
-    repeats: int = 0
-    """How often Spark calls a commit again that succeeded."""
-    collections: int = 0
-
-    drops_known_batch: bool = True
-    """Off: a batch that is in the log is appended again."""
-    keeps_standing: bool = True
-    """Off: a commit that finds its batch in the log deletes the segment that it was given."""
-    parts_carry_epoch: bool = True
-    """Off: a commit opens for its run if need be, and appends what the run wrote at any time."""
-    looks_back: bool = True
-    """Off: a run that is not the owner opens, also if another has followed it."""
-    asks_again: bool = True
-    """Off: an APPEND that lost its slot is sent to the end of the log, whatever stands there."""
-    keeps_sent: bool = True
-    """Off: who gets no answer to an APPEND gives its segment back."""
-    knows_itself: bool = True
-    """Off: a write job does not look for a record of its own."""
-    rebases: bool = True
-    """Off: a write job that lost a slot gives up."""
-    aborts_first: bool = True
-    """Off: a cleaner takes a write job's segments without an ABORT."""
-    obeys_abort: bool = True
-    """Off: a write job does not look for an ABORT of its own."""
-    spares_owner: bool = True
-    """Off: a cleaner takes what no record names; else only of epochs that were followed."""
-
-
-class Segment(NamedTuple):
-    """What an author wrote; each epoch of a run writes other rows."""
-
-    author: int
-    epoch: int
-    batch: int
-
-
-class Record(NamedTuple):
-    """A record of the log. Epoch, owner and batch are those that stand behind it."""
-
-    kind: Literal["OPEN", "APPEND", "ABORT"]
-    author: int
-    """Run or write job; of an ABORT, who is aborted."""
-    epoch: int
-    owner: int
-    """Run of the newest OPEN, -1 if there is none."""
-    batch: int
-    """The query's newest, -1 if there is none."""
-    segment: Segment | None = None
-
-    def __str__(self) -> str:
-        return f"{self.kind}({self.author}, epoch {self.epoch}, batch {self.batch})"
-
-
-EMPTY: Final = Record("ABORT", -1, 0, -1, -1)
-"""Stands for the end of a log without records."""
-
-
-class Create(NamedTuple):
-    """A create request."""
-
-    slot: int
-    record: Record
-
-
-class Run(NamedTuple):
-    """One start of the query, or one write job."""
-
-    phase: Literal["idle", "task", "commit", "waiting", "orphan", "stopped", "done", "refused"]
-    batch: int
-    segment: Segment | None
-    request: Create | None
-    after: Literal["task", "commit", "orphan"]
-    """What goes on once the request is answered."""
-
-
-class RunState(NamedTuple):
-    log: tuple[Record, ...]
-    objects: frozenset[Segment]
-    net: frozenset[Create]
-    done: int
-    """Batches that Spark's checkpoint calls done."""
-    runs: tuple[Run, ...]
-    """Starts of the query, then write jobs."""
-    crashes: int
-    timeouts: int
-    repeats: int
-    condemned: frozenset[Segment] | None
-    aborting: Create | None
-    """What the cleaner waits for."""
-    collections: int
-
-    @property
-    def last(self) -> Record:
-        return self.log[-1] if self.log else EMPTY
-
-
-IDLE: Final = Run("idle", 0, None, None, "task")
-JOB: Final = Run("task", 0, None, None, "task")
+from durable_shuffle.shuffle.testing.protocol.run_values import (
+    BATCHES,
+    DOUBLED,
+    FENCED_APPENDED,
+    IDLE,
+    JOB,
+    JOB_DOUBLED,
+    JOB_LOST,
+    JOB_REFUSED,
+    LOST,
+    NAMED_OBJECT_GONE,
+    REOPENED,
+    Create,
+    Record,
+    RunSetup,
+    RunState,
+    Segment,
+    aborted_in,
+    become,
+    followed,
+    next_batch,
+)
+from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +112,17 @@ class RunModel:
         if me.phase == "idle":
             if who == 0 or state.runs[who - 1].phase != "idle":
                 started = me._replace(phase="task", batch=state.done)
-                yield f"run {who} starts at batch {state.done}", _become(state, who, started), ()
+                yield f"run {who} starts at batch {state.done}", become(state, who, started), ()
             return
         if me.phase in ("stopped", "done", "refused"):
             return
         if me.phase != "orphan" and me.after != "orphan" and state.crashes:
             fewer = state._replace(crashes=state.crashes - 1)
             dead = me._replace(phase="stopped", request=None)
-            yield f"{who} dies", _become(fewer, who, dead), NO_DAMAGE
+            yield f"{who} dies", become(fewer, who, dead), NO_DAMAGE
             if me.phase == "task":
                 alone = me._replace(phase="orphan", after="orphan")
-                yield f"{who} dies, its task goes on", _become(fewer, who, alone), NO_DAMAGE
+                yield f"{who} dies, its task goes on", become(fewer, who, alone), NO_DAMAGE
         if me.phase == "waiting" and me.request is not None:
             yield from self._answers(state, who, me.request)
         elif self._is_job(who):
@@ -237,11 +140,11 @@ class RunModel:
         me = state.runs[who]
         if self._known(state, me.batch):
             ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
-            found = _become(state, who, me._replace(phase=ready, segment=None))
+            found = become(state, who, me._replace(phase=ready, segment=None))
             return f"run {who} finds batch {me.batch}", found, NO_DAMAGE
         if state.last.owner == who:
             return self._write(state, who, state.last.epoch)
-        if self.setup.looks_back and _followed(state, who):
+        if self.setup.looks_back and followed(state, who):
             return self._stops(state, who)
         return self._open(state, who, "orphan" if me.phase == "orphan" else "task")
 
@@ -249,7 +152,7 @@ class RunModel:
         me = state.runs[who]
         ready: Literal["stopped", "commit"] = "stopped" if me.phase == "orphan" else "commit"
         segment = Segment(who, epoch, me.batch)
-        wrote = _become(state, who, me._replace(phase=ready, segment=segment))
+        wrote = become(state, who, me._replace(phase=ready, segment=segment))
         after = wrote._replace(objects=state.objects | {segment})
         return f"{who} writes batch {me.batch} under epoch {epoch}", after, NO_DAMAGE
 
@@ -262,7 +165,7 @@ class RunModel:
                 dropped = state
                 if not self.setup.keeps_standing:
                     dropped = state._replace(objects=state.objects - {me.segment})
-                return f"run {who} finds batch {me.batch}", _next(dropped, who), NO_DAMAGE
+                return f"run {who} finds batch {me.batch}", next_batch(dropped, who), NO_DAMAGE
             return self._stops(state, who)
         if me.segment is None:
             return self._stops(state, who)
@@ -281,7 +184,7 @@ class RunModel:
         me, last = state.runs[who], state.last
         for record in state.log:
             if record.kind == "APPEND" and record.author == who and self.setup.knows_itself:
-                done = _become(state, who, me._replace(phase="done"))
+                done = become(state, who, me._replace(phase="done"))
                 return f"job {who} finds itself", done, NO_DAMAGE
             if record.kind == "ABORT" and record.author == who and self.setup.obeys_abort:
                 return self._stops(state, who)
@@ -292,7 +195,7 @@ class RunModel:
         return batch <= state.last.batch and self.setup.drops_known_batch
 
     def _stops(self, state: RunState, who: int) -> Step[RunState]:
-        stopped = _become(state, who, state.runs[who]._replace(phase="stopped"))
+        stopped = become(state, who, state.runs[who]._replace(phase="stopped"))
         return f"{who} is told to stop", stopped, NO_DAMAGE
 
     def _open(
@@ -310,7 +213,7 @@ class RunModel:
         after: Literal["task", "commit", "orphan"],
     ) -> Step[RunState]:
         waiting = state.runs[who]._replace(phase="waiting", request=create, after=after)
-        sent = _become(state._replace(net=state.net | {create}), who, waiting)
+        sent = become(state._replace(net=state.net | {create}), who, waiting)
         return f"{who} sends {create.record} to slot {create.slot}", sent, NO_DAMAGE
 
     def _answers(self, state: RunState, who: int, create: Create) -> Iterator[Step[RunState]]:
@@ -322,7 +225,7 @@ class RunModel:
             label = f"{who} {'won' if mine else 'lost'} slot {create.slot}"
             yield label, self._answered(landed, who, create, mine=mine), NO_DAMAGE
             if mine and create.record.kind == "APPEND" and state.repeats:
-                again = _become(landed, who, me._replace(phase="commit", request=None))
+                again = become(landed, who, me._replace(phase="commit", request=None))
                 fewer = again._replace(repeats=state.repeats - 1)
                 yield f"{label}, Spark commits again", fewer, NO_DAMAGE
         if state.timeouts:
@@ -330,30 +233,30 @@ class RunModel:
             if not self.setup.keeps_sent and create.record.segment:
                 fewer = fewer._replace(objects=state.objects - {create.record.segment})
             dead = me._replace(phase="stopped", request=None)
-            yield f"{who} gets no answer and stops", _become(fewer, who, dead), NO_DAMAGE
-            again = _become(fewer, who, me._replace(phase=me.after, request=None))
+            yield f"{who} gets no answer and stops", become(fewer, who, dead), NO_DAMAGE
+            again = become(fewer, who, me._replace(phase=me.after, request=None))
             yield f"{who} gets no answer and tries again", again, NO_DAMAGE
 
     def _answered(self, state: RunState, who: int, create: Create, *, mine: bool) -> RunState:
         me = state.runs[who]
         if create.record.kind == "OPEN":
-            ready = _become(state, who, me._replace(phase=me.after, request=None))
+            ready = become(state, who, me._replace(phase=me.after, request=None))
             if not mine or me.after == "commit":
                 return ready
             return self._write(ready, who, create.record.epoch)[1]
         if mine:
             if self._is_job(who):
-                return _become(state, who, me._replace(phase="done", request=None))
-            return _next(state, who)
+                return become(state, who, me._replace(phase="done", request=None))
+            return next_batch(state, who)
         if not self.setup.asks_again:
             last = state.last
             moved = create.record._replace(epoch=last.epoch, owner=last.owner)
             sent = Create(len(state.log), moved)
             waiting = me._replace(request=sent)
-            return _become(state._replace(net=state.net | {sent}), who, waiting)
+            return become(state._replace(net=state.net | {sent}), who, waiting)
         if self._is_job(who) and not self.setup.rebases:
-            return _become(state, who, me._replace(phase="refused", request=None))
-        return _become(state, who, me._replace(phase="commit", request=None))
+            return become(state, who, me._replace(phase="refused", request=None))
+        return become(state, who, me._replace(phase="commit", request=None))
 
     def none_left(self, state: RunState) -> bool:
         """Whether no run is left that could go on: a dead newest one leaves it to a next start."""
@@ -361,7 +264,7 @@ class RunModel:
         return all(
             r.phase in ("stopped", "orphan")
             or r.after == "orphan"
-            or _followed(state, who)
+            or followed(state, who)
             or bool(sent - {who})
             for who, r in enumerate(state.runs[: self.setup.runs])
         )
@@ -391,7 +294,7 @@ class RunModel:
             for segment in unnamed:
                 if not self._is_job(segment.author):
                     continue
-                if _aborted_in(state, segment.author) or not self.setup.aborts_first:
+                if aborted_in(state, segment.author) or not self.setup.aborts_first:
                     after = fewer._replace(condemned=frozenset({segment}))
                     yield f"cleaner decides to delete {segment}", after, NO_DAMAGE
                 else:
@@ -414,35 +317,3 @@ class RunModel:
         if any(r.kind == "APPEND" and r.author == job for r in log):
             return f"cleaner finds {job} appended", state, NO_DAMAGE
         return self._abort(state, job)
-
-
-def all_done(state: RunState) -> bool:
-    """Whether Spark calls all batches done."""
-    return state.done >= BATCHES
-
-
-def all_told(state: RunState) -> bool:
-    """Whether every write job knows what became of it, or is dead."""
-    return all(r.phase in ("done", "stopped") for r in state.runs)
-
-
-def _followed(state: RunState, who: int) -> bool:
-    """Whether a run opened and is not the owner any more. The product looks at the newest records
-    only: who opened before them opens again, which fences and costs nothing else."""
-    opened = any(r.kind == "OPEN" and r.author == who for r in state.log)
-    return opened and state.last.owner != who
-
-
-def _aborted_in(state: RunState, job: int) -> bool:
-    return any(r.kind == "ABORT" and r.author == job for r in state.log)
-
-
-def _become(state: RunState, who: int, run: Run) -> RunState:
-    return state._replace(runs=with_item(state.runs, who, run))
-
-
-def _next(state: RunState, who: int) -> RunState:
-    """Spark calls the batch done and begins the next one."""
-    me = state.runs[who]
-    ahead = me._replace(phase="task", batch=me.batch + 1, segment=None, request=None)
-    return _become(state._replace(done=max(state.done, me.batch + 1)), who, ahead)

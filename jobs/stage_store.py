@@ -39,8 +39,8 @@ from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
-from durable_shuffle.shuffle.records import Commit, Describe, Seal, StageUse
+from durable_shuffle.shuffle.producer_log import Committed, read_producer
+from durable_shuffle.shuffle.records import Describe, Seal, StageUse
 from durable_shuffle.shuffle.repair_job import refuse_lost_record, written_stages
 from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
@@ -293,7 +293,7 @@ class StageStore:
             return decide(Wanted(None, "", unstable), found, policy), None
         planned = work.plan(stage.describe.planning)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
-        logs = (read_log(stage.producer_log(p)) for p in state.damaged)
+        logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
         decision = decide(
             Wanted(planned.producers, planned.splits, unstable),
             Found(
@@ -302,7 +302,7 @@ class StageStore:
                 splits=stage.describe.splits,
                 committed=frozenset(commits),
                 damaged=frozenset(state.damaged),
-                commits=max((sum(isinstance(r, Commit) for r in log) for log in logs), default=0),
+                commits=max((len(log.commits()) for log in logs), default=0),
             ),
             policy,
         )
@@ -397,7 +397,7 @@ class StageStore:
 
         def read(producer: int) -> Committed | None:
             after = stage.damaged.get(producer, -1)
-            return counting_commit(read_log(stage.producer_log(producer)), after=after)
+            return read_producer(stage.producer_log(producer)).counting(after=after)
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             found = list(pool.map(read, range(producers)))

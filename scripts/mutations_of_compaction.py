@@ -85,8 +85,8 @@ MUTATIONS = (
         "repair",
         "a repair stops at the COMMIT that it is to replace",
         "shuffle/producer_log.py",
-        "            if slot > after and record.record_id not in aborted:",
-        "            if record.record_id not in aborted:",
+        "        if state.counting(after=after) is not None:",
+        "        if state.counting() is not None:",
         f"{REPAIR} -k compaction",
     ),
     Mutation(

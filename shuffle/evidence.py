@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.producer_log import decode
+from durable_shuffle.shuffle.producer_log import commit_log
 from durable_shuffle.shuffle.records import Abort, Seal
 from durable_shuffle.shuffle.stage import StageHandle
 
@@ -38,10 +38,7 @@ def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
         if slot == slots[producer]:
             committed_at[producer] = info.modified_wall_seconds
             continue
-        log = stage.producer_log(producer)
-        if (data := log.read(slot)) is None:
-            continue  # gone since it was listed
-        record = decode(log, slot, data)
+        record = commit_log(stage.producer_log(producer)).record(slot)
         if isinstance(record, Abort) and record.record_id == record.attempt:
             rerun.add(record.attempt)
     segments = 0

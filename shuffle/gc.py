@@ -24,6 +24,7 @@ from durable_shuffle.shuffle.layout import (
 )
 from durable_shuffle.shuffle.log_producer_log import settled_segments
 from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen
+from durable_shuffle.shuffle.producer_log import producer_state
 from durable_shuffle.shuffle.records import (
     Abort,
     Closed,
@@ -251,7 +252,7 @@ class _StageJudge:
         records = self._logs.producers.get(producer, {})
         if self._describe is not None and self._describe.writing == "log":
             return self._appended(records, producer, attempt, number)
-        fate = fate_of(records.values(), attempt)
+        fate = producer_state(records).fate(attempt)
         if isinstance(fate, Commit):
             if number not in {s.number for s in fate.segments}:
                 return "odd", "its attempt committed without it", None
@@ -287,18 +288,6 @@ class _StageJudge:
         if f"p{producer:06d}-{attempt}" in self.young:
             return "live", "of a write job, too young to be left behind", None
         return "orphan", "its write job has no APPEND", (producer, attempt)
-
-
-def fate_of(records: Iterable[Any], attempt: str) -> Commit | Abort | Closed | None:
-    """Return the first record that names the attempt, or CLOSED if that came first."""
-    for record in records:
-        if isinstance(record, Closed):
-            return record
-        if isinstance(record, Commit) and record.record_id == attempt:
-            return record
-        if isinstance(record, Abort) and record.attempt == attempt:
-            return record
-    return None
 
 
 def judge_consumer(

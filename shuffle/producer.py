@@ -24,8 +24,7 @@ from durable_shuffle.shuffle.producer_log import (
     Committed,
     abort_attempt,
     commit_attempt,
-    counting_commit,
-    read_log,
+    read_producer,
 )
 from durable_shuffle.shuffle.records import Commit
 from durable_shuffle.shuffle.segment_writer import (
@@ -120,7 +119,7 @@ def run_writer(
             f"hexadecimal digits: producer={producer} attempt={attempt!r}"
         )
     log, after = stage.producer_log(producer), stage.damaged.get(producer, -1)
-    before = counting_commit(read_log(log), after=after)
+    before = read_producer(log).counting(after=after)
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)

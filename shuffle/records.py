@@ -5,7 +5,7 @@ that the author's own earlier try won. Large tables travel as packed numpy bytes
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -384,8 +384,10 @@ class Closed:
     cause: str
 
 
-JOB_RECORDS = RecordCodec((Claim, StageBegun, StageUse, StageReleased, Closed))
-STAGE_RECORDS = RecordCodec(
-    (Describe, Seal, Compact, Damaged, Replace, Abort, Register, ReleaseUpto, Release, Closed)
-)
-PRODUCER_RECORDS = RecordCodec((Commit, Abort, Closed))
+JobRecord = Claim | StageBegun | StageUse | StageReleased | Closed
+_IndexRecord = Seal | Compact | Damaged | Replace | Abort
+StageRecord = Describe | _IndexRecord | Register | ReleaseUpto | Release | Closed
+ProducerRecord = Commit | Abort | Closed
+JOB_RECORDS: RecordCodec[JobRecord] = RecordCodec(get_args(JobRecord))
+STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))
+PRODUCER_RECORDS: RecordCodec[ProducerRecord] = RecordCodec(get_args(ProducerRecord))

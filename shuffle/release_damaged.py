@@ -34,8 +34,8 @@ from durable_shuffle.shuffle.records import (
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.typed_log import AnyRecord
 from durable_shuffle.shuffle.verify_logs import (
-    AnyRecord,
     Decoder,
     LogCopy,
     copy_log,

@@ -25,10 +25,9 @@ from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.index import content_tag
 from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
-from durable_shuffle.shuffle.producer_log import Committed, commit_attempt
+from durable_shuffle.shuffle.producer_log import Committed, commit_attempt, producer_state
 from durable_shuffle.shuffle.records import (
     STAGE_RECORDS,
-    Abort,
     Closed,
     Commit,
     Compact,
@@ -215,21 +214,13 @@ class _Repair:
         producer takes one of these for a result.
         """
         tag = content_tag(self._walk.commits[producer][1])
-        aborted: set[str] = set()
+        state = producer_state(self._walk.copies[producer].records)
         spare: Committed | None = None
-        for slot, record in self._walk.copies[producer].records.items():
-            if isinstance(record, Abort):
-                aborted.add(record.attempt)
-            if (
-                not isinstance(record, Commit)
-                or slot <= self._slots[producer]
-                or record.record_id in aborted
-            ):
-                continue
-            if not sources.intact(record):
-                self._bad[producer] = slot
-            elif spare is None and content_tag(record) == tag:
-                spare = Committed(slot, record)
+        for committed in state.commits(after=self._slots[producer]):
+            if not sources.intact(committed.commit):
+                self._bad[producer] = committed.slot
+            elif spare is None and content_tag(committed.commit) == tag:
+                spare = committed
         return spare
 
     def _rebuild(self, producer: int, sources: RepairSources) -> Committed | None:

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.index_rewrite import commit_rewrite
-from durable_shuffle.shuffle.producer_log import Committed, decode
+from durable_shuffle.shuffle.producer_log import Committed, commit_log
 from durable_shuffle.shuffle.records import Commit, Replace, Seal
 from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.settings import Settings
@@ -36,11 +36,10 @@ def sealed_commits(stage: StageHandle, seal: Seal, settings: Settings) -> list[C
 
     def read(item: tuple[int, int]) -> Committed:
         producer, slot = item
-        log = stage.producer_log(producer)
-        data = log.read(slot)
-        if data is None:
+        log = commit_log(stage.producer_log(producer))
+        record = log.record(slot)
+        if record is None:
             raise NotFoundError(f"a COMMIT that SEAL or REPLACE names is gone: {log.key(slot)!r}")
-        record = decode(log, slot, data)
         if not isinstance(record, Commit):
             raise CorruptDataError(f"not a COMMIT, as SEAL or REPLACE says: {log.key(slot)!r}")
         return Committed(slot, record)

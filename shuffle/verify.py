@@ -27,9 +27,10 @@ from durable_shuffle.shuffle.repair_job import unnamed_findings
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.typed_log import AnyRecord
 from durable_shuffle.shuffle.verify_consumers import check_consumers
 from durable_shuffle.shuffle.verify_ends import consumed_ends
-from durable_shuffle.shuffle.verify_logs import AnyRecord, LogCopy, copy_log, last_slots, repeated
+from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify_report import (
     ConsumerVerdict,
     Finding,

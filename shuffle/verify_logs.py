@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from durable_shuffle.serialization.control import ControlRecord, decode_control
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.slot_log import SlotLog
@@ -26,13 +25,6 @@ class Decoder(Protocol[R_co]):
 
     def decode(self, data: bytes, name: str) -> R_co:
         """Return the record; errors name `name`."""
-
-
-class AnyRecord:
-    """Decodes control records of any kind, for logs whose kinds a layer above knows."""
-
-    def decode(self, data: bytes, name: str) -> ControlRecord:
-        return decode_control(data, name=name)
 
 
 _MOST_GAPS = 1000

@@ -21,6 +21,7 @@ from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.index import build_index, content_tag
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append, parts_of
+from durable_shuffle.shuffle.producer_log import producer_state
 from durable_shuffle.shuffle.records import (
     PRODUCER_RECORDS,
     STAGE_RECORDS,
@@ -38,12 +39,12 @@ from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.stage_fold import StageState, with_record
 from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
+from durable_shuffle.shuffle.typed_log import AnyRecord
 from durable_shuffle.shuffle.verify_commit import check_commit
 from durable_shuffle.shuffle.verify_compaction import check_compaction
 from durable_shuffle.shuffle.verify_ends import LostEnds, list_indexes, lost_ends
 from durable_shuffle.shuffle.verify_index import check_index
 from durable_shuffle.shuffle.verify_logs import (
-    AnyRecord,
     Decoder,
     LogCopy,
     copy_log,
@@ -141,10 +142,15 @@ class StageWalk:
         self._seal, self._seal_slot = self.state.replaced, self.state.seal_slot
         self._check_description(slot_0=0 in log.records)
         self._producers = self.describe.producers if self.describe else None
+        self._codec: Decoder[Any] = PRODUCER_RECORDS
+        if self.describe is not None and self.describe.writing == "log":
+            self._codec = LOG_PRODUCER_RECORDS
+        elif self.describe is None and self.state.release is not None:
+            self._codec = AnyRecord()
         if self._seal is not None:
             self._producers = self._seal.producers
         self.copies = self._copy_producer_logs()
-        self.commits = {p: c for p, copy in self.copies.items() if (c := _first(copy))}
+        self.commits = self._counting_commits() if self._codec is PRODUCER_RECORDS else {}
 
     def verdict(self, *, released: bool = False) -> StageVerdict:
         """Return what was found so far; of a released stage what its logs alone show."""
@@ -220,20 +226,23 @@ class StageWalk:
         for p, slot in listed.items():
             known[p] = max(known.get(p, -1), slot)
 
-        in_log = self.describe is not None and self.describe.writing == "log"
-        codec: Decoder[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
-        if self.describe is None and self.state.release is not None:
-            codec = AnyRecord()
-
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
-            return copy_log(log, codec, known=item[1])
+            return copy_log(log, self._codec, known=item[1])
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
         for found in copies.values():
             self.logs.add(found.objects, found.checked_bytes, found.findings)
         return copies
+
+    def _counting_commits(self) -> dict[int, tuple[str, Commit]]:
+        counting = {p: producer_state(copy.records).counting() for p, copy in self.copies.items()}
+        return {
+            p: (self.copies[p].log.key(committed.slot), committed.commit)
+            for p, committed in counting.items()
+            if committed is not None
+        }
 
     def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
         """Return the readable COMMITs that SEAL names; check what it says of them."""
@@ -254,7 +263,7 @@ class StageWalk:
                 tally.differs(where, "record", Commit.KIND, record.KIND)
                 continue
             commits[p] = where, record
-            if _fate(self.copies[p], slot, record):
+            if isinstance(producer_state(self.copies[p].records).fate(record.record_id), Abort):
                 tally.differs(where, "COMMIT", "not aborted before", "aborted before")
             attempt = seal.attempts[16 * p : 16 * p + 16].hex()
             tally.differs(where, "attempt", attempt, record.record_id)
@@ -362,20 +371,6 @@ class StageWalk:
             return self._handle(self.describe).schema if self.describe else None
         except DurableShuffleError:
             return None  # a finding of the description
-
-
-def _first(copy: LogCopy[Any]) -> tuple[str, Commit] | None:
-    """Return the key and value of the first COMMIT that was not aborted before."""
-    for slot, record in copy.records.items():
-        if isinstance(record, Commit) and not _fate(copy, slot, record):
-            return copy.log.key(slot), record
-    return None
-
-
-def _fate(copy: LogCopy[Any], slot: int, commit: Commit) -> bool:
-    """Return True if an ABORT of the attempt stands before its COMMIT."""
-    before = (record for at, record in copy.records.items() if at < slot)
-    return any(isinstance(r, Abort) and r.attempt == commit.record_id for r in before)
 
 
 def _whole(data: bytes, size: int) -> bytes:

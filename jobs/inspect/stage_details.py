@@ -13,8 +13,8 @@ from durable_shuffle.serialization.decimals import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.producer_log import counting_commit, read_log
-from durable_shuffle.shuffle.records import Abort, Commit, Seal
+from durable_shuffle.shuffle.producer_log import read_producer
+from durable_shuffle.shuffle.records import Abort, Seal
 from durable_shuffle.shuffle.stage import StageHandle, read_state
 
 
@@ -109,23 +109,22 @@ def _producers(
     numbers = range(m) if m is not None else sorted({producer for producer, _ in stored})
     for producer in numbers:
         log = stage.producer_log(producer)
-        records = read_log(log)
+        state = read_producer(log)
         if slots is None:
-            counting = counting_commit(records)
+            counting = state.counting()
             if counting is None:
                 continue
             slot, commit = counting.slot, counting.commit
         else:
             slot = slots[producer]
-            sealed = records[slot] if slot < len(records) else None
-            if not isinstance(sealed, Commit):
+            sealed = next((c for c in state.commits() if c.slot == slot), None)
+            if sealed is None:
                 raise CorruptDataError(f"SEAL names a slot without COMMIT: key={log.key(slot)!r}")
-            commit = sealed
+            commit = sealed.commit
         extents = commit.extent_array(len(rows))
         np.add.at(rows, extents["subpartition"], extents["rows"])
-        attempts = {r.record_id for r in records if isinstance(r, Commit)}
-        aborted = {r.attempt for r in records if isinstance(r, Abort)}
-        attempts |= aborted | {attempt for p, attempt in stored if p == producer}
+        aborted = [fate for fate in state.fates.values() if isinstance(fate, Abort)]
+        attempts = {*state.fates, *(attempt for p, attempt in stored if p == producer)}
         found.append(
             {
                 "producer": producer,

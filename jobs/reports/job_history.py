@@ -28,12 +28,11 @@ from durable_shuffle.shuffle.layout import (
     parse_consumer_key,
     parse_segment_key,
 )
-from durable_shuffle.shuffle.producer_log import counting_commit, read_log
+from durable_shuffle.shuffle.producer_log import read_producer
 from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     STAGE_RECORDS,
     Claim,
-    Commit,
     Compact,
     Replace,
     Seal,
@@ -234,8 +233,7 @@ def _counting(
         }
     found = {}
     for producer in producers:
-        records = [r for r in read_log(stage.producer_log(producer)) if isinstance(r, Commit)]
-        counting = counting_commit(read_log(stage.producer_log(producer))) if records else None
+        counting = read_producer(stage.producer_log(producer)).counting()
         if counting is not None:
             found[producer] = counting.commit.record_id, counting.slot
     return found

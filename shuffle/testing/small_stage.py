@@ -17,7 +17,7 @@ from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.producer_log import Committed, counting_commit, read_log
+from durable_shuffle.shuffle.producer_log import Committed, read_producer
 from durable_shuffle.shuffle.records import Describe, Seal
 from durable_shuffle.shuffle.retry import Backoff
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
@@ -125,7 +125,7 @@ def write(
 
 def commits_of(stage: StageHandle, producers: int) -> dict[int, Committed]:
     """Return the COMMIT that counts of each producer that has one."""
-    found = {p: counting_commit(read_log(stage.producer_log(p))) for p in range(producers)}
+    found = {p: read_producer(stage.producer_log(p)).counting() for p in range(producers)}
     return {p: committed for p, committed in found.items() if committed is not None}
 
 

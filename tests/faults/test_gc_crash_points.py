@@ -22,7 +22,7 @@ from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import commit_attempt, counting_commit, read_log
+from durable_shuffle.shuffle.producer_log import commit_attempt, read_producer
 from durable_shuffle.shuffle.records import Commit, SegmentInfo, StageUse
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
@@ -194,7 +194,7 @@ def test_slow_attempt_commits_between_judgement_and_abort() -> None:
     assert [one.key for one in report.spared] == [segment]
     assert storage.read(segment) == b"litter"
     assert data(storage) == {key for key in job.stays if not is_slot(key)} | {segment}
-    found = counting_commit(read_log(job.unsealed.producer_log(1)))
+    found = read_producer(job.unsealed.producer_log(1)).counting()
     assert found is not None
     assert found.commit.record_id == job.slow_attempt
 
@@ -206,7 +206,7 @@ def test_slow_attempt_commits_after_its_segments_went() -> None:
     collect(storage)
     with pytest.raises(AbortedError, match="collected by generation 2"):
         commit_attempt(job.unsealed.producer_log(1), commit_of(job))
-    assert counting_commit(read_log(job.unsealed.producer_log(1))) is None
+    assert read_producer(job.unsealed.producer_log(1)).counting() is None
 
 
 def test_consumer_acknowledges_between_judgement_and_fence() -> None:

@@ -18,8 +18,7 @@ from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.producer_log import (
     abort_attempt,
     commit_attempt,
-    counting_commit,
-    read_log,
+    read_producer,
 )
 from durable_shuffle.shuffle.records import PRODUCER_RECORDS, Commit
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage
@@ -109,7 +108,7 @@ def run_history(history: list[tuple[str, int, int]]) -> None:
         there = {info.key for info in stage.storage.list(stage.path.segments_prefix)}
         assert there == set().union(*written.values())
         for q, other in enumerate(models):
-            counts = counting_commit(read_log(stage.producer_log(q)))
+            counts = read_producer(stage.producer_log(q)).counting()
             expected = other.counting()
             assert (counts.commit.record_id if counts else None) == names.get((q, expected))
 

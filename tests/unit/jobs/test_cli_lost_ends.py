@@ -12,7 +12,7 @@ from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.index import build_index
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer_log import Committed, commit_attempt, read_log
+from durable_shuffle.shuffle.producer_log import commit_attempt, read_producer
 from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state, seal_stage
@@ -31,9 +31,7 @@ def verified(job: Any, run: Run, *options: str) -> tuple[int, dict[str, str], di
 
 def sealed_again(stage: StageHandle) -> None:
     """What a driver does that runs the job again."""
-    commits = {
-        p: Committed(0, record) for p in range(3) for record in read_log(stage.producer_log(p))[:1]
-    }
+    commits = {p: read_producer(stage.producer_log(p)).commits()[0] for p in range(3)}
     ids = RandomIds()
     seal_stage(stage, commits, producers=3, generation=1, record_id=ids.new_id())  # type: ignore[arg-type]
 

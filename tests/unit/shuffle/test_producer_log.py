@@ -6,11 +6,12 @@ import pytest
 from durable_shuffle.serialization.errors import AbortedError, CorruptDataError, FencedError
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.producer_log import (
+    Committed,
     abort_attempt,
     close_log,
     commit_attempt,
-    counting_commit,
-    read_log,
+    producer_state,
+    read_producer,
 )
 from durable_shuffle.shuffle.records import EXTENT, PRODUCER_RECORDS, Abort, Closed, Commit
 from durable_shuffle.shuffle.slot_log import SlotLog
@@ -59,16 +60,33 @@ def test_the_first_commit_that_was_not_aborted_before_counts(
     records: list[Commit | Abort | Closed], slot: int | None
 ) -> None:
     """Table of logs and what counts in them."""
-    found = counting_commit(records)
+    found = producer_state(dict(enumerate(records))).counting()
     assert (found and found.slot) == slot
     assert found is None or found.commit is records[found.slot]
+
+
+def test_the_first_record_of_an_attempt_is_its_fate() -> None:
+    """Any later one is void, also for a repair that goes on past slot 0, and so is all behind
+    CLOSED."""
+    records = [commit(A), abort(A), commit(A), abort(B), commit(B), Closed(C, "test"), commit(C)]
+    state = producer_state(dict(enumerate(records)))
+    assert [state.fate(x) for x in (A, B, C)] == [records[0], records[3], records[5]]
+    assert [committed.slot for committed in state.commits()] == [0]
+    assert state.counting(after=0) is None
+    assert producer_state({}).fate(A) is None
+
+
+def test_a_slot_that_cannot_be_read_is_left_out() -> None:
+    """The others keep their slots."""
+    state = producer_state({4: commit(B), 1: abort(A)})
+    assert (state.counting(), state.next_slot) == (Committed(4, commit(B)), 5)
 
 
 def test_commit_wins_an_empty_log(log: SlotLog) -> None:
     """It stands in slot 0 and reads back equal."""
     committed = commit_attempt(log, commit(A))
     assert (committed.slot, committed.commit) == (0, commit(A))
-    assert read_log(log) == [commit(A)]
+    assert read_producer(log).commits() == [committed]
 
 
 def test_commit_is_idempotent(log: SlotLog) -> None:
@@ -89,7 +107,7 @@ def test_commit_passes_others_aborts_and_void_commits(log: SlotLog) -> None:
     for slot, record in enumerate([abort(A), commit(A), abort(B)]):
         log.append(slot, PRODUCER_RECORDS.encode(record))
     assert commit_attempt(log, commit(C)).slot == 3
-    assert counting_commit(read_log(log)).commit.record_id == C
+    assert read_producer(log).counting().commit.record_id == C
 
 
 def test_commit_meets_its_own_abort(log: SlotLog) -> None:
@@ -121,7 +139,7 @@ def test_abort_of_an_attempt_that_lost(log: SlotLog) -> None:
     commit_attempt(log, commit(A))
     assert abort_attempt(log, B, CLEANER, "test") is True
     assert kinds(log) == ["COMMIT", "ABORT"]
-    assert counting_commit(read_log(log)).commit.record_id == A
+    assert read_producer(log).counting().commit.record_id == A
 
 
 def test_abort_is_idempotent(log: SlotLog) -> None:
@@ -173,7 +191,7 @@ def test_a_damaged_record_is_an_error(log: SlotLog) -> None:
     """A log with a bad record is never read as shorter."""
     log.append(0, PRODUCER_RECORDS.encode(commit(A))[:-1])
     for action in (
-        lambda: read_log(log),
+        lambda: read_producer(log),
         lambda: commit_attempt(log, commit(B)),
         lambda: abort_attempt(log, B, CLEANER, "test"),
     ):

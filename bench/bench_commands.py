@@ -20,7 +20,7 @@ from document import record
 from light_worker import LightWorker
 
 from durable_shuffle.recovery.command.emitter import Emitter
-from durable_shuffle.recovery.command.external import Settings
+from durable_shuffle.recovery.command.external import ChangeSettings
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.link import TaskLink
@@ -114,7 +114,7 @@ def test_a_command_reaches_everybody(
         for number in range(1, (21 if measuring else 2) + 1):
             time.sleep(draw.uniform(0, 0.5))  # at any moment between two looks
             start = time.monotonic()
-            client.append(Settings(IDS.new_id(), {"commit_rows": number}))
+            client.append(ChangeSettings(IDS.new_id(), {"commit_rows": number}))
             took.append(float(_until(lambda number=number: latest(number))) - start)  # type: ignore[misc]
 
     try:

@@ -44,10 +44,10 @@ MUTATIONS = (
     ),
     Mutation(
         "R-MZ-5",
-        "a list is forgotten with the coordinator that gathered it",
+        "a list is forgotten with the coordinator that heard it",
         "recovery/command/succession.py",
-        "tuple(REQUESTS.encode(command) for command in self.wanted.gathered),",
-        "(),",
+        "            self.history.replace(listed(command))",
+        "            self.history.replace(())",
         f"{SUCCESSION} -k list_goes_on",
     ),
     Mutation(
@@ -76,10 +76,10 @@ MUTATIONS = (
     ),
     Mutation(
         "R-MZ-9",
-        "commands of a list count one by one",
+        "a list counts without what cannot be in it",
         "recovery/command/wanted.py",
-        "return Handled(replace(wanted, gathered=(*wanted.gathered, command)), ())",
-        "return Handled(_changed(wanted, command), (command,))",
+        '            raise InvalidInputError(f"a full list does not hold {command.KIND}")',
+        "            continue",
         WANTED,
     ),
     Mutation(

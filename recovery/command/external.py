@@ -1,8 +1,6 @@
 """External commands: what somebody outside wants of a pipeline, as records of its request log.
 
-Pure: they only say what is wanted. `session` is "" for a command that stands for itself, else the
-id of the full list that it belongs to: HELLO, commands, INIT_COMPLETE. docs/format.md lists the
-fields.
+Pure: they only say what is wanted. docs/format.md lists the fields.
 """
 
 from dataclasses import dataclass, field
@@ -30,31 +28,12 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """A full list begins; an unfinished one before is void."""
-
-    KIND: ClassVar[str] = "HELLO"
-    record_id: str
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
-class InitComplete:
-    """The list is full: what runs is made to agree with it, or nothing is."""
-
-    KIND: ClassVar[str] = "INIT_COMPLETE"
-    record_id: str
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunThis:
     """This is what should run, in the place of whatever does."""
 
     KIND: ClassVar[str] = "RUN"
     record_id: str
     description: Description
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +43,14 @@ class StopIt:
     KIND: ClassVar[str] = "STOP"
     record_id: str
     mode: StopMode
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeIt:
     """What was suspended should go on."""
 
     KIND: ClassVar[str] = "RESUME"
     record_id: str
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +60,6 @@ class DropPart:
     KIND: ClassVar[str] = "DROP"
     record_id: str
     part: str
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +70,6 @@ class RestartPart:
     record_id: str
     part: str
     cause: str
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,40 +81,40 @@ class AllowRelease:
     stage: str
     upto: dict[str, int] = field(default_factory=dict)
     """Producer -> slot of its log, exclusive; empty: as far as possible."""
-    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ChangeSettings:
     """Settings in the place of those that the pipeline was made with; others as before."""
 
     KIND: ClassVar[str] = "CONFIGURE"
     record_id: str
     settings: dict[str, int | float]
-    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile:
+    """Everything that is wanted, in one record: what it does not name is not wanted any more."""
+
+    KIND: ClassVar[str] = "RECONCILE"
+    record_id: str
+    commands: tuple[bytes, ...]
+    """Control records of the others' kinds, in their order; see `listed`."""
 
 
 ExternalCommand = (
-    Hello
-    | InitComplete
-    | RunThis
-    | StopIt
-    | Resume
-    | DropPart
-    | RestartPart
-    | AllowRelease
-    | Settings
+    RunThis | StopIt | ResumeIt | DropPart | RestartPart | AllowRelease | ChangeSettings | Reconcile
 )
 REQUESTS: RecordCodec[ExternalCommand] = RecordCodec(
-    (
-        Hello,
-        InitComplete,
-        RunThis,
-        StopIt,
-        Resume,
-        DropPart,
-        RestartPart,
-        AllowRelease,
-        Settings,
-    )
+    (RunThis, StopIt, ResumeIt, DropPart, RestartPart, AllowRelease, ChangeSettings, Reconcile)
 )
+
+
+def listed(command: Reconcile) -> tuple[ExternalCommand, ...]:
+    """Return the commands of a full list.
+
+    Raises:
+        CorruptDataError, IncompatibleError: one of them cannot be read.
+    """
+    name = f"RECONCILE {command.record_id}"
+    return tuple(REQUESTS.decode(data, name=name) for data in command.commands)

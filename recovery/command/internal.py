@@ -50,9 +50,6 @@ class Lead:
     """Slot of the request log, exclusive, below which requests are handled."""
     history: tuple[bytes, ...]
     """Requests that still say something, as they stand in the request log, reduced."""
-    session: str = ""
-    gathered: tuple[bytes, ...] = ()
-    """The full list that is being gathered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from durable_shuffle.recovery.command.external import (
     REQUESTS,
     Description,
     ExternalCommand,
-    InitComplete,
+    Reconcile,
+    listed,
 )
 from durable_shuffle.recovery.command.history import CommandHistory
 from durable_shuffle.recovery.command.internal import Acknowledge, Decided, Lead, decode_step
@@ -34,9 +35,9 @@ class Succession:
 
     def take(self, command: ExternalCommand, wanted: Wanted) -> None:
         """A request counts; `wanted` is what that comes to."""
-        if isinstance(command, InitComplete):
-            self.history.replace(self.wanted.gathered)
-        elif not command.session:
+        if isinstance(command, Reconcile):
+            self.history.replace(listed(command))
+        else:
             self.history.add(command)
         self.wanted = wanted
         self.handled += 1
@@ -51,8 +52,6 @@ class Succession:
             self.given,
             self.handled,
             tuple(REQUESTS.encode(command) for command in self.history.commands),
-            self.wanted.session,
-            tuple(REQUESTS.encode(command) for command in self.wanted.gathered),
         )
 
 
@@ -86,10 +85,8 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     name = f"LEAD below {commands.key(end)!r}"
     found.handled = lead.handled
     found.history = CommandHistory(tuple(REQUESTS.decode(d, name=name) for d in lead.history))
-    gathered = tuple(REQUESTS.decode(data, name=name) for data in lead.gathered)
     for command in found.history.commands:
         found.wanted = handle(found.wanted, command).wanted
-    found.wanted = replace(found.wanted, session=lead.session, gathered=gathered)
     for decided in reversed(tail):
         for said in decided.commands:
             if isinstance(said, Acknowledge):

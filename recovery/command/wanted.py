@@ -2,8 +2,8 @@
 
 Strategy: a command and the state go in; a new state and requests come out, or a refusal and nothing
 else. There is nothing here that could start, stop or read anything: whoever holds the launcher
-carries the requests out, and only then takes the new state over. A full list (`Hello` to
-`InitComplete`) is gathered first; cut off before its end it has changed nothing.
+carries the requests out, and only then takes the new state over. A full list (`Reconcile`) counts
+whole or not at all.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 from durable_shuffle.recovery.command.external import (
     AllowRelease,
+    ChangeSettings,
     Description,
     DropPart,
     ExternalCommand,
-    Hello,
-    InitComplete,
-    Resume,
+    Reconcile,
+    ResumeIt,
     RunThis,
-    Settings,
     StopIt,
+    listed,
 )
 from durable_shuffle.recovery.stop_order import StopMode, combined
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -34,9 +34,6 @@ class Wanted:
     stop: StopMode | None = None
     settings: dict[str, int | float] | None = None
     """All that were given; None if none were."""
-    session: str = ""
-    """Of the full list that is being gathered."""
-    gathered: tuple[ExternalCommand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +50,10 @@ def handle(wanted: Wanted, command: ExternalCommand) -> Handled:
 
     Raises:
         InvalidInputError: it does not fit what was asked for before. Nothing changed.
+        CorruptDataError, IncompatibleError: a full list holds what cannot be read.
     """
-    if isinstance(command, Hello):
-        return Handled(replace(wanted, session=command.session, gathered=()), ())
-    if command.session and command.session != wanted.session:
-        raise InvalidInputError(
-            f"the full list {command.session!r} was given up: another one began after it"
-        )
-    if isinstance(command, InitComplete):
+    if isinstance(command, Reconcile):
         return _reconciled(wanted, command)
-    if command.session:
-        if not isinstance(command, RunThis | DropPart | AllowRelease | Settings):
-            raise InvalidInputError(f"a full list does not hold {command.KIND}")
-        return Handled(replace(wanted, gathered=(*wanted.gathered, command)), ())
     return Handled(_changed(wanted, command), (command,))
 
 
@@ -75,27 +63,30 @@ def _changed(wanted: Wanted, command: ExternalCommand) -> Wanted:
         return replace(wanted, stop=combined(wanted.stop, command.mode))
     if ending and not isinstance(command, AllowRelease):
         raise InvalidInputError(f"the pipeline ends by {wanted.stop}, {command.KIND} is too late")
-    if isinstance(command, Resume):
+    if isinstance(command, ResumeIt):
         return replace(wanted, stop=None)
     if isinstance(command, RunThis):
         return replace(wanted, run=command.description)
-    if isinstance(command, Settings):
+    if isinstance(command, ChangeSettings):
         return replace(wanted, settings={**(wanted.settings or {}), **command.settings})
     return wanted
 
 
-def _reconciled(wanted: Wanted, done: InitComplete) -> Handled:
+def _reconciled(wanted: Wanted, done: Reconcile) -> Handled:
     """Have the whole list count. What it does not mention is not wanted any more."""
-    gathered = wanted.gathered
-    state = replace(wanted, run=None, settings=None, session="", gathered=())
+    commands = listed(done)
+    for command in commands:
+        if not isinstance(command, RunThis | DropPart | AllowRelease | ChangeSettings):
+            raise InvalidInputError(f"a full list does not hold {command.KIND}")
+    if not any(isinstance(command, RunThis) for command in commands):
+        raise InvalidInputError("a full list names what should run; to end it, ask for a stop")
+    state = replace(wanted, run=None, settings=None)
     requests: list[ExternalCommand] = []
-    for command in reduced(gathered):
+    for command in reduced(commands):
         state = _changed(state, command)
         requests.append(command)
-    if not any(isinstance(command, RunThis) for command in gathered):
-        raise InvalidInputError("a full list names what should run; to end it, ask for a stop")
-    if not any(isinstance(command, Settings) for command in gathered) and wanted.settings:
-        requests.insert(0, Settings(done.record_id, {}))
+    if not any(isinstance(command, ChangeSettings) for command in commands) and wanted.settings:
+        requests.insert(0, ChangeSettings(done.record_id, {}))
         state = replace(state, settings={})
     return Handled(state, (*requests, done))
 
@@ -107,12 +98,12 @@ def reduced(commands: Sequence[ExternalCommand]) -> tuple[ExternalCommand, ...]:
     each stage. What asks for an end, a pause or a restart says nothing later.
     """
     settings: dict[str, int | float] = {}
-    last: Settings | None = None
+    last: ChangeSettings | None = None
     run: RunThis | None = None
     drops: dict[str, DropPart] = {}
     releases: dict[str, AllowRelease] = {}
     for command in commands:
-        if isinstance(command, Settings):
+        if isinstance(command, ChangeSettings):
             settings, last = {**settings, **command.settings}, command
         elif isinstance(command, RunThis):
             run = command

@@ -6,21 +6,20 @@ stop anything itself.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from durable_shuffle.recovery.command.external import (
     REQUESTS,
     AllowRelease,
+    ChangeSettings,
     Description,
     DropPart,
     ExternalCommand,
-    Hello,
-    InitComplete,
+    Reconcile,
     RestartPart,
-    Resume,
+    ResumeIt,
     RunThis,
-    Settings,
     StopIt,
 )
 from durable_shuffle.recovery.command.internal import Acknowledge, decode_step
@@ -137,7 +136,7 @@ class PipelineClient:
 
     def resume(self) -> Answer:
         """Go on after a suspend."""
-        return self._ask(Resume(self._id()))
+        return self._ask(ResumeIt(self._id()))
 
     def restart(self, part: str, cause: str = "asked for") -> Answer:
         """Start all tasks of a source or consumer anew, where they are."""
@@ -158,21 +157,17 @@ class PipelineClient:
 
     def configure(self, **settings: float) -> Answer:
         """Have all tasks use other settings; see `TUNABLE` in recovery/pipeline/settings.py."""
-        return self._ask(Settings(self._id(), dict(settings)))
+        return self._ask(ChangeSettings(self._id(), dict(settings)))
 
-    def reconcile(self, commands: Callable[[str], Sequence[ExternalCommand]]) -> Answer:
+    def reconcile(self, commands: Sequence[ExternalCommand]) -> Answer:
         """Say everything that is wanted at once: what is not in it is not wanted any more.
 
-        All of it counts, or nothing: also if this process ends in the middle.
+        All of it counts, or nothing.
 
         Args:
-            commands: given the id of the list, which each of them carries, the list.
+            commands: what should run, and as many drops, releases and settings as there are.
         """
-        session = self._id()
-        self._ask(Hello(self._id(), session))
-        for command in commands(session):
-            self._ask(command)
-        return self._ask(InitComplete(self._id(), session))
+        return self._ask(Reconcile(self._id(), tuple(REQUESTS.encode(one) for one in commands)))
 
     def status(self) -> StatusView:
         """Return how the pipeline is, by its logs alone."""
@@ -183,7 +178,7 @@ class PipelineClient:
 
     def _ask(self, command: ExternalCommand) -> Answer:
         self._end = self._commands.find_end(self._end)
-        short_lived = isinstance(command, StopIt | Resume | RestartPart)
+        short_lived = isinstance(command, StopIt | ResumeIt | RestartPart)
         later = "one that comes later will refuse it: ask again then" if short_lived else _TAKEN_UP
         return self._wait(self.append(command), later)
 

@@ -13,13 +13,13 @@ from typing import Protocol
 from durable_shuffle.recovery.command.companion import Companion
 from durable_shuffle.recovery.command.external import (
     AllowRelease,
+    ChangeSettings,
     DropPart,
     ExternalCommand,
-    InitComplete,
+    Reconcile,
     RestartPart,
-    Resume,
+    ResumeIt,
     RunThis,
-    Settings,
     StopIt,
 )
 from durable_shuffle.recovery.command.internal import Configure, InternalCommand
@@ -187,7 +187,7 @@ class Control:
         notes: list[str] = []
         said: list[InternalCommand] = []
         for command in commands:
-            if isinstance(command, Settings):
+            if isinstance(command, ChangeSettings):
                 assert request.handled is not None
                 said.append(Configure(dict(request.handled.wanted.settings or {})))
             elif isinstance(command, RunThis):
@@ -202,7 +202,7 @@ class Control:
     def _check(self, command: ExternalCommand) -> None:
         if isinstance(command, StopIt):
             self._job.check_stop(command.mode)
-        elif isinstance(command, Settings):
+        elif isinstance(command, ChangeSettings):
             self._settings.tuned(command.settings)
         elif isinstance(command, RestartPart):
             target = self.target
@@ -212,12 +212,12 @@ class Control:
     def _do(self, command: ExternalCommand) -> None:
         if isinstance(command, StopIt):
             self._job.stop(command.mode)
-        elif isinstance(command, Resume):
+        elif isinstance(command, ResumeIt):
             self._job.resume()
         elif isinstance(command, RestartPart):
             now = self._reporter.clock.monotonic()
             self._restarts.complain(command.part, 1 << 62, command.cause, now)
-        elif isinstance(command, InitComplete):
+        elif isinstance(command, Reconcile):
             target = self.target
             self._reporter.reset(() if target is None else tuple(target.parts))
 

@@ -16,7 +16,7 @@ from durable_shuffle.recovery.command.external import (
     DropPart,
     ExternalCommand,
     RestartPart,
-    Resume,
+    ResumeIt,
     StopIt,
 )
 from durable_shuffle.recovery.command.internal import (
@@ -278,12 +278,12 @@ class PipelineLogs:
             command = REQUESTS.decode(data, name=self._requests.key(slot))
         except DurableShuffleError as error:  # nobody else can make sense of it
             return Request(slot, None, None, error)
-        if slot < self._before and isinstance(command, StopIt | Resume | RestartPart):
+        if slot < self._before and isinstance(command, StopIt | ResumeIt | RestartPart):
             text = f"{command.KIND} was asked for before this coordinator came: ask again"
             return Request(slot, command, None, InvalidInputError(text))
         try:
             return Request(slot, command, handle(self._succession.wanted, command))
-        except InvalidInputError as error:
+        except DurableShuffleError as error:
             return Request(slot, command, None, error)
 
     def answer(

@@ -11,12 +11,13 @@ from operated import NAME, make
 from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.command.external import (
+    REQUESTS,
+    ChangeSettings,
     Description,
     DropPart,
-    Hello,
+    Reconcile,
     RestartPart,
     RunThis,
-    Settings,
     StopIt,
 )
 from durable_shuffle.recovery.command.internal import (
@@ -156,21 +157,20 @@ def test_a_drop_survives_a_crash(place: Place, crash: str) -> None:
 
 @pytest.mark.requirement("R-MZ-5")
 def test_a_list_goes_on_with_the_next_coordinator(place: Place) -> None:
-    """What was gathered when the first one fell is gathered still."""
-    place.logs().claim()
+    """What counted when the first one fell counts still; what it did not name is gone."""
     first = place.logs()
     first.claim()
     client = place.client
-    session = IDS.new_id()
-    client.append(Hello(IDS.new_id(), session))
-    wanted = Description("operated:make", "", "listed")
-    client.append(RunThis(IDS.new_id(), wanted, session))
+    client.append(ChangeSettings(IDS.new_id(), {"commit_rows": 5}))
+    arguments = f'{{"folder": "{place.folder}", "tags": {{"copy": 9}}}}'
+    wanted = RunThis(IDS.new_id(), Description("operated:make", arguments, "listed"))
+    client.append(Reconcile(IDS.new_id(), (REQUESTS.encode(wanted),)))
     answer_all(first)
     for _ in range(3):  # each knows it from the one before
-        later = place.logs()
-        later.claim()
-        gathered = later._succession.wanted.gathered
-        assert [c.description for c in gathered if isinstance(c, RunThis)] == [wanted]
+        found = place.logs().claim()
+        assert found.prepared is not None
+        assert found.prepared.description.version == "listed"
+        assert not found.settings
 
 
 def test_who_brings_the_same_goes_on_with_what_was_asked_for(place: Place) -> None:
@@ -179,7 +179,7 @@ def test_who_brings_the_same_goes_on_with_what_was_asked_for(place: Place) -> No
     first = place.logs()
     first.claim()
     place.client.append(RunThis(IDS.new_id(), Description("operated:make", arguments, "asked")))
-    place.client.append(Settings(IDS.new_id(), {"commit_rows": 5}))
+    place.client.append(ChangeSettings(IDS.new_id(), {"commit_rows": 5}))
     answer_all(first)
     again = place.logs()
     found = again.claim()
@@ -210,7 +210,7 @@ def test_a_successor_never_reads_far(place: Place) -> None:
     logs = place.logs()
     logs.claim()
     for n in range(3 * LEAD_EVERY):
-        place.client.append(Settings(IDS.new_id(), {"commit_rows": n + 1}))
+        place.client.append(ChangeSettings(IDS.new_id(), {"commit_rows": n + 1}))
     answer_all(logs)
     leads = [n for n, c in enumerate(place.commands) if isinstance(c, Lead)]
     assert len(leads) == 4

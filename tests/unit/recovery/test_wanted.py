@@ -9,30 +9,38 @@ from durable_shuffle.recovery.command import wanted as module
 from durable_shuffle.recovery.command.external import (
     REQUESTS,
     AllowRelease,
+    ChangeSettings,
     Description,
     DropPart,
     ExternalCommand,
-    Hello,
-    InitComplete,
+    Reconcile,
     RestartPart,
-    Resume,
+    ResumeIt,
     RunThis,
-    Settings,
     StopIt,
 )
 from durable_shuffle.recovery.command.history import CommandHistory
 from durable_shuffle.recovery.command.reconcile import Changes, Part, changes
 from durable_shuffle.recovery.command.wanted import Wanted, handle, reduced
 from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.control import encode_control
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
 
 
-def run(version: str, session: str = "") -> RunThis:
-    return RunThis("r", Description("m:f", "", version), session)
+def run(version: str) -> RunThis:
+    return RunThis("r", Description("m:f", "", version))
 
 
-def drop(part: str, session: str = "") -> DropPart:
-    return DropPart("d", part, session)
+def drop(part: str) -> DropPart:
+    return DropPart("d", part)
+
+
+def full(*commands: ExternalCommand) -> Reconcile:
+    return Reconcile("l", tuple(REQUESTS.encode(command) for command in commands))
 
 
 def stop(mode: StopMode) -> StopIt:
@@ -42,12 +50,11 @@ def stop(mode: StopMode) -> StopIt:
 EVERY: list[ExternalCommand] = [
     run("1"),
     stop(StopMode.SUSPEND),
-    Resume("r"),
+    ResumeIt("r"),
     drop("p"),
     RestartPart("x", "p", "why"),
     AllowRelease("a", "stage"),
-    Settings("c", {"commit_rows": 3}),
-    Hello("h", "list"),
+    ChangeSettings("c", {"commit_rows": 3}),
 ]
 
 
@@ -68,7 +75,7 @@ def test_a_command_yields_state_and_requests_alone(command: ExternalCommand) -> 
     for request in found.requests:
         assert REQUESTS.decode(REQUESTS.encode(request), name="x") == request
         assert not any(callable(v) for v in dataclasses.asdict(request).values())
-    assert found.requests == (() if isinstance(command, Hello) else (command,))
+    assert found.requests == (command,)
 
 
 @pytest.mark.requirement("R-MZ-1")
@@ -106,7 +113,7 @@ def test_stops_during_a_stop(first: StopMode, second: StopMode) -> None:
 
 @pytest.mark.parametrize("end", [StopMode.DRAIN, StopMode.CANCEL])
 @pytest.mark.parametrize(
-    "late", [run("2"), Resume("r"), drop("p"), Settings("c", {"commit_rows": 1})]
+    "late", [run("2"), ResumeIt("r"), drop("p"), ChangeSettings("c", {"commit_rows": 1})]
 )
 def test_what_ends_for_good_is_not_changed(end: StopMode, late: ExternalCommand) -> None:
     with pytest.raises(InvalidInputError, match=f"ends by {end}"):
@@ -114,51 +121,47 @@ def test_what_ends_for_good_is_not_changed(end: StopMode, late: ExternalCommand)
 
 
 def test_a_suspended_pipeline_is_changed_for_when_it_goes_on() -> None:
-    state = after(stop(StopMode.SUSPEND), run("2"), Resume("r"))
+    state = after(stop(StopMode.SUSPEND), run("2"), ResumeIt("r"))
     assert (state.stop, state.run) == (None, Description("m:f", "", "2"))
 
 
+LIST: list[ExternalCommand] = [run("2"), drop("p"), run("3"), AllowRelease("a", "stage")]
+
+
 @pytest.mark.requirement("R-MZ-9")
-@pytest.mark.parametrize("k", range(6))
-def test_a_list_counts_when_it_is_complete(k: int) -> None:
-    """Cut after k commands it has changed nothing; whole, it counts by its last words."""
-    live = after(run("live"), Settings("c", {"commit_rows": 9}))
-    whole: list[ExternalCommand] = [
-        Hello("h", "list"),
-        run("2", "list"),
-        drop("p", "list"),
-        run("3", "list"),
-        AllowRelease("a", "stage", {}, "list"),
-        InitComplete("i", "list"),
-    ]
-    state = live
-    for command in whole[:k]:
-        found = handle(state, command)
-        assert found.requests == ()
-        state = found.wanted
-    assert (state.run, state.stop, state.settings) == (live.run, live.stop, live.settings)
-    state = live
-    for command in whole:
-        found = handle(state, command)
-        state = found.wanted
+def test_a_list_counts_whole() -> None:
+    """By its last words; what it does not name is not wanted any more."""
+    live = after(run("live"), ChangeSettings("c", {"commit_rows": 9}))
+    found = handle(live, full(*LIST))
     kinds = [request.KIND for request in found.requests]
-    assert kinds == ["CONFIGURE", "RUN", "DROP", "ALLOW_RELEASE", "INIT_COMPLETE"]
-    assert state.run == Description("m:f", "", "3"), "the last of several"
-    assert not state.settings, "what is not in the list is not wanted"
+    assert kinds == ["CONFIGURE", "RUN", "DROP", "ALLOW_RELEASE", "RECONCILE"]
+    assert found.wanted.run == Description("m:f", "", "3"), "the last of several"
+    assert not found.wanted.settings, "what is not in the list is not wanted"
 
 
-def test_lists_of_two_terminals_do_not_mix() -> None:
-    """The newer one counts; commands of the older are refused, and so is what is no list."""
-    state = after(Hello("h", "one"), run("1", "one"), Hello("h", "two"), run("2", "two"))
-    with pytest.raises(InvalidInputError, match="'one' was given up"):
-        handle(state, run("1", "one"))
-    with pytest.raises(InvalidInputError, match="'one' was given up"):
-        handle(state, InitComplete("i", "one"))
-    assert handle(state, InitComplete("i", "two")).wanted.run == Description("m:f", "", "2")
+BAD: dict[str, tuple[bytes, type[Exception], str]] = {
+    "a stop": (REQUESTS.encode(stop(StopMode.DRAIN)), InvalidInputError, "does not hold STOP"),
+    "a list": (REQUESTS.encode(full(run("1"))), InvalidInputError, "does not hold RECONCILE"),
+    "cut off": (REQUESTS.encode(run("4"))[:-1], CorruptDataError, "RECONCILE l"),
+    "unknown": (encode_control("MAKE_TEA", {}), IncompatibleError, "MAKE_TEA"),
+}
+
+
+@pytest.mark.requirement("R-MZ-9")
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("k", range(len(LIST) + 1))
+def test_a_list_counts_whole_or_not_at_all(k: int, bad: str) -> None:
+    """One bad command behind any k good ones: nothing has changed, and the next list counts."""
+    live = after(run("live"), ChangeSettings("c", {"commit_rows": 9}))
+    good = full(*LIST).commands
+    data, error, text = BAD[bad]
+    with pytest.raises(error, match=text):
+        handle(live, Reconcile("l", (*good[:k], data, *good[k:])))
+    assert live == after(run("live"), ChangeSettings("c", {"commit_rows": 9}))
     with pytest.raises(InvalidInputError, match="names what should run"):
-        handle(after(Hello("h", "three")), InitComplete("i", "three"))
-    with pytest.raises(InvalidInputError, match="does not hold STOP"):
-        handle(after(Hello("h", "x")), StopIt("s", StopMode.DRAIN, "x"))
+        handle(live, full(drop("p")))
+    with pytest.raises(InvalidInputError, match="ends by DRAIN"):
+        handle(after(stop(StopMode.DRAIN)), full(*LIST))
 
 
 @pytest.mark.requirement("R-MZ-18")
@@ -168,13 +171,19 @@ def test_the_history_stays_short_and_keeps_a_drop() -> None:
     history.add(drop("zombie"))
     for n in range(1000):
         history.add(run(str(n)))
-        history.add(Settings("c", {"commit_rows": n + 1}))
+        history.add(ChangeSettings("c", {"commit_rows": n + 1}))
         history.add(stop(StopMode.SUSPEND))
-        history.add(Resume("r"))
+        history.add(ResumeIt("r"))
         history.add(AllowRelease("a", f"stage{n % 2}", {"0": n}))
         assert len(history) < 50
     found = history.commands
-    assert [type(c) for c in found] == [Settings, RunThis, DropPart, AllowRelease, AllowRelease]
+    assert [type(c) for c in found] == [
+        ChangeSettings,
+        RunThis,
+        DropPart,
+        AllowRelease,
+        AllowRelease,
+    ]
     assert found[1] == run("999")
     history.replace((run("4"),))
     assert history.commands == (run("4"), drop("zombie")), "a list that does not know of it"

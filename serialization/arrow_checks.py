@@ -2,8 +2,9 @@
 
 A frame with a right CRC that is malformed inside comes from nobody but a forger (or a bad machine).
 Two things are checked that Arrow itself leaves open. Before a body is decompressed: what its
-buffers say they become, so that no few bytes take gigabytes. Before a batch is handed out: every
-offset of every column, and the counts of nulls, which kernels and Spark's JVM believe blindly.
+buffers say they become, and that no two share bytes, so that no few bytes take gigabytes. Before a
+batch is handed out: every offset of every column, and the counts of nulls, which kernels and
+Spark's JVM believe blindly.
 
 Arrow's own full validation is not used for plain columns: it costs twenty times as much on text,
 and it refuses text that is not UTF-8, which Spark writes (`CAST(binary AS STRING)`).
@@ -18,7 +19,12 @@ import pyarrow as pa
 from durable_shuffle.serialization.errors import CorruptDataError
 
 MAX_BATCH_BYTES = 2 * 1024 * 1024 * 1024
-"""Most that the buffers of one body may become: as much as the longest record."""
+"""Most that the buffers of one body may take: as much as the longest record."""
+
+# Writers cut frames far below this; a single row above it is stored as it is. So what a body takes
+# in memory is at most this, or what is stored of it, whatever anybody wrote.
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+"""Most that the compressed buffers of one body may become together."""
 
 _I32, _U16, _I64 = struct.Struct("<i"), struct.Struct("<H"), struct.Struct("<q")
 _U32 = struct.Struct("<I")
@@ -81,11 +87,13 @@ _SPARE_BYTES = 128 * 1024
 
 
 def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> None:
-    """Refuse a message whose compressed buffers would become more than `max_bytes` in all.
+    """Refuse a message whose buffers would take more memory than its bytes can ask for.
 
     Args:
         metadata: a record batch message's, as Arrow verified it.
         body: its buffers.
+        max_bytes: most that compressed buffers may become in all. Arrow itself refuses a buffer
+            that becomes more or less than it says.
 
     Raises:
         CorruptDataError: names the length found.
@@ -93,27 +101,29 @@ def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> Non
     """
     message = _U32.unpack_from(metadata)[0]
     batch = _pointed(metadata, message, _HEADER)
-    if batch is None or _pointed(metadata, batch, _COMPRESSION) is None:
+    vector = None if batch is None else _pointed(metadata, batch, _BUFFERS)
+    if batch is None or vector is None:
         return
-    vector = _pointed(metadata, batch, _BUFFERS)
-    if vector is None:
-        return
-    total = 0
     count = _U32.unpack_from(metadata, vector)[0]
     places = np.frombuffer(metadata, "<i8", 2 * count, vector + 4).tolist()
+    compressed = _pointed(metadata, batch, _COMPRESSION) is not None
+    taken = total = 0
     for start, stored in zip(places[::2], places[1::2], strict=True):
         if not stored:
             continue
-        if start < 0 or stored < _I64.size or start + stored > body.nbytes:
+        if start < 0 or stored < (_I64.size if compressed else 1) or start + stored > body.nbytes:
             raise CorruptDataError(
                 f"a buffer of {stored} bytes at {start} in a body of {body.nbytes}"
             )
-        becomes = _I64.unpack_from(body, start)[0]
+        taken += stored
+        becomes = _I64.unpack_from(body, start)[0] if compressed else _STORED_AS_IS
         if becomes == _STORED_AS_IS:
             continue
         if becomes < 0 or becomes > stored * _MOST_RATIO + _SPARE_BYTES:
             raise CorruptDataError(f"a buffer of {stored} bytes says that it becomes {becomes}")
         total += becomes
+    if taken > body.nbytes:
+        raise CorruptDataError(f"buffers of {taken} bytes share a body of {body.nbytes}")
     if total > max_bytes:
         raise CorruptDataError(f"buffers become {total} bytes, at most {max_bytes} are expected")
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_checks import (
     MAX_BATCH_BYTES,
+    MAX_INFLATED_BYTES,
     check_columns,
     check_lengths,
 )
@@ -33,11 +34,10 @@ from durable_shuffle.serialization.frames import Frame, FrameKind
 ArrowCompression: TypeAlias = Literal["lz4", "zstd", "none"]
 
 _COMPRESSION: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
-# what pyarrow raises for bad bytes: ArrowException, ArrowMemoryError is a MemoryError, and plain
-# OSError, EOFError, KeyError, TypeError and NotImplementedError from its readers
+# what pyarrow raises for bad bytes: ArrowException, and plain OSError, EOFError, KeyError,
+# TypeError and NotImplementedError from its readers. Too little memory is no damage.
 _ARROW_ERRORS = (
     pa.ArrowException,
-    MemoryError,
     OSError,
     EOFError,
     KeyError,
@@ -69,7 +69,8 @@ def iter_slices(
 ) -> Iterator[memoryview]:
     """Yield one body per slice of `batch`, in order, each a multiple of 8 bytes long.
 
-    Checking the sum of a body before asking for the next finds it in the processor's cache.
+    Checking the sum of a body before asking for the next finds it in the processor's cache. A slice
+    over MAX_INFLATED_BYTES is not compressed: no reader takes more memory than is stored for it.
 
     Args:
         batch: with a storable schema, see `storable_batch`.
@@ -94,8 +95,13 @@ def iter_slices(
     return _messages(_slices(batch, bounds), _empty_like(batch), options)
 
 
-def decode_frame(frame: Frame, schema: pa.Schema, *, check_offsets: bool = True) -> pa.RecordBatch:
+def decode_frame(
+    frame: Frame, schema: pa.Schema, *, at: int, check_offsets: bool = True
+) -> pa.RecordBatch:
     """Return the rows of a frame, as many as it states. See `decode_batch`.
+
+    Args:
+        at: where the frame starts, for messages; as `FrameDecoder` counts.
 
     Raises:
         CorruptDataError: its body is no batch of that schema, or holds other rows than it states.
@@ -103,9 +109,13 @@ def decode_frame(frame: Frame, schema: pa.Schema, *, check_offsets: bool = True)
     """
     if frame.kind is not FrameKind.ARROW:
         raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
-    batch = decode_batch(frame.body, schema, check_offsets=check_offsets)
+    try:
+        batch = decode_batch(frame.body, schema, check_offsets=check_offsets)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"frame at byte {at}: {error}") from error
     if batch.num_rows != frame.rows:
-        raise CorruptDataError(f"a frame states {frame.rows} rows and holds {batch.num_rows}")
+        msg = f"frame at byte {at}: it states {frame.rows} rows and holds {batch.num_rows}"
+        raise CorruptDataError(msg)
     return batch
 
 
@@ -114,7 +124,7 @@ def decode_batch(
     schema: pa.Schema,
     *,
     check_offsets: bool = True,
-    max_bytes: int = MAX_BATCH_BYTES,
+    max_bytes: int = MAX_INFLATED_BYTES,
 ) -> pa.RecordBatch:
     """Return the batch in `body`, which is read in place where it is not compressed.
 
@@ -128,6 +138,7 @@ def decode_batch(
 
     Raises:
         CorruptDataError: the bytes are not exactly one record batch of that schema.
+        MemoryError: there is not enough for what they rightly become.
     """
     found = memoryview(body).nbytes
     try:
@@ -198,27 +209,39 @@ def schema_from_bytes(data: Bytes) -> pa.Schema:
     """Return the schema in `data`.
 
     Raises:
-        CorruptDataError: the bytes are not an Arrow IPC schema message.
+        CorruptDataError: the bytes are not an Arrow IPC schema message, or one of layouts that are
+            never stored: a few bytes of a view or a run would become any number of values.
     """
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
-    except _ARROW_ERRORS as error:
+        found = pa.ipc.read_schema(pa.py_buffer(data))
+        storable = storable_schema(found) == found
+    except (*_ARROW_ERRORS, InvalidInputError) as error:
         msg = f"arrow schema of {memoryview(data).nbytes} bytes: {error}"
         raise CorruptDataError(msg) from error
+    if not storable:
+        raise CorruptDataError(f"columns are not stored plain: {found.types}")
+    return found
 
 
 def _messages(
     slices: Iterator[pa.RecordBatch], empty: pa.RecordBatch, options: pa.ipc.IpcWriteOptions
 ) -> Iterator[memoryview]:
     """Yield the messages of `slices`; some of them share a stream, then it is replaced."""
+    plain = pa.ipc.IpcWriteOptions(use_threads=False)
     group: list[pa.RecordBatch] = []
     size = 0
     for part in slices:
-        group.append(part)
         needed = pa.ipc.get_record_batch_size(part)
         if needed > MAX_BATCH_BYTES:
             msg = f"{part.num_rows} rows take {needed} bytes, one frame holds {MAX_BATCH_BYTES}"
             raise InvalidInputError(msg)
+        if needed > MAX_INFLATED_BYTES:
+            if group:
+                yield from _stream([empty, *group], options, size)
+                group, size = [], 0
+            yield from _stream([empty, part], plain, needed)
+            continue
+        group.append(part)
         size += needed
         if size >= _STREAM_BYTES:
             yield from _stream([empty, *group], options, size)

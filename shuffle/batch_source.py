@@ -65,9 +65,8 @@ class BatchSource:
         own = placed.extent.schema
         schema = schema_from_bytes(own) if own else self.schema
         try:
-            batch = decode_frame(frame, schema, check_offsets=self.check_offsets)
+            batch = decode_frame(frame, schema, at=placed.offset, check_offsets=self.check_offsets)
             batch = fit_batch(batch, self.schema) if own else batch
         except CorruptDataError as e:
-            place = f"segment={placed.extent.key!r} offset={placed.offset}"
-            raise CorruptDataError(f"{e}: {place}") from e
+            raise CorruptDataError(f"{e}: segment={placed.extent.key!r}") from e
         return PlacedBatch(placed, batch)

@@ -17,7 +17,7 @@ from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import ConsumerTask
-from durable_shuffle.shuffle.segments import frame_bounds
+from durable_shuffle.shuffle.segments import frame_bounds, wanted_bytes
 from durable_shuffle.shuffle.storage import Storage
 
 
@@ -42,7 +42,7 @@ def write_output(
             continue
         stored = storable_batch(batch, schema)
         limit = task.settings.max_frame_bytes
-        bounds = list(frame_bounds(stored, 0, stored.num_rows, limit // 4))
+        bounds = list(frame_bounds(stored, 0, stored.num_rows, wanted_bytes(limit, limit)))
         bodies = iter_slices(stored, bounds, task.settings.compression)
         for body, (_, count) in zip(bodies, bounds, strict=True):
             seed = frame_seed(name, 0, 0, rows)
@@ -67,11 +67,12 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     data = storage.read_range(output.key, 0, output.length)
     decoder = FrameDecoder(lambda ordinal: frame_seed(name, 0, 0, ordinal))
     decoder.feed(data)
-    rows = 0
+    rows = at = 0
     try:
         while (frame := decoder.next_record()) is not NEED_DATA:
             rows += frame.rows
-            yield decode_frame(frame, schema)
+            yield decode_frame(frame, schema, at=at)
+            at = decoder.record_position
         decoder.end()
     except CorruptDataError as e:
         raise CorruptDataError(f"{e}: output={output.key!r}") from e

@@ -50,13 +50,14 @@ def _rows(
 
     decoder = FrameDecoder(seed, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
-    first = 0
+    first = at = 0
     while (frame := decoder.next_record()) is not NEED_DATA:
         skip, end = max(0, piece.skip - first), min(frame.rows, piece.end - first)
         first += frame.rows
+        start, at = at, decoder.record_position
         if skip >= end:
             continue
-        batch = decode_frame(frame, schema, check_offsets=settings.check_offsets)
+        batch = decode_frame(frame, schema, at=start, check_offsets=settings.check_offsets)
         yield batch.slice(skip, end - skip)
     decoder.end()
     if first != piece.rows:

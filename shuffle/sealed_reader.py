@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import (
@@ -187,20 +188,26 @@ def _decode_frames(
 
     decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
     decoder.feed(data)
+    at = 0
     while (frame := decoder.next_record()) is not NEED_DATA:
-        yield decode_frame(frame, stage.schema, check_offsets=settings.check_offsets)
+        yield decode_frame(frame, stage.schema, at=at, check_offsets=settings.check_offsets)
+        at = decoder.record_position
     decoder.end()
 
 
 def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Join neighbouring batches until they hold at least `rows` rows; order and rows unchanged."""
+    """Join neighbouring batches until they hold at least `rows` rows; order and rows unchanged.
+
+    Fewer if they are large: at most MAX_INFLATED_BYTES and one batch are held.
+    """
     held: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for batch in batches:
         held.append(batch)
         count += batch.num_rows
-        if count >= rows:
+        size += batch.nbytes
+        if count >= rows or size >= MAX_INFLATED_BYTES:
             yield held[0] if len(held) == 1 else pa.concat_batches(held)
-            held, count = [], 0
+            held, count, size = [], 0, 0
     if held:
         yield held[0] if len(held) == 1 else pa.concat_batches(held)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
@@ -65,7 +66,7 @@ def build_segment(
         batch = batch.take(arrow_of(order))
     ends = np.cumsum(counts[present]).tolist()
     slices = list(zip([0, *ends], ends, strict=False))
-    cuts = list(_cut(batch, slices, min(frame_bytes, max_frame_bytes // 4)))
+    cuts = list(_cut(batch, slices, wanted_bytes(frame_bytes, max_frame_bytes)))
     frames_of = dict(zip(present.tolist(), map(len, cuts), strict=True))
     bounds = list(itertools.chain.from_iterable(cuts))
     bodies = zip(iter_slices(batch, bounds, compression), bounds, strict=True)
@@ -103,23 +104,28 @@ def build_segment(
     return Segment(info, tuple(parts), np.array(extents, dtype=EXTENT))
 
 
+def wanted_bytes(frame_bytes: int, max_frame_bytes: int) -> int:
+    """Return near which size frames are cut, so that only a single row is over a limit."""
+    return min(frame_bytes, max_frame_bytes // 4, MAX_INFLATED_BYTES // 4)
+
+
 def _cut(
-    batch: pa.RecordBatch, slices: list[tuple[int, int]], wanted_bytes: int
+    batch: pa.RecordBatch, slices: list[tuple[int, int]], wanted: int
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield the frames of each slice. Neighbours that are small together are measured together."""
     start, end = slices[0][0] if slices else 0, slices[-1][1] if slices else 0
-    if batch.slice(start, end - start).nbytes <= wanted_bytes:
+    if batch.slice(start, end - start).nbytes <= wanted:
         yield from ([(low, high - low)] for low, high in slices)
     elif len(slices) == 1:
-        yield list(frame_bounds(batch, start, end, wanted_bytes))
+        yield list(frame_bounds(batch, start, end, wanted))
     else:
         middle = len(slices) // 2
-        yield from _cut(batch, slices[:middle], wanted_bytes)
-        yield from _cut(batch, slices[middle:], wanted_bytes)
+        yield from _cut(batch, slices[:middle], wanted)
+        yield from _cut(batch, slices[middle:], wanted)
 
 
 def frame_bounds(
-    batch: pa.RecordBatch, start: int, end: int, wanted_bytes: int
+    batch: pa.RecordBatch, start: int, end: int, wanted: int
 ) -> Iterator[tuple[int, int]]:
     """Yield (first row, number of rows) of the frames of rows [start, end).
 
@@ -129,18 +135,18 @@ def frame_bounds(
     """
     rows = end - start
     size = batch.slice(start, rows).nbytes
-    if size > wanted_bytes:
-        rows = max(1, int(wanted_bytes * rows / size))
+    if size > wanted:
+        rows = max(1, int(wanted * rows / size))
     while start < end:
         rows = min(rows, end - start)
         size = batch.slice(start, rows).nbytes
-        while size > 2 * wanted_bytes and rows > 1:
+        while size > 2 * wanted and rows > 1:
             rows = rows // 2
             size = batch.slice(start, rows).nbytes
-        while size < wanted_bytes // 2 and rows < end - start:
+        while size < wanted // 2 and rows < end - start:
             more = min(2 * rows, end - start)
             size = batch.slice(start, more).nbytes
-            if size > 2 * wanted_bytes:
+            if size > 2 * wanted:
                 break
             rows = more
         yield start, rows

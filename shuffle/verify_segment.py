@@ -172,5 +172,5 @@ def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memor
     if task.kind is FrameKind.MSGPACK:
         unpack_pairs(frame.body, frame.rows)
     elif task.schema is not None:
-        decode_frame(frame, task.schema)
+        decode_frame(frame, task.schema, at=0)
     return frame.rows

@@ -34,6 +34,12 @@ PATIENCE_SECONDS = 15.0
 """How long one call to the storage is tried again: somebody waits for the answer."""
 
 
+_TOO_LITTLE_MEMORY = (
+    "this process may not take as much memory as the command needs: run it where there is more "
+    "(a raised ulimit or container limit), or on less: one partition, fewer rows"
+)
+
+
 class Call:
     """One run of a command."""
 
@@ -97,6 +103,9 @@ class Call:
         if isinstance(error, DurableShuffleError):
             self._tell(error, error.kind.value, str(error))
             raise typer.Exit(MISUSE if isinstance(error, InvalidInputError) else FAILURE) from None
+        if isinstance(error, MemoryError):
+            self._tell(error, "memory", _TOO_LITTLE_MEMORY)
+            raise typer.Exit(FAILURE) from None
         ours = isinstance(error, typer.Exit | typer.Abort | BrokenPipeError)
         if isinstance(error, Exception) and not ours:
             self._tell(error, "internal", f"{type(error).__name__}: {error}")

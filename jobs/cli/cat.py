@@ -104,10 +104,10 @@ def cat(
             }
             call.emit(document, "")
         elif output_format is Format.TABLE:
-            found = list(rows)
-            typer.echo(row_table(names, found))
+            text, count = row_table(names, rows)
+            typer.echo(text)
             of = f"of {source.rows} in the stage"
-            call.note(f"{len(found)} rows {of}; --limit and --format jsonl show more")
+            call.note(f"{count} rows {of}; --limit and --format jsonl show more")
         else:
             if output_format is Format.CSV:
                 sys.stdout.write(csv_line(names))

@@ -3,13 +3,16 @@
 import base64
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
 
 from durable_shuffle.jobs.text import table
+
+_ROWS = 1000
+"""Made Python values of at a time."""
 
 _CELL_CHARS = 60
 """Longest cell of a table; what is cut ends in an ellipsis."""
@@ -24,10 +27,12 @@ def column_names(columns: Sequence[str]) -> list[str]:
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
-    """Yield rows of values that JSON can hold."""
-    columns = [[json_value(v) for v in column.to_pylist()] for column in batch.columns]
-    for row in range(batch.num_rows):
-        yield [column[row] for column in columns]
+    """Yield rows of values that JSON can hold; few of them are in memory at a time."""
+    for start in range(0, batch.num_rows, _ROWS):
+        part = batch.slice(start, _ROWS)
+        columns = [[json_value(v) for v in column.to_pylist()] for column in part.columns]
+        for row in range(part.num_rows):
+            yield [column[row] for column in columns]
 
 
 def json_value(value: object) -> object:
@@ -57,9 +62,10 @@ def csv_line(row: Sequence[object]) -> str:
     return ",".join(map(_csv_field, row)) + "\n"
 
 
-def row_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return aligned columns with cells of bounded length."""
-    return table(names, [[_cell(value) for value in row] for row in rows])
+def row_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[str, int]:
+    """Return aligned columns with cells of bounded length, and how many rows there are."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    return table(names, cells), len(cells)
 
 
 def _csv_field(value: object) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -162,6 +163,28 @@ def test_a_defect_is_one_line_without_secrets(
     assert result.exit_code == 1
     assert "error: internal: RuntimeError: unforeseen ***" in result.stderr
     assert "--debug" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_too_little_memory_is_no_defect(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any],
+    options: Sequence[str],
+) -> None:
+    """One sentence says what to do."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 2147483648 failed")
+
+    monkeypatch.setattr("durable_shuffle.jobs.cli.call.open_storage", fail)
+    result = run("ls", tmp_path, *options)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: memory: this process may not take as much memory")
+    assert "run it where there is more" in line
+    if options:
+        assert json.loads(result.stdout)["error"]["kind"] == "memory"
 
 
 def test_storage_options_reach_the_driver(

@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization import arrow_checks, arrow_codec
-from durable_shuffle.serialization.arrow_codec import decode_batch, decode_frame, encode_slices
+from durable_shuffle.serialization.arrow_codec import (
+    decode_batch,
+    decode_frame,
+    encode_slices,
+    schema_from_bytes,
+    schema_to_bytes,
+)
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
@@ -124,12 +130,91 @@ def test_a_buffer_that_lies_about_its_length(becomes: int) -> None:
 
 def test_a_bomb_is_refused_unread() -> None:
     """A body that truly becomes more than the limit is refused before it is decompressed."""
-    size = 64 << 20
+    size = arrow_checks.MAX_INFLATED_BYTES
     body, schema = body_of(pa.array([bytes(size)]), "zstd")
     assert len(body) < size // 1000
+    before = pa.default_memory_pool().max_memory()
     with pytest.raises(CorruptDataError, match=f"at most {size} are expected"):
-        decode_batch(body, schema, max_bytes=size)
+        decode_batch(body, schema)
+    assert pa.default_memory_pool().max_memory() == before
     assert decode_batch(body, schema, max_bytes=size + 64).num_rows == 1
+
+
+def test_small_buffers_do_not_add_up_to_a_bomb() -> None:
+    """The limit is that of all buffers of a body together, not of each."""
+    columns = {f"c{n}": pa.array([bytes(20_000)]) for n in range(10)}
+    batch = pa.record_batch(columns)
+    (body,) = encode_slices(batch, [(0, 1)], "zstd")
+    with pytest.raises(CorruptDataError, match="at most 100000 are expected"):
+        decode_batch(body, batch.schema, max_bytes=100_000)
+    assert decode_batch(body, batch.schema).equals(batch)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("off", [-100_000, -1, 1, 100_000])
+def test_a_codec_that_knows_another_length(codec: str, off: int) -> None:
+    """A buffer that becomes more or less than it says is refused."""
+    size = 1_000_000
+    body, schema = body_of(pa.array(np.full(size, 7, np.int8)), codec)
+    at = body.index(struct.pack("<q", size))
+    lying = body[:at] + struct.pack("<q", size + off) + body[at + 8 :]
+    with pytest.raises(CorruptDataError, match="arrow body of"):
+        decode_batch(lying, schema)
+
+
+@pytest.mark.parametrize("codec", [None, "lz4"])
+def test_buffers_that_share_bytes(codec: str | None) -> None:
+    """Columns that all point to the same bytes would multiply them when they are copied."""
+    raw = np.random.default_rng(7).bytes(10_000)
+    columns = {"a": pa.array([raw]), "b": pa.array([b"x" * 50]), "c": pa.array([b"y" * 50])}
+    batch = pa.record_batch(columns)
+    (body,) = encode_slices(batch, [(0, 1)], codec or "none")
+    metadata = bytearray(memoryview(pa.ipc.read_message(pa.py_buffer(body)).metadata))
+    vector, places = buffers_of(bytes(metadata))
+    longest = max(places, key=lambda place: place[1])
+    for n in (5, 8):  # what the texts of the others are
+        struct.pack_into("<qq", metadata, vector + 4 + 16 * n, *longest)
+    shared = bytes(body[:8]) + metadata + bytes(body[8 + len(metadata) :])
+    with pytest.raises(CorruptDataError, match="share a body"):
+        decode_batch(shared, batch.schema)
+
+
+def buffers_of(metadata: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Return where the vector of buffers stands in a message's metadata, and its entries."""
+    message = struct.unpack_from("<I", metadata)[0]
+    header = arrow_checks._pointed(memoryview(metadata), message, 2)
+    vector = arrow_checks._pointed(memoryview(metadata), header or 0, 2) or 0
+    count = struct.unpack_from("<I", metadata, vector)[0]
+    return vector, [struct.unpack_from("<qq", metadata, vector + 4 + 16 * n) for n in range(count)]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_row_over_the_limit_is_stored_as_it_is(compression: str) -> None:
+    """A row that is too large for a compressed body is written and read without compression."""
+    size = arrow_checks.MAX_INFLATED_BYTES + 1
+    batch = pa.record_batch({"a": pa.array(["x", "\0" * size, "y"], pa.large_string())})
+    bodies = encode_slices(batch, [(0, 1), (1, 1), (2, 1)], compression)
+    assert bodies[1].nbytes > size
+    assert sum(bodies[n].nbytes for n in (0, 2)) < 2000
+    for n, body in enumerate(bodies):
+        assert decode_batch(body, batch.schema).equals(batch.slice(n, 1))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string_view(),
+        pa.list_view(pa.int64()),
+        pa.run_end_encoded(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.struct([("x", pa.list_(pa.binary_view()))]),
+    ],
+    ids=str,
+)
+def test_a_stored_schema_has_plain_layouts(kind: pa.DataType) -> None:
+    """Nobody writes views, runs or dictionaries: a few bytes would become any number of values."""
+    with pytest.raises(CorruptDataError, match="not stored plain"):
+        schema_from_bytes(schema_to_bytes(pa.schema([("c", kind)])))
 
 
 def test_nobody_writes_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +230,8 @@ def test_nobody_writes_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_frame_holds_the_rows_that_it_states() -> None:
     """Other rows are corruption, another kind belongs to another stage."""
     body, schema = body_of(pa.array([1, 2, 3]))
-    assert decode_frame(Frame(FrameKind.ARROW, 0, 3, memoryview(body)), schema).num_rows == 3
-    with pytest.raises(CorruptDataError, match="states 4 rows and holds 3"):
-        decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema)
+    assert decode_frame(Frame(FrameKind.ARROW, 0, 3, memoryview(body)), schema, at=0).num_rows == 3
+    with pytest.raises(CorruptDataError, match="byte 96: it states 4 rows and holds 3"):
+        decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema, at=96)
     with pytest.raises(IncompatibleError, match="kind MSGPACK"):
-        decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema)
+        decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema, at=0)

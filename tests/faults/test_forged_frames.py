@@ -1,0 +1,117 @@
+"""A stage in which somebody put frames of a few bytes that become hundreds of MiB, all sums right.
+
+Written by our own writer with its limit out of the way: length, digest, CRCs, index are as they
+should be.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from durable_shuffle.serialization import arrow_codec
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.group_reader import read_group
+from durable_shuffle.shuffle.log_producer import LogProducer
+from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.piece_reader import read_pieces
+from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.testing.small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    seal,
+    write,
+)
+from durable_shuffle.shuffle.verify_stage import check_stage
+
+SCHEMA = pa.schema([("text", pa.string())])
+BECOMES = 2 * MAX_INFLATED_BYTES
+MADE = Settings(writer_memory_bytes=4 * BECOMES, frame_bytes=1024)
+
+
+@pytest.fixture
+def memory() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture(params=["batch", "log"])
+def forged(
+    request: pytest.FixtureRequest,
+    memory: MemoryStorage,
+    ids: SeededIds,
+    monkeypatch: pytest.MonkeyPatch,
+) -> StageHandle:
+    """A good row, a frame of some kB that becomes BECOMES bytes, a good row."""
+    writing = request.param
+    stage = new_stage(
+        memory, ids, SCHEMA, partitions=1, producers=1, writing=writing, compression="zstd"
+    )
+    rows = [(pa.record_batch([["a", "\0" * BECOMES, "b"]], schema=SCHEMA), np.zeros(3, np.uint16))]
+    with monkeypatch.context() as patch:
+        patch.setattr(arrow_codec, "MAX_INFLATED_BYTES", 1 << 40)
+        if writing == "log":
+            with LogProducer.open(
+                stage, 0, record_id=ids.new_id(), generation=1, settings=MADE
+            ) as producer:
+                producer.append(rows, b"")
+                producer.end("FINITE")
+        else:
+            write(stage, 0, rows, ids.new_id(), settings=MADE)
+            seal(stage, 1, ids.new_id())
+    (segment,) = memory.list(stage.path.segments_prefix)
+    assert segment.size_bytes < BECOMES // 1000
+    return stage
+
+
+def readers(stage: StageHandle, ids: SeededIds) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Every way to get at the rows."""
+    settings = Settings(view_prefetch=False)
+    if stage.describe.writing == "log":
+        scan = StageScan(stage)
+        yield read_pieces(stage, scan.pieces(scan.earliest(), scan.latest()), settings)
+    else:
+        sealed = require_seal(stage)
+        yield read_subpartition(stage, sealed, 0, settings)
+        yield join_small(read_subpartition(stage, sealed, 0, settings), 10)
+        yield read_group(stage, sealed, 0, 1, settings)
+    with open_view(
+        stage, 0, consumer="c", settings=settings, ids=ids, clock=ManualClock(0.0, [])
+    ) as view:
+        yield iter(view)
+
+
+def test_every_reader_refuses_them(forged: StageHandle, ids: SeededIds) -> None:
+    """The error names segment and offset; no memory is taken for the frame."""
+    (segment,) = forged.storage.list(forged.path.segments_prefix)
+    place = rf"frame at byte [1-9]\d*: .*becomes? {BECOMES + 8} bytes.*segment='{segment.key}'"
+    pool = pa.default_memory_pool()
+    for reader in readers(forged, ids):
+        before = pool.max_memory()
+        with pytest.raises(CorruptDataError, match=place):
+            list(reader)
+        assert pool.max_memory() == before
+    findings = check_stage(forged.storage, forged.path, Settings(), released=False).findings
+    assert [finding.key for finding in findings] == [segment.key]
+    assert findings[0].start
+    assert f"at most {MAX_INFLATED_BYTES} are expected" in findings[0].found
+
+
+def test_the_same_row_is_legal_as_it_is(memory: MemoryStorage, ids: SeededIds) -> None:
+    """A row over the limit is written without compression, in as many frames as it takes."""
+    stage = new_stage(memory, ids, SCHEMA, partitions=1, compression="zstd")
+    text = "\0" * (MAX_INFLATED_BYTES + 1)
+    batch = pa.record_batch([["a", text, "b"]], schema=SCHEMA)
+    settings = dataclasses.replace(MADE, max_frame_bytes=MAX_INFLATED_BYTES // 4)
+    write(stage, 0, [(batch, np.zeros(3, np.uint16))], ids.new_id(), settings=settings)
+    sealed = seal(stage, 1, ids.new_id())
+    found = pa.Table.from_batches(read_subpartition(stage, sealed, 0, Settings()))
+    assert found.equals(pa.Table.from_batches([batch]))
+    assert not check_stage(memory, stage.path, Settings(), released=False).findings

@@ -13,10 +13,11 @@ from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log_producer_log import settled_segments
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle, decode, read_state
+from durable_shuffle.shuffle.records import Closed, Release, StageRecord
+from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_log
+from durable_shuffle.shuffle.stage_fold import StageState
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.typed_log import TypedLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     """Delete segments that no record names, where none ever will.
 
     Of batch producers every attempt without a COMMIT is aborted first; one that is still running
-    stops at its commit: call this when none should be running. So it is with compactions. Of log
-    producers nobody is stopped:
-    what the newest attempt wrote stays until it ends or another one opens.
+    stops at its commit: call this when none should be running. Compactions without a COMPACT are
+    aborted in the same way. Log producers are not stopped: what the newest attempt wrote stays
+    until it ends or another one opens.
     """
     found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.segments_prefix):
@@ -91,29 +92,25 @@ def release_stage(
     Args:
         producers: how many producer logs there may be.
     """
-    log, state = stage.log(), read_state(stage)
-    slot = state.next_slot
-    if state.release is None:
-        slot = put_behind(log, slot, Release(ids.new_id(), generation, cause))
+    log, state = stage_log(stage), read_state(stage)
+    state = put_release(log, state, Release(ids.new_id(), generation, cause))
     for producer in range(producers):
         close_log(stage.producer_log(producer), ids.new_id(), cause)
     freed = delete_data(stage.storage, stage.path)
-    if not state.closed:
-        put_behind(log, slot, Closed(ids.new_id(), cause))
+    put_closed(log, state, Closed(ids.new_id(), cause))
     return freed
 
 
-def put_behind(log: SlotLog, slot: int, record: Release | Closed) -> int:
-    """Put a record into the first slot of a stage log from `slot` that is empty, unless one of its
-    kind stands before; return the slot behind it."""
-    data = STAGE_RECORDS.encode(record)
-    while True:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, data)
-        slot += 1
-        if isinstance(answer, Won) or isinstance(
-            decode(log, slot - 1, answer.existing), type(record)
-        ):
-            return slot
+def put_release(
+    log: TypedLog[StageRecord, StageState], state: StageState, record: Release
+) -> StageState:
+    """Win RELEASE unless one stands; return the state behind it."""
+    return log.decide(state, lambda state: None if state.release else record)[0]
+
+
+def put_closed(log: TypedLog[StageRecord, StageState], state: StageState, record: Closed) -> None:
+    """Put CLOSED behind the last record of a released stage, unless it is there."""
+    log.decide(state, lambda state: None if state.closed else record)
 
 
 def delete_data(storage: Storage, path: StagePath) -> Freed:

@@ -159,7 +159,7 @@ class _StageJudge:
         self._misfit: list[Judged] = []
         for slot, record in sorted(logs.stage.items()):
             try:
-                self._state = with_record(self._state, slot, record)
+                self._state = with_record(replace(self._state, next_slot=slot), record)
             except CorruptDataError as error:
                 key = path.log_prefix + slot_name(slot)
                 self._misfit.append(Judged(key, 0, "odd", str(error)))

@@ -7,18 +7,10 @@ neither is another author's record. Protocol: `shuffle/testing/protocol/compact_
 """
 
 from durable_shuffle.serialization.errors import AbortedError
-from durable_shuffle.shuffle.records import (
-    STAGE_RECORDS,
-    Abort,
-    Closed,
-    Compact,
-    Release,
-    Replace,
-)
+from durable_shuffle.shuffle.records import Abort, Compact, Replace
 from durable_shuffle.shuffle.segment_writer import give_back
-from durable_shuffle.shuffle.slot_log import Won
-from durable_shuffle.shuffle.stage import StageHandle, decode, read_state, stage_released
-from durable_shuffle.shuffle.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_log, stage_released
+from durable_shuffle.shuffle.stage_fold import StageState, too_late
 
 
 def commit_rewrite(
@@ -38,31 +30,23 @@ def commit_rewrite(
         AbortedError: a cleaner gave this author up; nothing of it counts.
         OutcomeUnknownError: the storage did not say whether it took effect; the objects stay.
     """
-    data = STAGE_RECORDS.encode(record)
-    log, slot = stage.log(), state.next_slot
-    while True:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, data)
-        if isinstance(answer, Won):
+
+    def unless_void(state: StageState) -> Compact | Replace | None:
+        cause = state.void.get(record.record_id)
+        if state.over is None and cause is None and not too_late(state, record):
             return record
-        found = decode(log, slot, answer.existing)
-        if isinstance(found, (Release, Closed)):
-            give_back(stage.storage, written)
-            raise stage_released(stage, found)
-        if isinstance(found, Abort) and found.attempt == record.record_id:
-            give_back(stage.storage, written)
+        give_back(stage.storage, written)
+        if state.over is not None:
+            raise stage_released(stage, state.over)
+        if cause is not None:
             raise AbortedError(
                 f"this {record.KIND} was aborted before it counted: id={record.record_id} "
-                f"stage={stage.path.prefix!r} cause={found.cause}; start again"
+                f"stage={stage.path.prefix!r} cause={cause}; start again"
             )
-        state = with_record(state, slot, found)
-        if (
-            isinstance(found, (Compact, Replace))
-            and found.record_id in state.counted
-            and (isinstance(found, Replace) or isinstance(record, Compact))
-        ):
-            give_back(stage.storage, written)
-            return found
-        slot += 1
+        return None
+
+    state, _ = stage_log(stage).decide(state, unless_void)
+    return [*state.counted.values()][-1]
 
 
 def abort_rewrite(stage: StageHandle, attempt: str, record_id: str, cause: str) -> bool:
@@ -70,12 +54,11 @@ def abort_rewrite(stage: StageHandle, attempt: str, record_id: str, cause: str) 
 
     Only after True may anybody but the author itself delete what it wrote.
     """
-    data = STAGE_RECORDS.encode(Abort(record_id, attempt, cause))
-    while True:  # ends: every turn finds at least one more record of a finite log
-        state = read_state(stage)
-        if attempt in state.counted:
-            return False
-        if attempt in state.void or state.release is not None or state.closed:
-            return True
-        if isinstance(stage.log().append(state.next_slot, data), Won):
-            return True
+    abort = Abort(record_id, attempt, cause)
+
+    def unless_decided(state: StageState) -> Abort | None:
+        decided = attempt in state.counted or attempt in state.void or state.over is not None
+        return None if decided else abort
+
+    state, _ = stage_log(stage).decide(read_state(stage), unless_decided)
+    return attempt not in state.counted

@@ -12,10 +12,11 @@ from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix, parse_consumer_key
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Register
+from durable_shuffle.shuffle.records import Register
 from durable_shuffle.shuffle.retention import Progress, ProgressOf, declare, least
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_log, stage_released
+from durable_shuffle.shuffle.stage_fold import StageState
 from durable_shuffle.shuffle.storage import Storage
 
 
@@ -39,25 +40,25 @@ def register_consumers(
         InvalidInputError: a bad name, or the set is closed and another one.
         NotFoundError: the stage was released, or part of it before a new consumer registered.
     """
-    names = tuple(names)
-    while True:  # ends: every turn passes at least one more record of a finite log
-        state = read_state(stage)
+    names, record_id = tuple(names), ids.new_id()
+
+    def unless_registered(state: StageState) -> Register | None:
         if state.release is not None:
             raise stage_released(stage, state.release)
         wanted = declare(state.register, names, closed=closed, stage=stage.path.prefix)
         if wanted is None:
-            return state.register.consumers if state.register else ()
-        known = set(state.register.consumers) if state.register else set()
-        new = sorted(set(wanted.consumers) - known)
+            return None
+        known = state.register.consumers if state.register else ()
+        new = sorted(set(wanted.consumers).difference(known))
         if new and state.upto is not None:
             raise NotFoundError(
                 f"the stage's first records were released before consumer {new[0]} registered: "
                 f"{stage.path.prefix!r} cause={state.upto.cause}"
             )
-        record = Register(ids.new_id(), generation, wanted.consumers, wanted.closed)
-        answer = stage.log().append(state.next_slot, STAGE_RECORDS.encode(record))
-        if isinstance(answer, Won):
-            return wanted.consumers
+        return Register(record_id, generation, wanted.consumers, wanted.closed)
+
+    state, _ = stage_log(stage).decide(read_state(stage), unless_registered)
+    return state.register.consumers if state.register else ()
 
 
 def consumer_tasks(storage: Storage, job: str, consumer: str) -> list[ConsumerPath]:

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.cleanup import Freed, delete_data, put_behind
+from durable_shuffle.shuffle.cleanup import Freed, delete_data, put_closed, put_release
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.layout import StagePath, parse_segment_key
 from durable_shuffle.shuffle.producer_log import close_log
@@ -33,8 +33,9 @@ from durable_shuffle.shuffle.records import (
 )
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage, read_state
+from durable_shuffle.shuffle.stage_fold import StageState, with_record
 from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.typed_log import AnyRecord
+from durable_shuffle.shuffle.typed_log import AnyRecord, TypedLog
 from durable_shuffle.shuffle.verify_logs import (
     Decoder,
     LogCopy,
@@ -80,18 +81,17 @@ def release_damaged(
     last = highest_slots(keys)
     log = SlotLog(storage, path.log_prefix)
     copy = _readable(log, STAGE_RECORDS, last.get(path.log_prefix, 0))
-    released = any(isinstance(record, Release) for record in copy.records.values())
-    closed = any(isinstance(record, Closed) for record in copy.records.values())
     slot = max([last.get(path.log_prefix, 0), *copy.records]) + 1
-    if not released:
-        slot = put_behind(log, slot, Release(ids.new_id(), generation, cause))
+    # of a damaged log nothing matters any more but its end
+    state = StageState(next_slot=slot, release=copy.last(Release), closed=copy.last(Closed))
+    records = TypedLog(log, STAGE_RECORDS, with_record)
+    state = put_release(records, state, Release(ids.new_id(), generation, cause))
     for bad in _bad(copy):
         _put(log, bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
     for producer in _producers(path, keys, copy):
         _close(SlotLog(storage, path.producer_log_prefix(producer)), last, ids, cause)
     freed = delete_data(storage, path)
-    if not closed:
-        put_behind(log, slot, Closed(ids.new_id(), cause))
+    put_closed(records, state, Closed(ids.new_id(), cause))
     return freed
 
 

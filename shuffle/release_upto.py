@@ -13,7 +13,7 @@ from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.log_producer_log import decode, read_tail
 from durable_shuffle.shuffle.log_producer_records import Append, End
-from durable_shuffle.shuffle.records import STAGE_RECORDS, ReleaseUpto
+from durable_shuffle.shuffle.records import ReleaseUpto
 from durable_shuffle.shuffle.registry import progress_in
 from durable_shuffle.shuffle.retention import (
     Appended,
@@ -21,8 +21,8 @@ from durable_shuffle.shuffle.retention import (
     clamp,
     consumed_upto,
 )
-from durable_shuffle.shuffle.slot_log import Won
-from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
+from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_log, stage_released
+from durable_shuffle.shuffle.stage_fold import StageState
 
 
 def release_upto(
@@ -54,8 +54,9 @@ def release_upto(
         raise InvalidInputError(f"a sealed stage goes only as a whole: {stage.path.prefix!r}")
     producers = range(stage.describe.producers)
     begin = since or (0,) * len(producers)
-    while True:  # ends: every turn passes at least one more record of a finite log
-        state = read_state(stage)
+    record_id = ids.new_id()
+
+    def more(state: StageState) -> ReleaseUpto | None:
         if state.release is not None:
             raise stage_released(stage, state.release)
         register = state.register
@@ -71,12 +72,12 @@ def release_upto(
         standing = unpack_upto(state.upto, len(consumed))
         upto = clamp(asked, consumed, standing)
         if upto == standing:
-            break
+            return None
         cause = str(ConsumersAcknowledged(register.consumers))
-        packed = np.array(upto, dtype="<u4").tobytes()
-        record = ReleaseUpto(ids.new_id(), generation, packed, cause)
-        if isinstance(stage.log().append(state.next_slot, STAGE_RECORDS.encode(record)), Won):
-            break
+        return ReleaseUpto(record_id, generation, np.array(upto, dtype="<u4").tobytes(), cause)
+
+    state, _ = stage_log(stage).decide(read_state(stage), more)
+    upto = unpack_upto(state.upto, len(producers))
     doomed = {
         stage.path.segment_key(p, record.record_id, segment.number)
         for p in producers

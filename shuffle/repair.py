@@ -27,19 +27,15 @@ from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.producer_log import Committed, commit_attempt, producer_state
 from durable_shuffle.shuffle.records import (
-    STAGE_RECORDS,
-    Closed,
     Commit,
     Compact,
     Damaged,
-    Release,
 )
 from durable_shuffle.shuffle.repair_sources import RepairSources
 from durable_shuffle.shuffle.replace_commits import replace_commits
 from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import Won
-from durable_shuffle.shuffle.stage import StageHandle, decode, stage_released
+from durable_shuffle.shuffle.stage import StageHandle, stage_log, stage_released
 from durable_shuffle.shuffle.stage_fold import StageState, numbers
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_report import Finding
@@ -262,22 +258,18 @@ class _Repair:
 
     def _mark(self, lost: tuple[int, ...]) -> None:
         """Say in the stage's log that these producers must run again, unless it says so."""
-        state = self._walk.state
         wanted = {p: self._bad[p] for p in lost}
-        if all(state.damaged.get(p, -1) >= slot for p, slot in wanted.items()):
-            return
         record = Damaged(
             self._ids.new_id(),
             self._generation,
             np.array(lost, dtype="<u4").tobytes(),
             np.array([wanted[p] for p in lost], dtype="<u4").tobytes(),
         )
-        log, slot, data = self._stage.log(), state.next_slot, STAGE_RECORDS.encode(record)
-        while True:  # ends: every turn passes one existing record of a finite log
-            answer = log.append(slot, data)
-            if isinstance(answer, Won):
-                return
-            found = decode(log, slot, answer.existing)
-            if isinstance(found, (Release, Closed)):
-                raise stage_released(self._stage, found)
-            slot += 1
+
+        def unless_said(state: StageState) -> Damaged | None:
+            if state.over is not None:
+                raise stage_released(self._stage, state.over)
+            said = all(state.damaged.get(p, -1) >= slot for p, slot in wanted.items())
+            return None if said else record
+
+        stage_log(self._stage).decide(self._walk.state, unless_said)

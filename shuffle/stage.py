@@ -5,6 +5,7 @@ only then may readers read. What later records change is in `stage_fold`. RELEAS
 anything is deleted.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,35 +29,18 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer_log import Committed
 from durable_shuffle.shuffle.records import (
     STAGE_RECORDS,
-    Abort,
     Closed,
-    Compact,
-    Damaged,
     Describe,
-    Register,
     Release,
-    ReleaseUpto,
-    Replace,
     Seal,
+    StageRecord,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.stage_fold import TAG_BYTES, StageState, with_record
 from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.typed_log import TypedLog
 
 PASSTHROUGH = "passthrough"
-
-StageRecord = (
-    Describe
-    | Seal
-    | Compact
-    | Damaged
-    | Replace
-    | Abort
-    | Register
-    | ReleaseUpto
-    | Release
-    | Closed
-)
 
 
 @dataclass(frozen=True)
@@ -103,12 +87,9 @@ class StageHandle:
         return range(producers)
 
 
-def decode(log: SlotLog, slot: int, data: bytes) -> StageRecord:
-    """Decode one record of a stage log."""
-    record = STAGE_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, StageRecord):
-        raise CorruptDataError(f"not a stage record: key={log.key(slot)!r}")
-    return record
+def stage_log(stage: StageHandle) -> TypedLog[StageRecord, StageState]:
+    """Return the stage's log, to be read from `StageState()` on: behind DESCRIBE."""
+    return TypedLog(stage.log(), STAGE_RECORDS, with_record)
 
 
 def describe_stage(storage: Storage, path: StagePath, describe: Describe) -> StageHandle:
@@ -133,7 +114,7 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
             f"no such stage: {log.key(0)!r} is missing on {storage.description}; if the job's log "
             "names the stage, this record was lost: run `durable-shuffle verify`"
         )
-    record = decode(log, 0, data)
+    record = STAGE_RECORDS.decode(data, log.key(0))
     if isinstance(record, Release):
         raise NotFoundError(f"the stage was released: {path.prefix!r} cause={record.cause}")
     if not isinstance(record, Describe):
@@ -157,12 +138,8 @@ def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
     Raises:
         CorruptDataError: a record does not fit those before it.
     """
-    state, log = StageState(), stage.log()
-    for slot, data in log.read_from(1):
-        if through is not None and slot > through:
-            break
-        state = with_record(state, slot, decode(log, slot, data))
-    return state
+    end = math.inf if through is None else through + 1
+    return stage_log(stage).read(StageState(), until=lambda state: state.next_slot >= end)
 
 
 def require_seal(stage: StageHandle) -> Seal:
@@ -253,22 +230,20 @@ def seal_stage(
         data_bytes=sum(s.length for c in ordered for s in c.commit.segments),
         memory_bytes=sum(c.commit.memory_bytes for c in ordered),
     )
-    data = STAGE_RECORDS.encode(seal)
-    log, slot = stage.log(), state.next_slot
-    while True:  # ends: every turn passes one existing record of a finite log
-        answer = log.append(slot, data)
-        if isinstance(answer, Won):
+
+    def unless_decided(state: StageState) -> Seal | None:
+        if state.over is None and state.seal is None:
             return seal
-        record = decode(log, slot, answer.existing)
-        if isinstance(record, (Seal, Release, Closed)):
-            # ours was never named and never will be; nobody else would find it to delete it
-            with suppress(DurableShuffleError):  # then it costs space, not correctness
-                stage.storage.delete([key])
-        if isinstance(record, Seal):
-            return record
-        if isinstance(record, (Release, Closed)):
-            raise stage_released(stage, record)
-        slot += 1
+        # ours was never named and never will be; nobody else would find it to delete it
+        with suppress(DurableShuffleError):  # then it costs space, not correctness
+            stage.storage.delete([key])
+        if state.over is not None:
+            raise stage_released(stage, state.over)
+        return None
+
+    state, _ = stage_log(stage).decide(state, unless_decided)
+    assert state.seal is not None  # else `unless_decided` raised
+    return state.seal
 
 
 def stage_released(stage: StageHandle, record: Release | Closed) -> NotFoundError:

@@ -44,27 +44,33 @@ class StageState:
     """As `seal`, with the index of the commits, whether or not there is a compaction."""
     counted: Mapping[str, Compact | Replace] = field(default_factory=dict)
     """All COMPACTs and REPLACEs that count or did, by id: what they name stays until release."""
-    void: frozenset[str] = frozenset()
-    """Ids of compactions and repairs that were aborted or came too late: they never count."""
+    void: Mapping[str, str] = field(default_factory=dict)
+    """Ids of compactions and repairs that never count, each with the cause."""
     damaged: Mapping[int, int] = field(default_factory=dict)
     """Producers whose data cannot be read, with the highest slot whose COMMIT is known to be bad:
     the one that counts, or one above it."""
     release: Release | None = None
-    closed: bool = False
-    """True once a released stage's data is gone."""
+    closed: Closed | None = None
+    """Set once a released stage's data is gone."""
     next_slot: int = 1
     register: Register | None = None
     """Who is registered; None if nobody ever was."""
     upto: ReleaseUpto | None = None
     """What was released of a stage of log producers; None if nothing was."""
 
+    @property
+    def over(self) -> Release | Closed | None:
+        """What says that the stage was released, None if it was not."""
+        return self.release or self.closed
 
-def with_record(state: StageState, slot: int, record: Any) -> StageState:
-    """Return the state after one more record, of any kind.
+
+def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
+    """Return the state behind the record of slot `state.next_slot`, of any kind.
 
     Raises:
         CorruptDataError: a REPLACE or DAMAGED that does not fit the seal, or a second SEAL.
     """
+    slot = state.next_slot
     state = replace(state, next_slot=slot + 1)
     match record:
         case Seal():
@@ -77,7 +83,7 @@ def with_record(state: StageState, slot: int, record: Any) -> StageState:
                 state, seal=record, replaced=record, seal_slot=slot, compact=None, damaged={}
             )
         case Abort(attempt=attempt) if attempt not in state.counted:
-            return replace(state, void=state.void | {attempt})
+            return replace(state, void={**state.void, attempt: record.cause})
         case Replace() | Compact():
             return _changed(state, slot, record)
         case Damaged() if state.replaced is not None:
@@ -89,17 +95,17 @@ def with_record(state: StageState, slot: int, record: Any) -> StageState:
         case ReleaseUpto():
             return replace(state, upto=record)
         case Closed():
-            return replace(state, closed=True)
+            return replace(state, closed=record)
     return state
 
 
 def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageState:
     if record.record_id in state.counted:
         return state
-    before, late = state.replaced, record.base != state.seal_slot
-    again = isinstance(record, Compact) and state.compact is not None
-    if before is None or late or again or record.record_id in state.void:
-        return replace(state, void=state.void | {record.record_id})
+    before = state.replaced
+    if before is None or too_late(state, record) or record.record_id in state.void:
+        cause = state.void.get(record.record_id, "another record came first")
+        return replace(state, void={**state.void, record.record_id: cause})
     counted = {**state.counted, record.record_id: record}
     if isinstance(record, Compact):
         seal = replace(before, index=record.index, index_bytes=record.index_bytes)
@@ -116,6 +122,16 @@ def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageSt
         counted=counted,
         damaged=damaged,
     )
+
+
+def too_late(state: StageState, record: Replace | Compact) -> bool:
+    """Return whether a record that stands before keeps `record` from counting.
+
+    Any REPLACE does that behind its base, and for a COMPACT another COMPACT.
+    """
+    if record.base != state.seal_slot:
+        return True
+    return isinstance(record, Compact) and state.compact is not None
 
 
 def replaced_seal(seal: Seal, record: Replace) -> Seal:

@@ -8,7 +8,7 @@ Damage to data is believed only if nothing was released meanwhile.
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class StageWalk:
         self.state = StageState()
         for slot, record in log.records.items():
             try:
-                self.state = with_record(self.state, slot, record)
+                self.state = with_record(replace(self.state, next_slot=slot), record)
             except DurableShuffleError as error:
                 expected = "a record that fits those before it"
                 self.logs.findings.append(finding_of(error, self._key(slot), expected))

@@ -130,8 +130,8 @@ def _unpacked(data: bytes) -> Any:
 
 def fold_stage(records: Iterator[Any]) -> None:
     state = StageState()
-    for slot, record in enumerate(records, 1):
-        state = with_record(state, slot, record)
+    for record in records:
+        state = with_record(state, record)
 
 
 def fold_job(records: Iterator[Any]) -> None:

@@ -1,11 +1,14 @@
 """A shell for the asynchronous operator's state machine: no loop, no clock but the test's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from durable_shuffle.recovery.async_element import Element
 from durable_shuffle.recovery.async_machine import AsyncMachine, Command, Do
+from durable_shuffle.recovery.async_operator import AsyncOperator
 from durable_shuffle.recovery.async_settings import AsyncSettings
+from durable_shuffle.recovery.async_thread import iterate
+from durable_shuffle.recovery.output_queues import Output
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 RETRIES, DELAY, TIMEOUT = 2, 10.0, 35.0
@@ -62,3 +65,14 @@ class World:
         while (entry := self.machine.pop()) is not None:
             assert isinstance(entry, Element)
             self.emitted.append((entry.ordinal, entry.result))
+
+
+def one_by_one(make: Callable[[], AsyncOperator[Any, Any]], source: Iterable[Any]) -> Iterator[Any]:
+    """Yield the results for inputs that are handed over one at a time."""
+    outputs = iterate(make, ([value] for value in source))
+    try:
+        for output in outputs:
+            assert isinstance(output, Output)
+            yield output.value
+    finally:
+        outputs.close()  # type: ignore[attr-defined]

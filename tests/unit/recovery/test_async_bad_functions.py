@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from async_world import one_by_one
 
 from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
-from durable_shuffle.recovery.async_map import async_map, iterate
+from durable_shuffle.recovery.async_map import async_map
 from durable_shuffle.recovery.async_operator import AsyncOperator
 from durable_shuffle.recovery.async_snapshot import Snapshot
 from durable_shuffle.serialization.errors import (
@@ -32,7 +33,7 @@ async def square(row: dict[str, Any]) -> dict[str, Any]:
 
 def bad_results(fn: Any, **options: Any) -> list[Any]:
     """The results for one input."""
-    return list(iterate(lambda: AsyncOperator(fn, 1, **options), ["x"], capacity=1))
+    return list(one_by_one(lambda: AsyncOperator(fn, 1, **options), ["x"]))
 
 
 def test_function_that_never_answers_is_ended_by_its_deadline() -> None:
@@ -188,7 +189,19 @@ def test_map_function_refuses_bad_options_at_once() -> None:
         with pytest.raises(InvalidInputError):
             async_map(square, schema, capacity=3, batch_rows=rows)
     with pytest.raises(InvalidInputError, match="capacity"):
-        list(iterate(lambda: AsyncOperator(square, 1), [], capacity=0))
+        async_map(square, SCHEMA, capacity=0)
+
+
+def test_function_that_stops_the_loop_ends_nothing_but_its_own_call() -> None:
+    """The loop goes on, and the other rows get their results."""
+
+    async def stops(row: dict[str, Any]) -> dict[str, Any]:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return {"n": row["n"], "square": 0}
+
+    (found,) = async_map(stops, SCHEMA, capacity=2)([pa.record_batch({"n": [0, 1, 2]})])
+    assert found.column("n").to_pylist() == [0, 1, 2]
 
 
 def test_result_that_is_no_row_is_refused() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from async_world import one_by_one
 
 from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
-from durable_shuffle.recovery.async_map import async_map, iterate
+from durable_shuffle.recovery.async_map import async_map
 from durable_shuffle.recovery.async_operator import AsyncOperator
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
@@ -68,7 +69,7 @@ def test_calls_go_on_while_the_source_makes_its_caller_wait() -> None:
         assert answered.wait(60), "the call did not run while its caller was in the source"
         yield 2
 
-    assert list(iterate(lambda: AsyncOperator(fn, 5), source(), capacity=5)) == [1, 2]
+    assert list(one_by_one(lambda: AsyncOperator(fn, 5), source())) == [1, 2]
 
 
 @pytest.mark.requirement("R-F232-9")
@@ -84,9 +85,23 @@ def test_no_more_inputs_are_taken_than_capacity_allows() -> None:
     async def fn(value: int) -> int:
         return value
 
-    results = iterate(lambda: AsyncOperator(fn, 7), source(), capacity=7)
+    results = one_by_one(lambda: AsyncOperator(fn, 7), source())
     for seen, _ in enumerate(results, 1):
         assert len(taken) <= seen + 7
+
+
+@pytest.mark.requirement("R-F232-9")
+def test_a_large_batch_is_not_called_at_once() -> None:
+    """Of one large batch only a slice, and what the operator holds, is ahead of the results."""
+    called: list[int] = []
+
+    async def fn(row: dict[str, Any]) -> dict[str, Any]:
+        called.append(row["n"])
+        return {"n": row["n"], "square": 0}
+
+    run = async_map(fn, SCHEMA, capacity=7, batch_rows=1)
+    for seen, _ in enumerate(run(batches(5000, 5000)), 1):
+        assert len(called) <= seen + 256 + 7
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "callback"])
@@ -106,7 +121,7 @@ def test_error_of_a_call_is_raised_to_the_caller(kind: str) -> None:
 
     fn: Any = {"async": coroutine, "thread": plain, "callback": CallbackFunction(callback)}[kind]
     with pytest.raises(KeyError, match="three"):
-        list(iterate(lambda: AsyncOperator(fn, 2), range(100), capacity=2))
+        list(one_by_one(lambda: AsyncOperator(fn, 2), range(100)))
 
 
 def test_error_of_the_source_is_raised_and_ends_the_calls() -> None:
@@ -120,7 +135,7 @@ def test_error_of_the_source_is_raised_and_ends_the_calls() -> None:
         await asyncio.sleep(3600)
 
     with pytest.raises(KeyError, match=threading.current_thread().name):
-        list(iterate(lambda: AsyncOperator(fn, 5), source(), capacity=5))
+        list(one_by_one(lambda: AsyncOperator(fn, 5), source()))
 
 
 @pytest.mark.parametrize("ending", ["close", "forget"])
@@ -141,7 +156,7 @@ def test_iterator_that_is_not_read_to_its_end_stops_its_calls(ending: str) -> No
             raise
         return value
 
-    results = iterate(lambda: AsyncOperator(fn, 2), range(100), capacity=2)
+    results = one_by_one(lambda: AsyncOperator(fn, 2), range(100))
     assert next(results) == 0
     if ending == "close":
         results.close()  # type: ignore[attr-defined]
@@ -191,7 +206,7 @@ def test_stress_of_threads_that_answer_twice_and_late(mode: Any) -> None:
         return operators[-1]
 
     try:
-        found = list(iterate(make, range(3000), capacity=50))
+        found = list(one_by_one(make, range(3000)))
     finally:
         over.set()
         for thread in threads:
@@ -218,6 +233,6 @@ def test_plain_function_runs_in_a_bounded_pool() -> None:
         return value
 
     operator = lambda: AsyncOperator(fn, 50, threads=3)  # noqa: E731
-    assert list(iterate(operator, range(200), capacity=50)) == list(range(200))
+    assert list(one_by_one(operator, range(200))) == list(range(200))
     assert most <= 3
     assert names == {"durable-shuffle-async"}

@@ -166,13 +166,15 @@ class JobCopy:
 
 
 def _command_logs(storage: Storage, job: str) -> tuple[LogCopy[Any], ...]:
-    """Return the three logs by which a pipeline is led; none of a job that is no pipeline."""
+    """Return the three logs by which a pipeline is led; empty ones of a job that is no pipeline.
+
+    Each is asked for its first slot, whatever a listing shows: a folder may stand there.
+    """
     copies = []
     for prefix in (command_log_prefix(job), request_log_prefix(job), status_log_prefix(job)):
         last, problems = last_slots(storage, prefix)
-        if last or problems:
-            copy = copy_log(SlotLog(storage, prefix), AnyRecord(), known=last.get(prefix, -1))
-            copies.append(replace(copy, findings=(*problems, *copy.findings)))
+        copy = copy_log(SlotLog(storage, prefix), AnyRecord(), known=last.get(prefix, -1))
+        copies.append(replace(copy, findings=(*problems, *copy.findings)))
     return tuple(copies)
 
 

@@ -61,6 +61,11 @@ def folder(path: Path, outside: Path) -> None:
     path.mkdir()
 
 
+def full_folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+    (path / "x").touch()
+
+
 STRANGE = (link, zero, fifo, unix_socket, loop, folder)
 
 
@@ -130,7 +135,7 @@ def test_a_slot_that_is_no_regular_file_is_listed_refused_and_mended(
 
 
 @pytest.mark.parametrize("log", ["commands", "requests", "status"])
-@pytest.mark.parametrize("make", STRANGE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [*STRANGE, full_folder], ids=lambda f: f.__name__)
 def test_an_only_slot_that_is_no_regular_file_is_found(
     root: Path, outside: Path, make: Callable[[Path, Path], None], log: str
 ) -> None:

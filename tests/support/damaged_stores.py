@@ -348,9 +348,11 @@ def fifo(it: Damage, key: str, _: random.Random) -> None:
     os.mkfifo(it.path(key))
 
 
-def folder(it: Damage, key: str, _: random.Random) -> None:
+def folder(it: Damage, key: str, draw: random.Random) -> None:
     it.take(key)
     it.path(key).mkdir()
+    if draw.random() < 0.5:
+        (it.path(key) / "x").write_bytes(b"x")
 
 
 def huge(it: Damage, key: str, draw: random.Random) -> None:

@@ -24,6 +24,9 @@ _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
     "catalyst.expressions.UnsafeRow": (1,),
     "catalyst.expressions.CreateNamedStruct": (1,),
     "catalyst.expressions.GenericInternalRow": (1,),
+    "catalyst.expressions.AttributeReference": (6,),
+    "catalyst.expressions.ExprId": (2,),
+    "catalyst.plans.logical.ReturnAnswer": (1,),
 }
 """Class -> numbers of arguments with which it can be made here."""
 _METHODS: dict[str, tuple[str, ...]] = {
@@ -33,6 +36,12 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "execution.exchange.ShuffleExchangeExec": ("shuffleOrigin", "outputPartitioning"),
     "catalyst.plans.physical.HashPartitioning": ("partitionIdExpression", "expressions"),
     "catalyst.plans.physical.RangePartitioning": ("ordering",),
+    "catalyst.trees.TreeNode": ("containsPattern", "fastEquals", "makeCopy"),
+    "catalyst.rules.RuleExecutor$Batch": ("strategy", "rules"),
+    "catalyst.optimizer.Optimizer": ("batches",),
+    "catalyst.optimizer.RewriteDistinctAggregates$": ("rewrite",),
+    "execution.QueryExecution": ("withCachedData", "planner", "preparations"),
+    "execution.QueryExecution$": ("prepareForExecution",),
 }
 _FIELDS = {
     "execution.SubqueryExec": "child",

@@ -18,7 +18,7 @@ from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.rdd_chain import micro_batch
 from durable_shuffle.jobs.identity.settings_identity import settings_digest
 from durable_shuffle.jobs.identity.splits import plan_splits
@@ -38,6 +38,7 @@ from durable_shuffle.jobs.plan_cut.cuts import (
     read_alike,
     ready_broadcasts,
 )
+from durable_shuffle.jobs.plan_cut.distinct_groups import PlannedAlike, numbers_groups
 from durable_shuffle.jobs.plan_cut.last_piece import result_top
 from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
@@ -82,8 +83,7 @@ class PlannedQuery:
         planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
         self._jvm = Jvm(self.spark.sparkContext)
         self._planned = planned
-        plan = cast("Any", planned)._jdf.queryExecution().executedPlan()  # noqa: SLF001
-        root = read_tree(self._jvm, plan)
+        root = self._planned_root()
         self.last, self.cuts = cut_plan(root, classify)
         self.result_cut, self._above = self._cut_result()
         self._zips_unions = any(
@@ -95,6 +95,14 @@ class PlannedQuery:
         settings_aspect = settings_digest(self._jvm, java_session(df))
         for cut in self.cuts:
             self._identities.append(self._identify(cut, settings_aspect, version, ids))
+
+    def _planned_root(self) -> Node:
+        execution = query_execution(self._planned)
+        root = read_tree(self._jvm, execution.executedPlan())
+        if not numbers_groups(root):
+            return root
+        with active(self._session):
+            return read_tree(self._jvm, PlannedAlike(self._jvm, execution).physical())
 
     def _cut_result(self) -> tuple[Cut | None, Piece]:
         """The query's rows as a stage, if they may become one, and what stays above them."""

@@ -37,9 +37,6 @@ class Outcome:
     schema: str
     ordered: bool
     unresolved: bool
-    reordered: bool
-    """Several distinct aggregates: Spark numbers them in the order of internal ids, so another
-    session may plan the query in another way, and then it runs again."""
     text: str
 
     def differs(self, other: "Outcome") -> str:
@@ -97,15 +94,8 @@ def carry_out(program: Program, session: SparkSession, store: Any) -> Outcome:
         schema=schema,
         ordered=writer.ordered and way != "repartition",
         unresolved=writer.unresolved,
-        reordered=plain and _numbers_distinct(df),
         text="\n".join([*writer.lines, f"# {frame.name}, by {way}"]),
     )
-
-
-def _numbers_distinct(df: Any) -> bool:
-    """Whether Spark's plan numbers groups of distinct aggregates."""
-    lines = str(df._jdf.queryExecution().optimizedPlan().treeString()).splitlines()
-    return any("Expand " in line and "gid#" in line for line in lines)
 
 
 def _act(df: Any, way: str) -> list[Any]:
@@ -155,14 +145,11 @@ class Tally:
     refused: int = 0
     """By Spark itself, and not counted as programs."""
     unresolved: int = 0
-    reordered: int = 0
-    """Planned otherwise by the second driver's session, see `Outcome.reordered`."""
     producers: int = 0
 
     def __str__(self) -> str:
         return (
             f"{self.programs} programs, {self.unresolved} of them unresolved, "
-            f"{self.reordered} planned otherwise, "
             f"{self.producers} producers run; Spark itself refused {self.refused} more"
         )
 
@@ -215,9 +202,7 @@ class Family:
             before = len(store.report().stages)
             what = _compared(case.wanted, lambda: carry_out(case.program, session, store))  # noqa: B023
             ran = [s for s in store.report().stages[before:] if s.producers_run]
-            if ran and case.wanted.reordered:
-                self.tally.reordered += 1
-            elif not what and ran and not case.wanted.unresolved:
+            if not what and ran and not case.wanted.unresolved:
                 what = f"{ran[0].producers_run} producers ran again: {ran[0].why}"
             if what:
                 failed.append(Case(case.name, case.program, case.wanted, f"second driver: {what}"))

@@ -6,8 +6,8 @@ that a release can never race a driver that plans to reuse. A released stage sta
 record behind RELEASED of the same incarnation is void, and `append` refuses to write one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -22,76 +22,36 @@ from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
+    Closed,
+    JobRecord,
     StageBegun,
     StageReleased,
     StageUse,
 )
-from durable_shuffle.shuffle.slot_log import SlotLog, Won, refuse_older
+from durable_shuffle.shuffle.slot_log import SlotLog, refuse_older
 from durable_shuffle.shuffle.storage import Storage
-
-JobRecord = Claim | StageBegun | StageUse | StageReleased
-_APPEND_TRIES = 1000
+from durable_shuffle.shuffle.typed_log import TypedLog
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class JobState:
-    """What the records of a job log add up to. `apply` is the only thing that changes it."""
+    """What the records of a job log add up to."""
 
     job: str
     next_slot: int = 0
     generation: int = 0
     owner: str = ""
     """`record_id` of the newest CLAIM."""
-    stages: dict[tuple[str, str], StagePath] = field(default_factory=dict)
+    stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
     """(name, fingerprint) -> newest incarnation that is not released."""
-    order: list[StagePath] = field(default_factory=list)
+    order: tuple[StagePath, ...] = ()
     """All stages that are not released, oldest first."""
-    released: list[StagePath] = field(default_factory=list)
+    released: tuple[StagePath, ...] = ()
     """Stages whose release was decided, oldest first; their data may not all be gone yet."""
-    begun: list[StagePath] = field(default_factory=list)
+    begun: tuple[StagePath, ...] = ()
     """Stages that writers make and that do not count yet."""
-    given_up: list[StagePath] = field(default_factory=list)
+    given_up: tuple[StagePath, ...] = ()
     """Those of the released ones that never counted."""
-
-    def apply(self, record: JobRecord) -> None:
-        """Take in the record of `next_slot`."""
-        if isinstance(record, Claim):
-            if record.job != self.job:
-                raise InvalidInputError(
-                    f"this root belongs to another job: expected job={self.job!r} found "
-                    f"job={record.job!r}; give another url or another job name"
-                )
-            if record.layout_version > LAYOUT_VERSION:
-                raise IncompatibleError(
-                    f"the job was written by a newer durable-shuffle: layout "
-                    f"found={record.layout_version} supported={LAYOUT_VERSION} job={self.job!r}"
-                )
-            self.generation, self.owner = record.generation, record.record_id
-        elif isinstance(record, StageBegun):
-            self.begun.append(self.path_of(record))
-        elif isinstance(record, StageUse):
-            path = self.path_of(record)
-            if path not in self.released:
-                self.begun = [p for p in self.begun if p != path]
-                self.stages[record.name, record.fingerprint] = path
-                if path not in self.order:
-                    self.order.append(path)
-                replaced = parse_stage_folder(self.job, record.replaced)
-                if replaced is not None:
-                    self._release(replaced)
-        elif isinstance(record, StageReleased):
-            self._release(self.path_of(record))
-        self.next_slot += 1
-
-    def _release(self, path: StagePath) -> None:
-        if path in self.begun:
-            self.begun.remove(path)
-            self.given_up.append(path)
-        self.order = [p for p in self.order if p != path]
-        if path not in self.released:
-            self.released.append(path)
-        if self.stages.get((path.name, path.fingerprint)) == path:
-            del self.stages[path.name, path.fingerprint]
 
     def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
         """Return the stage that a record names.
@@ -107,26 +67,84 @@ class JobState:
             ) from error
 
 
+def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobState:
+    """Return the state behind the record of slot `state.next_slot`. Pure.
+
+    Raises:
+        InvalidInputError: the log belongs to another job.
+        IncompatibleError: a newer version claimed the job.
+        CorruptDataError: the record names no stage, or does not belong into a job log.
+    """
+    state = replace(state, next_slot=state.next_slot + 1)
+    match record:
+        case Claim():
+            return _claimed(state, record)
+        case StageBegun():
+            return replace(state, begun=(*state.begun, state.path_of(record)))
+        case StageUse():
+            return _used(state, record)
+        case StageReleased():
+            return _released(state, state.path_of(record))
+        case Closed():
+            raise CorruptDataError(f"not a job record: key={name!r}")
+
+
+def _claimed(state: JobState, record: Claim) -> JobState:
+    if record.job != state.job:
+        raise InvalidInputError(
+            f"this root belongs to another job: expected job={state.job!r} found "
+            f"job={record.job!r}; give another url or another job name"
+        )
+    if record.layout_version > LAYOUT_VERSION:
+        raise IncompatibleError(
+            f"the job was written by a newer durable-shuffle: layout "
+            f"found={record.layout_version} supported={LAYOUT_VERSION} job={state.job!r}"
+        )
+    return replace(state, generation=record.generation, owner=record.record_id)
+
+
+def _used(state: JobState, record: StageUse) -> JobState:
+    path = state.path_of(record)
+    if path in state.released:
+        return state
+    state = replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        stages={**state.stages, (path.name, path.fingerprint): path},
+        order=state.order if path in state.order else (*state.order, path),
+    )
+    replaced = parse_stage_folder(state.job, record.replaced)
+    return state if replaced is None else _released(state, replaced)
+
+
+def _released(state: JobState, path: StagePath) -> JobState:
+    known = path in state.released
+    return replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        given_up=(*state.given_up, path) if path in state.begun else state.given_up,
+        order=tuple(p for p in state.order if p != path),
+        released=state.released if known else (*state.released, path),
+        stages={key: p for key, p in state.stages.items() if p != path},
+    )
+
+
+JobRecords = TypedLog[JobRecord, JobState]
+
+
+def _job_records(storage: Storage, job: str) -> JobRecords:
+    return TypedLog(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record)
+
+
 def read_job(storage: Storage, job: str) -> JobState:
     """Read a job's log to its end, without claiming it."""
-    state = JobState(job)
-    log = SlotLog(storage, job_log_prefix(job))
-    for slot, data in log.read_from():
-        state.apply(_decode(log, slot, data))
-    return state
-
-
-def _decode(log: SlotLog, slot: int, data: bytes) -> JobRecord:
-    record = JOB_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, JobRecord):
-        raise CorruptDataError(f"not a job record: key={log.key(slot)!r}")
-    return record
+    return _job_records(storage, job).read(JobState(job))
 
 
 class JobLog:
     """A claimed job. Not thread-safe; one per driver."""
 
-    def __init__(self, log: SlotLog, state: JobState, record_id: str) -> None:
+    def __init__(self, log: JobRecords, state: JobState, record_id: str) -> None:
         self._log, self._state, self._record_id = log, state, record_id
         self._generation = state.generation
 
@@ -144,22 +162,19 @@ class JobLog:
             ConflictError: `take_over` is False and the job is claimed.
             InvalidInputError: the log belongs to another job.
         """
-        log = SlotLog(storage, job_log_prefix(job))
-        state = read_job(storage, job)
-        for _ in range(_APPEND_TRIES):
+
+        def claim(state: JobState) -> Claim:
             if state.owner and not take_over:
                 raise ConflictError(
                     f"job {job!r} is claimed by generation {state.generation} and "
                     "on_conflict='fail' was asked for; use on_conflict='take_over' if that driver "
                     "is gone"
                 )
-            claim = Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
-            answer = log.append(state.next_slot, JOB_RECORDS.encode(claim))
-            if isinstance(answer, Won):
-                state.apply(claim)
-                return cls(log, state, record_id)
-            state.apply(_decode(log, state.next_slot, answer.existing))
-        raise ConflictError(f"could not claim job {job!r}: {_APPEND_TRIES} others were faster")
+            return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
+
+        log = _job_records(storage, job)
+        state, _ = log.decide(log.read(JobState(job)), claim)
+        return cls(log, state, record_id)
 
     @property
     def generation(self) -> int:
@@ -186,19 +201,15 @@ class JobLog:
             FencedError: a newer driver claimed the job.
             NotFoundError: a STAGE record of a stage that was released; nothing was written.
         """
-        self._check_not_fenced()
-        data = JOB_RECORDS.encode(record)
-        for _ in range(_APPEND_TRIES):
+
+        def wanted(state: JobState) -> StageUse | StageReleased | None:
+            self._take_in(state)
             if isinstance(record, StageUse):
-                _refuse_released(self._state, self._state.path_of(record))
-            if unless(self._state):
-                return False
-            answer = self._log.append(self._state.next_slot, data)
-            if isinstance(answer, Won):
-                self._state.apply(record)
-                return True
-            self._take_in(answer.existing)
-        raise ConflictError(f"could not write to the log of job {self._state.job!r}")
+                _refuse_released(state, state.path_of(record))
+            return None if unless(state) else record
+
+        self._state, won = self._log.decide(self._state, wanted)
+        return won is not None
 
     def check_owner(self) -> None:
         """Read what came since.
@@ -206,21 +217,27 @@ class JobLog:
         Raises:
             FencedError: a newer driver claimed the job.
         """
-        self._check_not_fenced()
-        while (data := self._log.read(self._state.next_slot)) is not None:
-            self._take_in(data)
+        self._take_in(self._state)
+        self._take_in(self._log.read(self._state, until=self._is_lost))
 
-    def _take_in(self, data: bytes) -> None:
-        slot = self._state.next_slot
-        record = _decode(self._log, slot, data)
-        if isinstance(record, Claim):
-            refuse_older(self._log, slot, found=record.generation, mine=self._generation)
-        self._state.apply(record)
+    def _is_lost(self, state: JobState) -> bool:
+        return state.owner != self._record_id
+
+    def _take_in(self, state: JobState) -> None:
+        """Go on from a state of the log, which may hold one record of others more.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        before, self._state = self._state, state
+        if self._is_lost(state) and not self._is_lost(before):
+            slot = state.next_slot - 1  # of the CLAIM
+            refuse_older(self._log.slots, slot, found=state.generation, mine=self._generation)
         self._check_not_fenced()
 
     def _check_not_fenced(self) -> None:
         """Raise if a newer CLAIM was ever seen: who is fenced stays fenced."""
-        if self._state.owner != self._record_id:
+        if self._is_lost(self._state):
             raise FencedError(
                 f"another driver took over job {self._state.job!r}: mine=generation "
                 f"{self._generation}, newest=generation {self._state.generation}; this driver "
@@ -312,23 +329,14 @@ def _write_unclaimed(
     record: Callable[[JobState], StageBegun | StageUse | None],
 ) -> JobState:
     """Win a slot for what `record` makes of the log's state, None for nothing; return the state."""
-    log = SlotLog(storage, job_log_prefix(job))
-    state = read_job(storage, job)
-    for _ in range(_APPEND_TRIES):
-        wanted = record(state)
-        if wanted is None:
-            return state
-        sent: JobRecord = wanted
-        if not state.generation:
-            sent = Claim(claim_id, job, 1, LAYOUT_VERSION)
-        answer = log.append(state.next_slot, JOB_RECORDS.encode(sent))
-        if isinstance(answer, Won):
-            state.apply(sent)
-            if sent is wanted:
-                return state
-        else:
-            state.apply(_decode(log, state.next_slot, answer.existing))
-    raise ConflictError(f"could not write to the log of job {job!r}")
+    log, state = _job_records(storage, job), read_job(storage, job)
+
+    def claimed_first(state: JobState) -> Claim | None:
+        return None if state.generation else Claim(claim_id, job, 1, LAYOUT_VERSION)
+
+    if record(state) is not None:
+        state, _ = log.decide(state, claimed_first)
+    return log.decide(state, record)[0]
 
 
 def newest_named(state: JobState, name: str) -> StagePath | None:

@@ -20,12 +20,13 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.job_log import JobLog, JobRecord, JobState
+from durable_shuffle.shuffle.job_log import JobLog, JobState, with_job_record
 from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
 from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
+    JobRecord,
     StageReleased,
     StageUse,
 )
@@ -119,7 +120,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         return JobRepair(why=f"not everything could be read, nothing was changed: {unsure[0]}")
     state = JobState(job)
     for record in copy.records.values():
-        state.apply(record)
+        state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
     bad = [slot for slot in range(last.get(prefix, -1) + 1) if slot not in copy.records]
     if not bad and not missing:

@@ -13,7 +13,7 @@ from durable_shuffle.serialization.errors import (
     ErrorKind,
     NotFoundError,
 )
-from durable_shuffle.shuffle.job_log import JobState
+from durable_shuffle.shuffle.job_log import JobState, with_job_record
 from durable_shuffle.shuffle.layout import (
     StagePath,
     command_log_prefix,
@@ -183,7 +183,7 @@ def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
     findings, state = [], JobState(job)
     for slot, record in log.records.items():
         try:
-            state.apply(record)
+            state = with_job_record(state, record, log.log.key(slot))
         except DurableShuffleError as error:
             findings.append(finding_of(error, log.log.key(slot), f"a record of job {job!r}"))
     return findings, state

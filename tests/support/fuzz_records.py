@@ -10,7 +10,7 @@ from fuzz_target import Target, envelope
 
 from durable_shuffle.serialization import field_types
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.shuffle.job_log import JobState
+from durable_shuffle.shuffle.job_log import JobState, with_job_record
 from durable_shuffle.shuffle.log_producer_records import Append, parts_of
 from durable_shuffle.shuffle.records import Claim, Commit
 from durable_shuffle.shuffle.resume_set import ResumeSet, fold
@@ -138,7 +138,7 @@ def fold_job(records: Iterator[Any]) -> None:
     state = JobState("job")
     for record in records:
         if not isinstance(record, Claim) or record.job == "job":  # else it is the user's mistake
-            state.apply(record)
+            state = with_job_record(state, record)
 
 
 def fold_consumer(records: Iterator[Any]) -> None:

@@ -74,4 +74,4 @@ def test_a_stage_released_by_another_thread_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="released and cannot be used again"):
         store.ensure(cast("Any", Named()), IDENTITY)
     assert released
-    assert (log.state.order, log.state.released) == ([], [stage.path])
+    assert (log.state.order, log.state.released) == ((), (stage.path,))

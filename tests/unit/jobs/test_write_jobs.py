@@ -195,7 +195,7 @@ def test_an_overwrite_that_commits_while_gc_looks_is_spared(
     monkeypatch.setattr(gc_run, "survey", survey)
     assert {one.reason for one in report.spared} == {"it counts now"}
     assert rows(folder) == Counter(range(500, 600))
-    assert read_job(storage, "job").begun == []
+    assert read_job(storage, "job").begun == ()
     check(folder)
 
 

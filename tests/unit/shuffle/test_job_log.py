@@ -45,7 +45,7 @@ def path(incarnation: str, fingerprint: str = "f" * 32) -> StagePath:
 def test_a_job_that_never_ran_reads_as_empty(storage: MemoryStorage) -> None:
     """No owner, no stage; reading writes nothing."""
     state = read_job(storage, "job")
-    assert (state.owner, state.generation, state.next_slot, state.order) == ("", 0, 0, [])
+    assert (state.owner, state.generation, state.next_slot, state.order) == ("", 0, 0, ())
     assert list(storage.list("")) == []
 
 
@@ -68,7 +68,7 @@ def test_the_older_driver_is_fenced_at_its_next_append(
         older.append(use(ids, 1, "1" * 32))
     newer.append(use(ids, 2, "2" * 32))
     assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "CLAIM", "STAGE"]
-    assert read_job(storage, "job").order == [path("2" * 32)]
+    assert read_job(storage, "job").order == (path("2" * 32),)
 
 
 def test_a_fenced_driver_stays_fenced(storage: MemoryStorage, ids: SeededIds) -> None:
@@ -185,7 +185,7 @@ def test_the_newest_incarnation_of_a_stage_is_current(
     for incarnation in ("1" * 32, "2" * 32, "1" * 32):
         log.append(use(ids, 1, incarnation))
     assert log.state.stages == {("stage", "f" * 32): path("1" * 32)}
-    assert log.state.order == [path("1" * 32), path("2" * 32)]
+    assert log.state.order == (path("1" * 32), path("2" * 32))
     assert read_job(storage, "job") == log.state
 
 
@@ -197,7 +197,7 @@ def test_a_released_stage_disappears(storage: MemoryStorage, ids: SeededIds) -> 
     log.append(released(ids, "1" * 32))
     for state in (log.state, read_job(storage, "job")):
         assert state.stages == {("stage", "e" * 32): path("2" * 32, "e" * 32)}
-        assert state.order == [path("2" * 32, "e" * 32)]
+        assert state.order == (path("2" * 32, "e" * 32),)
 
 
 def test_releasing_an_old_incarnation_keeps_the_current_one(
@@ -210,7 +210,7 @@ def test_releasing_an_old_incarnation_keeps_the_current_one(
     for _ in range(2):
         log.append(released(ids, "1" * 32))
         assert log.state.stages == {("stage", "f" * 32): path("2" * 32)}
-        assert log.state.order == [path("2" * 32)]
+        assert log.state.order == (path("2" * 32),)
 
 
 def test_a_released_stage_is_not_entered_again(storage: MemoryStorage, ids: SeededIds) -> None:
@@ -243,7 +243,7 @@ def test_stage_behind_released_is_void(storage: MemoryStorage, ids: SeededIds) -
     for slot, record in enumerate([*records, released(ids, "1" * 32)], start=1):
         SlotLog(storage, "job/log/").append(slot, JOB_RECORDS.encode(record))
     state = read_job(storage, "job")
-    assert (state.order, state.stages, state.released) == ([], {}, [path("1" * 32)])
+    assert (state.order, state.stages, state.released) == ((), {}, (path("1" * 32),))
     assert state.next_slot == 5
 
 

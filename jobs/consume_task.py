@@ -30,7 +30,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.consume_loop import Consumed, await_finished, consume_view
-from durable_shuffle.shuffle.consumer_log import decode
+from durable_shuffle.shuffle.consumer_log import resume_log
 from durable_shuffle.shuffle.consumer_records import Finished, ResumeMode
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.layout import ConsumerPath, default_task
@@ -212,10 +212,9 @@ def published_function(
 def _published(
     storage: Storage, prefix: str, slot: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    log = SlotLog(storage, prefix)
-    if (data := log.read(slot)) is None:
+    log = resume_log(SlotLog(storage, prefix))
+    if (record := log.record(slot)) is None:
         raise NotFoundError(f"the consumer's last record is gone: {log.key(slot)!r}; run verify")
-    record = decode(log, slot, data)
     if not isinstance(record, Finished):
         raise CorruptDataError(f"expected FINISHED, found {record.KIND}: {log.key(slot)!r}")
     for output in record.outputs:

@@ -134,7 +134,7 @@ MUTATIONS = (
         "pipelines",
         "OPEN forgets that the end was prepared",
         "shuffle/consumer_log.py",
-        "            ending=found.ending,\n",
+        "            ending=state.ending,\n",
         "",
         f"{ENDING} -k crash_behind",
     ),
@@ -204,19 +204,17 @@ MUTATIONS = (
         "N22",
         "a successor starts where it looked before its OPEN, though another record came first",
         "shuffle/consumer_log.py",
-        "        found = fold(found, decode(log, slot, answer.existing), name=name)\n",
-        "        from dataclasses import replace\n"
-        "        found = replace(fold(found, decode(log, slot, answer.existing), name=name),"
-        " inputs=found.inputs)\n",
+        "        said = opening(state)\n",
+        "        said = opening(before)\n",
         OPEN,
     ),
     Mutation(
         "N22",
         "a view starts by the log alone and wins no slot before it reads",
         "shuffle/consumer_log.py",
-        "        answer = log.append(slot, CONSUMER_RECORDS.encode(record))\n",
-        "        if found.owner:\n            return HeldLog(log, found)\n"
-        "        answer = log.append(slot, CONSUMER_RECORDS.encode(record))\n",
+        "    before = read_resume_set(log)\n",
+        "    before = read_resume_set(log)\n"
+        "    if before.owner:\n        return HeldLog(log, before)\n",
         OPEN,
     ),
     Mutation(
@@ -233,7 +231,7 @@ MUTATIONS = (
         "N23",
         "a successor does not replay what may not have happened",
         "shuffle/consumer_log.py",
-        "            pending=found.pending,\n",
+        "            pending=state.pending,\n",
         "            pending=(),\n",
         ACK,
     ),
@@ -251,7 +249,7 @@ MUTATIONS = (
         "full records",
         "a full acknowledgement forgets what is reserved",
         "shuffle/consumer_log.py",
-        '            reached if found.resume == "approximate" else (),',
+        '            reached if state.resume == "approximate" else (),',
         "            (),",
         APPROXIMATE,
     ),
@@ -372,8 +370,8 @@ MUTATIONS = (
         "generation",
         "a launcher of a lower generation opens a view",
         "shuffle/consumer_log.py",
-        "        if found.generation > generation:",
-        "        if found.generation < 0:",
+        "        if state.generation > generation:",
+        "        if state.generation < 0:",
         OPEN,
     ),
     Mutation(

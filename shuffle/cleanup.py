@@ -7,11 +7,10 @@ producer's log; a stage's only after RELEASE is won. Deleting is idempotent and 
 from collections import defaultdict
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle import log_producer_log
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.layout import StagePath, parse_compacted_key, parse_segment_key
-from durable_shuffle.shuffle.log_producer_log import settled_segments
+from durable_shuffle.shuffle.log_producer_log import appender_log, settled_segments
 from durable_shuffle.shuffle.producer_log import abort_attempt, close_log
 from durable_shuffle.shuffle.records import Closed, Release, StageRecord
 from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_log
@@ -68,9 +67,8 @@ def _delete_unnamed(
     """Delete what attempts of log producers left that a successor, an END or CLOSED has stopped."""
     doomed: list[tuple[str, int]] = []
     for producer in sorted({producer for producer, _ in found}):
-        log = stage.producer_log(producer)
-        records = (log_producer_log.decode(log, slot, data) for slot, data in log.read_from())
-        named, stopped = settled_segments(records)
+        records = appender_log(stage.producer_log(producer)).records()
+        named, stopped = settled_segments(record for _, record in records)
         for attempt in stopped:
             doomed.extend(
                 (key, size)

@@ -19,63 +19,48 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.consumer_records import (
     CONSUMER_RECORDS,
-    Ack,
-    Committed,
     ConsumerRecord,
-    Finished,
     InputCursor,
     Open,
     OutputRef,
-    Prepared,
-    Released,
-    Reserve,
     ResumeMode,
     Whole,
 )
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor, fold, fold_all, is_full
 from durable_shuffle.shuffle.slot_log import Lost, SlotLog, refuse_older
+from durable_shuffle.shuffle.typed_log import TypedLog
 
 FULL_EVERY = 64
 """A full record is at most so many slots behind the one before: opening reads at most as many
 records, one more if the last is RELEASED, one more if CLOSED."""
 
-_OPEN_TRIES = 100
-"""Rivals that open at the same time each win one slot; more rivals than this are a mistake."""
+
+def resume_log(slots: SlotLog) -> TypedLog[ConsumerRecord, ResumeSet]:
+    """Return a consumer's log. `read_resume_set` reads it: backwards, to the newest full record."""
+    return TypedLog(slots, CONSUMER_RECORDS, fold)
 
 
-def decode(log: SlotLog, slot: int, data: bytes) -> ConsumerRecord:
-    """Decode one record of a consumer log."""
-    record = CONSUMER_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(
-        record, Open | Ack | Reserve | Released | Prepared | Committed | Finished | Closed
-    ):
-        raise CorruptDataError(f"not a record of a consumer: key={log.key(slot)!r}")
-    return record
-
-
-def read_resume_set(log: SlotLog) -> ResumeSet:
+def read_resume_set(slots: SlotLog) -> ResumeSet:
     """Return what the log adds up to at its end.
 
     Raises:
         CorruptDataError: a record is damaged or cannot stand where it stands; names its key.
         IncompatibleError: a record was written by a newer version.
     """
-    slot = log.find_end()
-    tail: list[tuple[int, ConsumerRecord]] = []
+    log, slot = resume_log(slots), slots.find_end()
+    tail: list[tuple[str, ConsumerRecord]] = []
     while slot:
         slot -= 1
-        data = log.read(slot)
-        if data is None:
+        record = log.record(slot)
+        if record is None:
             raise CorruptDataError(f"a slot in the middle of a log is missing: {log.key(slot)!r}")
-        record = decode(log, slot, data)
-        tail.append((slot, record))
+        tail.append((log.key(slot), record))
         if is_full(record):
             break
-    named = [(log.key(at), record) for at, record in reversed(tail)]
-    if named and not is_full(named[0][1]):
+    if tail and not is_full(tail[-1][1]):
         raise CorruptDataError(f"a consumer log must begin with OPEN: {log.key(0)!r}")
-    return fold_all(ResumeSet(next_slot=slot), named)
+    return fold_all(ResumeSet(next_slot=slot), reversed(tail))
 
 
 def read_outputs(log: SlotLog) -> tuple[OutputRef, ...]:
@@ -178,17 +163,17 @@ class HeldLog:
 
     def whole_now(self) -> Whole:
         """Return what makes a record a full one."""
-        found = self.state
+        state = self.state
         reached = tuple(
-            cursor(key, known.stage_slot, known.reached) for key, known in found.inputs.items()
+            cursor(key, known.stage_slot, known.reached) for key, known in state.inputs.items()
         )
         return Whole(
-            found.generation,
-            found.resume,
-            found.dropped,
-            found.dropped_exact,
-            reached if found.resume == "approximate" else (),
-            found.code,
+            state.generation,
+            state.resume,
+            state.dropped,
+            state.dropped_exact,
+            reached if state.resume == "approximate" else (),
+            state.code,
         )
 
     def fence(self, by: str) -> None:
@@ -218,7 +203,7 @@ class HeldLog:
             )
 
     def _winner(self, slot: int, data: bytes) -> str:
-        record = decode(self.log, slot, data)
+        record = CONSUMER_RECORDS.decode(data, self.log.key(slot))
         if not isinstance(record, Closed):
             refuse_older(self.log, slot, found=record.epoch, mine=self.state.epoch)
         if isinstance(record, Open):
@@ -239,8 +224,7 @@ def hold(
 ) -> HeldLog | ResumeSet:
     """Win OPEN: from here on every older view of this consumer task is fenced.
 
-    A record that came first is kept and read; only then the next slot is tried. There is no third
-    outcome.
+    A record that came first is kept and read; only then the next slot is tried.
 
     Args:
         record_id: random id of this call.
@@ -256,40 +240,36 @@ def hold(
         ConflictError: too many rivals were faster.
         OutcomeUnknownError: OPEN may stand now or later. Opening again is safe.
     """
-    found = read_resume_set(log)
-    for _ in range(_OPEN_TRIES):
-        if found.generation > generation:
+    before = read_resume_set(log)
+
+    def unless_over(state: ResumeSet) -> Open | None:
+        if state.generation > generation:
             raise FencedError(
-                f"a launcher of generation {found.generation} opened this consumer, mine is "
+                f"a launcher of generation {state.generation} opened this consumer, mine is "
                 f"{generation}: log={log.prefix!r}; stop"
             )
-        if found.closed:
+        if state.closed:
             raise FencedError(f"this consumer's log is closed: {log.prefix!r}; stop")
-        if found.finished:
-            return found
-        said = opening(found)
-        record = Open(
+        if state.finished:
+            return None
+        said = opening(state)
+        return Open(
             record_id=record_id,
             generation=generation,
-            epoch=found.epoch + 1,
+            epoch=state.epoch + 1,
             consumer=consumer,
             task=task,
             resume=resume,
             inputs=said.inputs,
-            outputs=found.outputs,
-            state=said.state if found.state is None else found.state,
-            marker_floor=found.marker_floor,
-            pending=found.pending,
+            outputs=state.outputs,
+            state=said.state if state.state is None else state.state,
+            marker_floor=state.marker_floor,
+            pending=state.pending,
             dropped=said.dropped,
             dropped_exact=said.dropped_exact,
-            ending=found.ending,
-            code=code or found.code,
+            ending=state.ending,
+            code=code or state.code,
         )
-        slot = found.next_slot
-        answer = log.append(slot, CONSUMER_RECORDS.encode(record))
-        name = log.key(slot)
-        if not isinstance(answer, Lost):
-            return HeldLog(log, fold(found, record, name=name))
-        # the tail from here on is read one by one: rivals are few
-        found = fold(found, decode(log, slot, answer.existing), name=name)
-    raise ConflictError(f"{_OPEN_TRIES} rivals opened this consumer first: {log.prefix!r}")
+
+    state, opened = resume_log(log).decide(before, unless_over)
+    return state if opened is None else HeldLog(log, state)

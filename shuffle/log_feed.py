@@ -18,7 +18,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.clock import Clock
 from durable_shuffle.shuffle.extent_feed import EndMode, EndOfInput, Extent, clip
-from durable_shuffle.shuffle.log_producer_log import decode
+from durable_shuffle.shuffle.log_producer_log import appender_log
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
     End,
@@ -159,10 +159,10 @@ class _Cursor:
 
     def read_next(self, clock: Clock) -> bool:
         """Ask for the next slot; return whether that was worth while."""
-        data = self._log.read(self._slot)
-        if data is not None:
+        record = appender_log(self._log).record(self._slot)
+        if record is not None:
             self._misses, self.due = 0, 0.0
-            self._take(decode(self._log, self._slot, data))
+            self._take(record)
             return True
         if not self._begun and self._slot > 0:
             self._slot = 0  # the hint was wrong

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
-    ConflictError,
     FencedError,
     InvalidInputError,
     OutcomeUnknownError,
 )
 from durable_shuffle.serialization.markers import EndMode, Marker
 from durable_shuffle.shuffle.layout import is_id
-from durable_shuffle.shuffle.log_producer_log import decode, successor, whole_tail
+from durable_shuffle.shuffle.log_producer_log import appender_log, successor, whole_tail
 from durable_shuffle.shuffle.log_producer_records import (
     LOG_PRODUCER_RECORDS,
     Append,
@@ -42,9 +41,6 @@ from durable_shuffle.shuffle.slot_log import Won, refuse_older
 from durable_shuffle.shuffle.stage import StageHandle
 
 Ordinals = npt.NDArray[np.uint64]
-
-_OPEN_TRIES = 32
-"""Each lost try is a record that another attempt won meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +117,13 @@ class LogProducer:
             )
         if not is_id(record_id):
             raise InvalidInputError(f"an OPEN needs a random id of its own, found={record_id!r}")
-        log = stage.producer_log(producer)
-        tail = whole_tail(log)
-        slot, last = tail.next_slot, tail.last
-        for _ in range(_OPEN_TRIES):
-            opened = successor(stage, producer, last, record_id, generation)
-            answer = log.append(slot, LOG_PRODUCER_RECORDS.encode(opened))
-            if isinstance(answer, Won):
-                return cls(stage, opened, slot, settings)
-            last = decode(log, slot, answer.existing)
-            slot += 1
-        raise ConflictError(
-            f"{_OPEN_TRIES} slots in a row went to other attempts: {log.prefix!r} slot={slot}; "
-            "open again"
+        slots = stage.producer_log(producer)
+        tail, _ = appender_log(slots).decide(
+            whole_tail(slots),
+            lambda tail: successor(stage, producer, tail.last, record_id, generation),
         )
+        assert isinstance(tail.last, ProducerOpen)  # `successor` proposes nothing else
+        return cls(stage, tail.last, tail.next_slot - 1, settings)
 
     @property
     def epoch(self) -> int:
@@ -244,7 +233,8 @@ class LogProducer:
             self._slot, self._newest = self._slot + 1, sent.record
             self._next_segment += len(sent.keys)
             return
-        winner = decode(self._log, self._slot + 1, answer.existing)
+        key = self._log.key(self._slot + 1)
+        winner = LOG_PRODUCER_RECORDS.decode(answer.existing, key)
         give_back(self._stage.storage, sent.keys)
         who = "released: " + winner.cause if isinstance(winner, Closed) else winner.record_id
         self._fenced = f"slot {self._slot + 1} holds the record of {who}"

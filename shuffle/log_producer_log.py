@@ -5,7 +5,6 @@ later. A write job opens nothing: its fate is the first record that names it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -24,29 +23,17 @@ from durable_shuffle.shuffle.log_producer_records import (
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.typed_log import Tail, TypedLog
+
+AppenderTail = Tail[LogProducerRecord]
 
 
-def decode(log: SlotLog, slot: int, data: bytes) -> LogProducerRecord:
-    """Decode one record of a log producer's log."""
-    record = LOG_PRODUCER_RECORDS.decode(data, name=log.key(slot))
-    if not isinstance(record, (ProducerOpen, Append, End, RunAbort, Closed)):
-        raise CorruptDataError(f"not a log producer's record: key={log.key(slot)!r}")
-    return record
+def appender_log(slots: SlotLog) -> TypedLog[LogProducerRecord, AppenderTail]:
+    """Return an appender's log. Its last record is all that the next one goes on from."""
+    return TypedLog(slots, LOG_PRODUCER_RECORDS, Tail.followed_by)
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of an appender's log."""
-
-    next_slot: int
-    last: LogProducerRecord | None
-
-    def passed(self, log: SlotLog, data: bytes) -> "Tail":
-        """Return the end behind the record that was found in `next_slot`."""
-        return Tail(self.next_slot + 1, decode(log, self.next_slot, data))
-
-
-def read_tail(log: SlotLog, hint: int = 0) -> Tail:
+def read_tail(slots: SlotLog, hint: int = 0) -> AppenderTail:
     """Return the end of the log in a few requests; `hint` is a slot that may be near it.
 
     Not guaranteed: that it is still the end when this returns; nor that no earlier slot is lost.
@@ -54,28 +41,18 @@ def read_tail(log: SlotLog, hint: int = 0) -> Tail:
     Raises:
         CorruptDataError: the end that was found is a slot that lost its record.
     """
-    end = log.find_end(hint)
-    log.refuse_hole(end)
-    return tail_at(log, end)
+    end = slots.find_end(hint)
+    slots.refuse_hole(end)
+    return appender_log(slots).tail_at(end)
 
 
-def whole_tail(log: SlotLog) -> Tail:
+def whole_tail(slots: SlotLog) -> AppenderTail:
     """Return the end of a log of which no slot is missing. Lists the log once.
 
     Raises:
         CorruptDataError: a slot in the middle of the log is empty; names it.
     """
-    return tail_at(log, log.whole_end())
-
-
-def tail_at(log: SlotLog, end: int) -> Tail:
-    """Return the log as it ended when `end` was its first empty slot."""
-    if end == 0:
-        return Tail(0, None)
-    data = log.read(end - 1)
-    if data is None:
-        raise CorruptDataError(f"a slot lost its record: key={log.key(end - 1)!r}")
-    return Tail(end, decode(log, end - 1, data))
+    return appender_log(slots).tail_at(slots.whole_end())
 
 
 def refuse_holes(stage: StageHandle) -> None:

@@ -162,4 +162,6 @@ def owner_after(record: ProducerOpen | Append | End | RunAbort) -> str:
 
 
 LogProducerRecord = ProducerOpen | Append | End | RunAbort | Closed
-LOG_PRODUCER_RECORDS = RecordCodec((ProducerOpen, Append, AppendParts, End, RunAbort, Closed))
+LOG_PRODUCER_RECORDS: RecordCodec[LogProducerRecord] = RecordCodec(
+    (ProducerOpen, Append, AppendParts, End, RunAbort, Closed)
+)

@@ -11,7 +11,7 @@ import numpy as np
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.cleanup import Freed
 from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.log_producer_log import decode, read_tail
+from durable_shuffle.shuffle.log_producer_log import appender_log, read_tail
 from durable_shuffle.shuffle.log_producer_records import Append, End
 from durable_shuffle.shuffle.records import ReleaseUpto
 from durable_shuffle.shuffle.registry import progress_in
@@ -98,8 +98,7 @@ def all_ended(stage: StageHandle) -> bool:
 
 def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:
     """Return the APPENDs of a producer with their slots, from slot `begin` on."""
-    log = stage.producer_log(producer)
-    records = ((slot, decode(log, slot, data)) for slot, data in log.read_from(begin))
+    records = appender_log(stage.producer_log(producer)).records(begin)
     return [(slot, record) for slot, record in records if isinstance(record, Append)]
 
 

@@ -85,7 +85,7 @@ def is_full(record: ConsumerRecord) -> bool:
     )
 
 
-def fold(before: ResumeSet, record: ConsumerRecord, *, name: str) -> ResumeSet:
+def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
     """Return what `before` and the record of slot `before.next_slot` add up to.
 
     Args:

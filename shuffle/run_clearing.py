@@ -5,16 +5,10 @@ a write job nobody knows that before an ABORT is its fate.
 """
 
 from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.log_producer_log import decode, read_tail, tail_at
-from durable_shuffle.shuffle.log_producer_records import (
-    LOG_PRODUCER_RECORDS,
-    Append,
-    ProducerOpen,
-    RunAbort,
-)
+from durable_shuffle.shuffle.log_producer_log import AppenderTail, appender_log, read_tail
+from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen, RunAbort
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.run_log import before
-from durable_shuffle.shuffle.slot_log import Won
 from durable_shuffle.shuffle.stage import StageHandle
 
 CLEAR_RECORDS = 1000
@@ -31,25 +25,25 @@ def abort_job(
     Args:
         since: slot below which no record names the job.
     """
-    log = stage.producer_log(producer)
-    tail = tail_at(log, since)
-    while True:  # ends: every turn passes one existing record of a finite log
-        data = log.read(tail.next_slot)
-        if data is None:
-            state = before(stage, producer, tail)
-            record = RunAbort(
-                record_id, state.epoch, state.generation, attempt, cause, state.progress
-            )
-            answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
-            if isinstance(answer, Won):
-                return True
-            data = answer.existing
-        tail = tail.passed(log, data)
+    log = appender_log(stage.producer_log(producer))
+
+    def aborted(tail: AppenderTail) -> bool | None:
+        """Return whether the newest record aborts the job; None if it does not decide."""
         last = tail.last
         if isinstance(last, Closed) or (isinstance(last, RunAbort) and last.attempt == attempt):
             return True
-        if isinstance(last, ProducerOpen | Append) and last.record_id == attempt:
-            return False
+        named = isinstance(last, ProducerOpen | Append) and last.record_id == attempt
+        return False if named else None
+
+    def unless_decided(tail: AppenderTail) -> RunAbort | None:
+        if aborted(tail) is not None:
+            return None
+        state = before(stage, producer, tail)
+        return RunAbort(record_id, state.epoch, state.generation, attempt, cause, state.progress)
+
+    tail = log.read(log.tail_at(since), until=lambda tail: aborted(tail) is not None)
+    tail, _ = log.decide(tail, unless_decided)
+    return bool(aborted(tail))
 
 
 def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:
@@ -67,15 +61,14 @@ def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
     Args:
         attempt: id of the OPEN by which the caller writes.
     """
-    log = stage.producer_log(producer)
-    slot = read_tail(log).next_slot
+    log = appender_log(stage.producer_log(producer))
+    slot = read_tail(log.slots).next_slot
     named: set[tuple[str, int]] = set()
     followed: set[str] = set()
     opened = False
     for _ in range(CLEAR_RECORDS):
         slot -= 1
-        data = log.read(slot) if slot >= 0 else None
-        record = None if data is None else decode(log, slot, data)
+        record = log.record(slot) if slot >= 0 else None
         if record is None:
             break
         if isinstance(record, ProducerOpen):

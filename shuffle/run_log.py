@@ -24,15 +24,18 @@ import numpy as np
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
 from durable_shuffle.serialization.errors import (
     AbortedError,
-    ConflictError,
     FencedError,
     IncompatibleError,
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import shown
-from durable_shuffle.shuffle.log_producer_log import Tail, decode, read_tail, tail_at, whole_tail
+from durable_shuffle.shuffle.log_producer_log import (
+    AppenderTail,
+    appender_log,
+    read_tail,
+    whole_tail,
+)
 from durable_shuffle.shuffle.log_producer_records import (
-    LOG_PRODUCER_RECORDS,
     Append,
     AppendParts,
     ProducerOpen,
@@ -41,14 +44,12 @@ from durable_shuffle.shuffle.log_producer_records import (
     Streaming,
 )
 from durable_shuffle.shuffle.records import EXTENT, Closed, SegmentInfo, unpack_extents
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
 
 LOOK_BACK = 32
 """A run that is about to open looks for an OPEN of its own in so many records: it was followed, and
 stops. One that opened before them opens again, which fences the newest run and costs no row."""
-
-_TRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class BatchAppended:
     """It is the first one behind the run's OPEN, which followed another run's."""
 
 
-def has_batch(tail: Tail, run: Run, batch: int, name: str) -> bool:
+def has_batch(tail: AppenderTail, run: Run, batch: int, name: str) -> bool:
     """Decide whether a batch of a query is in the log already; a write job never is. Pure.
 
     Raises:
@@ -134,7 +135,7 @@ def has_batch(tail: Tail, run: Run, batch: int, name: str) -> bool:
     return batch < stream.batches
 
 
-def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, Tail]:
+def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, AppenderTail]:
     """Return what the tasks of a write job write under, and the log's end. Writes nothing.
 
     Raises:
@@ -149,7 +150,7 @@ def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, Tail]
 
 def begin_batch(
     stage: StageHandle, producer: int, run: Run, batch: int
-) -> tuple[Begun | None, Tail]:
+) -> tuple[Begun | None, AppenderTail]:
     """Win the run's OPEN unless it is the newest; return what a task writes its part under, None
     if the batch is there already, and the log's end.
 
@@ -167,21 +168,19 @@ def begin_batch(
     if not _owns(tail, run) and not has_batch(tail, run, batch, log.prefix):
         tail = whole_tail(log)
         _refuse_followed(log, tail, run)
-    for _ in range(_TRIES):
-        if has_batch(tail, run, batch, log.prefix):
-            return None, tail
-        if _owns(tail, run):
-            return Begun(_stream(tail).opened, tail.next_slot), tail
-        record = opening(stage, producer, tail, run)
-        answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
-        if isinstance(answer, Won):
-            tail = Tail(tail.next_slot + 1, record)
-        else:
-            tail = tail.passed(log, answer.existing)
-    raise ConflictError(f"other runs kept opening: {log.prefix!r} slot={tail.next_slot}; try again")
+
+    def unless_open(tail: AppenderTail) -> ProducerOpen | None:
+        if has_batch(tail, run, batch, log.prefix) or _owns(tail, run):
+            return None
+        return opening(stage, producer, tail, run)
+
+    tail, _ = appender_log(log).decide(tail, unless_open)
+    if has_batch(tail, run, batch, log.prefix):
+        return None, tail
+    return Begun(_stream(tail).opened, tail.next_slot), tail
 
 
-def opening(stage: StageHandle, producer: int, tail: Tail, run: Run) -> ProducerOpen:
+def opening(stage: StageHandle, producer: int, tail: AppenderTail, run: Run) -> ProducerOpen:
     """Return the OPEN of a run behind `tail`; equal for all processes of the run. Pure."""
     state = before(stage, producer, tail)
     epoch = state.epoch + 1
@@ -216,39 +215,44 @@ def append_batch(
         raise IncompatibleError(f"batch {batch} was there and is gone: {log.prefix!r}")
     attempts = {part.begun.attempt for part in parts}
     attempt = min(attempts)
-    tail = tail_at(log, min(part.begun.slot for part in parts))
-    while True:  # ends: every turn passes one existing record of a finite log
-        data = log.read(tail.next_slot)
-        if data is None:
-            log.refuse_hole(tail.next_slot)
-            there = has_batch(tail, run, batch, log.prefix)
-            if run.query and (there or attempts != {_stream(tail).opened}):
-                raise _fenced(run, tail, log)
-            record = _append(stage, producer, tail, run, batch, parts, schema)
-            answer = log.append(tail.next_slot, LOG_PRODUCER_RECORDS.encode(record))
-            if isinstance(answer, Won):
-                opened = isinstance(tail.last, ProducerOpen) and tail.last.epoch > 1
-                return BatchAppended(tail.next_slot, record.rows, wrote=True, first=opened)
-            data = answer.existing
-        tail = tail.passed(log, data)
+    first = False  # whether the record stands right behind an OPEN that followed another run's
+
+    def stands(tail: AppenderTail) -> bool:
         if isinstance(tail.last, RunAbort) and tail.last.attempt == attempt:
             raise AbortedError(
                 f"this write job was given up before it committed: {attempt} "
                 f"cause={tail.last.cause} {log.prefix!r}; start it again"
             )
         mine = isinstance(tail.last, AppendParts) and tail.last.record_id == attempt
-        if mine and (not run.query or _stream(tail).batches == batch + 1):
-            return BatchAppended(tail.next_slot - 1, 0, wrote=False)
+        return mine and (not run.query or _stream(tail).batches == batch + 1)
+
+    def unless_stands(tail: AppenderTail) -> AppendParts | None:
+        nonlocal first
+        if stands(tail):
+            return None
+        log.refuse_hole(tail.next_slot)
+        there = has_batch(tail, run, batch, log.prefix)
+        if run.query and (there or attempts != {_stream(tail).opened}):
+            raise _fenced(run, tail, log)
+        first = isinstance(tail.last, ProducerOpen) and tail.last.epoch > 1
+        return _append(stage, producer, tail, run, batch, parts, schema)
+
+    records = appender_log(log)
+    begun = records.tail_at(min(part.begun.slot for part in parts))
+    tail, appended = records.decide(records.read(begun, until=stands), unless_stands)
+    if appended is None:
+        return BatchAppended(tail.next_slot - 1, 0, wrote=False)
+    assert isinstance(appended, AppendParts)  # `unless_stands` proposes nothing else
+    return BatchAppended(tail.next_slot - 1, appended.rows, wrote=True, first=first)
 
 
-def newest_schema(stage: StageHandle, producer: int, tail: Tail) -> bytes:
+def newest_schema(stage: StageHandle, producer: int, tail: AppenderTail) -> bytes:
     """Return the schema message of the rows that were appended last, else the stage's."""
-    log = stage.producer_log(producer)
+    log = appender_log(stage.producer_log(producer))
     slot, record = tail.next_slot - 1, tail.last
     while record is not None and not isinstance(record, Append):
         slot -= 1
-        data = log.read(slot) if slot >= 0 else None
-        record = None if data is None else decode(log, slot, data)
+        record = log.record(slot) if slot >= 0 else None
     return record.schema if isinstance(record, AppendParts) else stage.describe.schema
 
 
@@ -261,7 +265,7 @@ class Before:
     progress: Progress
 
 
-def before(stage: StageHandle, producer: int, tail: Tail) -> Before:
+def before(stage: StageHandle, producer: int, tail: AppenderTail) -> Before:
     """Return what the record behind `tail` goes on from. Pure."""
     last = tail.last
     if last is None or isinstance(last, Closed):
@@ -270,28 +274,28 @@ def before(stage: StageHandle, producer: int, tail: Tail) -> Before:
     return Before(last.epoch, last.generation, last.progress)
 
 
-def _stream(tail: Tail) -> Streaming:
+def _stream(tail: AppenderTail) -> Streaming:
     if tail.last is None or isinstance(tail.last, Closed):
         return Streaming()
     return tail.last.progress.stream or Streaming()
 
 
-def _owns(tail: Tail, run: Run) -> bool:
+def _owns(tail: AppenderTail, run: Run) -> bool:
     """Return whether the newest OPEN is one of this run's."""
     if tail.last is None or isinstance(tail.last, Closed):
         return False
     return _stream(tail).opened == run.attempt(tail.last.epoch)
 
 
-def _refuse_followed(log: SlotLog, tail: Tail, run: Run) -> None:
+def _refuse_followed(log: SlotLog, tail: AppenderTail, run: Run) -> None:
     """Refuse a run that opened before, and is not the owner any more."""
     for slot in range(tail.next_slot - 1, max(-1, tail.next_slot - 1 - LOOK_BACK), -1):
-        record = tail_at(log, slot + 1).last
+        record = appender_log(log).tail_at(slot + 1).last
         if isinstance(record, ProducerOpen) and record.record_id == run.attempt(record.epoch):
             raise _fenced(run, tail, log)
 
 
-def _fenced(run: Run, tail: Tail, log: SlotLog) -> FencedError:
+def _fenced(run: Run, tail: AppenderTail, log: SlotLog) -> FencedError:
     return FencedError(
         f"another run of query {run.query} took over, this one must stop: run={run.id} newest "
         f"OPEN={_stream(tail).opened}: {log.prefix!r}"
@@ -301,7 +305,7 @@ def _fenced(run: Run, tail: Tail, log: SlotLog) -> FencedError:
 def _append(
     stage: StageHandle,
     producer: int,
-    tail: Tail,
+    tail: AppenderTail,
     run: Run,
     batch: int,
     parts: Sequence[Part],
@@ -343,7 +347,7 @@ def _append(
     )
 
 
-def _check_schema(stage: StageHandle, producer: int, tail: Tail, schema: bytes) -> None:
+def _check_schema(stage: StageHandle, producer: int, tail: AppenderTail, schema: bytes) -> None:
     """Refuse rows of an older schema behind rows of a newer one."""
     stored = newest_schema(stage, producer, tail)
     if stored == schema:

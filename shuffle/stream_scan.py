@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.log_producer_log import decode, read_tail, refuse_holes
+from durable_shuffle.shuffle.log_producer_log import appender_log, read_tail, refuse_holes
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
     LogProducerRecord,
@@ -279,10 +279,10 @@ class _Lane:
     def _record(self, slot: int) -> LogProducerRecord | None:
         found = self._kept.get(slot)
         if found is None:
-            data = self._log.read(slot)
-            if data is None:
+            found = appender_log(self._log).record(slot)
+            if found is None:
                 return None
-            found = self._kept[slot] = decode(self._log, slot, data)
+            self._kept[slot] = found
             while len(self._kept) > _KEPT_RECORDS:
                 del self._kept[next(iter(self._kept))]
         return found

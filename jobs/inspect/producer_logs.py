@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.extent_feed import EndMode
-from durable_shuffle.shuffle.log_producer_log import decode
+from durable_shuffle.shuffle.log_producer_log import appender_log
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
     AppendParts,
@@ -92,8 +92,7 @@ def read_producer_logs(stage: StageHandle, state: StageState) -> list[ProducerLo
     upto = unpack_upto(state.upto, stage.describe.producers)
 
     def read(producer: int) -> ProducerLog:
-        log = stage.producer_log(producer)
-        records = ((slot, decode(log, slot, data)) for slot, data in log.read_from())
+        records = appender_log(stage.producer_log(producer)).records()
         return _fold(stage, producer, records, upto[producer])
 
     with ThreadPoolExecutor(Settings().control_threads) as pool:

@@ -7,8 +7,7 @@ from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.log_producer_log import decode
-from durable_shuffle.shuffle.log_producer_records import End
+from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, End
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage
 from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
@@ -34,7 +33,8 @@ class LastRecords(CountingStorage):
         """Return whether the newest record read of a log producer's log is an END for good."""
         slot, data = self._last.get(log.prefix.rstrip("/"), (0, b""))
         try:
-            record = decode(log, slot, bound(data, log.key(slot)))
+            key = log.key(slot)
+            record = LOG_PRODUCER_RECORDS.decode(bound(data, key), key)
         except DurableShuffleError:
             return False  # a finding, or a log without records
         return isinstance(record, End) and record.mode != "SUSPEND"

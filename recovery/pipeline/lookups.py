@@ -13,7 +13,7 @@ from durable_shuffle.recovery.pipeline.stages import stage_of
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consumer_log import read_resume_set
 from durable_shuffle.shuffle.layout import ConsumerPath, StagePath
-from durable_shuffle.shuffle.log_producer_log import decode, producer_status, whole_tail
+from durable_shuffle.shuffle.log_producer_log import appender_log, producer_status, whole_tail
 from durable_shuffle.shuffle.log_producer_records import End, LogProducerRecord
 from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
 from durable_shuffle.shuffle.records import Closed
@@ -92,10 +92,10 @@ def start_vector(stage: StageHandle, start: Start) -> dict[int, tuple[int, LogPr
                 found[producer] = tail.next_slot - 1, tail.last
         elif released[producer]:
             slot = released[producer] - 1
-            data = log.read(slot)
-            if data is None:
+            record = appender_log(log).record(slot)
+            if record is None:
                 raise CorruptDataError(f"a slot lost its record: key={log.key(slot)!r}")
-            found[producer] = slot, decode(log, slot, data)
+            found[producer] = slot, record
     return found
 
 

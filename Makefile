@@ -34,16 +34,16 @@ soak: setup
 	$(PY) scripts/soak.py $(ARGS)
 
 # within 20 minutes; writes docs/benchmarks.md and docs/pictures. BENCH_FULL=1 takes the long ones too, for
-# hours. ARGS may name files of bench/; without one all of them run. `make bench-baseline` saves what
+# hours. ARGS may name files of bench/suite/; without one all of them run. `make bench-baseline` saves what
 # later runs are compared with.
-BASELINE := bench/baseline
+BASELINE := bench/suite/baseline
 BENCH := $(PY) -m pytest --benchmark-enable --benchmark-only --benchmark-storage=$(BASELINE) --benchmark-group-by=group -m "" -o faulthandler_timeout=0
 bench: setup
-	$(BENCH) $(if $(findstring bench/,$(ARGS)),,bench) $(if $(wildcard $(BASELINE)/*/*.json),--benchmark-compare=0001,) $(ARGS)
+	$(BENCH) $(if $(findstring bench/,$(ARGS)),,bench/suite) $(if $(wildcard $(BASELINE)/*/*.json),--benchmark-compare=0001,) $(ARGS)
 
 bench-baseline: setup
 	rm -rf $(BASELINE)
-	$(BENCH) bench --benchmark-save=baseline $(ARGS)
+	$(BENCH) bench/suite --benchmark-save=baseline $(ARGS)
 
 # the Spark tests on other versions of PySpark and Python; writes docs/compatibility.md
 compatibility: setup

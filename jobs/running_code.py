@@ -1,30 +1,57 @@
 """Which code of this package runs here: version and a digest of its Python files.
 
 A driver hands its own to the tasks; the version alone would not tell two development copies apart.
+What counts is what executors need: commands, pages, benchmarks and the kit for tests do not.
 """
 
 import hashlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
 import durable_shuffle
 
 _FOLDERS = ("serialization", "shuffle", "recovery", "jobs")
+_FOR_PEOPLE = ("jobs/cli", "jobs/inspect", "jobs/reports", "bench/suite")
+_NO_PRODUCT = ("shuffle/testing", "bench")
 _DIGEST_DIGITS = 16
 _ARCHIVE = re.compile(r"(?:^|/)durable_shuffle-([^/]*)\.zip(?:/|$)")
 
 
 def package_sources() -> dict[str, bytes]:
-    """Return archive name -> content of every Python file of the running package."""
-    root = Path(durable_shuffle.__file__).parent
-    files = {"durable_shuffle/__init__.py": (root / "__init__.py").read_bytes()}
+    """Return archive name -> content of the Python files that any executor needs."""
+    root = _root()
+    found = {"durable_shuffle/__init__.py": (root / "__init__.py").read_bytes()}
     for folder in _FOLDERS:
-        base = root / folder
-        for path in sorted(base.rglob("*.py")):
-            name = f"durable_shuffle/{folder}/{path.relative_to(base).as_posix()}"
-            files[name] = path.read_bytes()
-    return files
+        found |= _sources(folder, without=(*_FOR_PEOPLE, *_NO_PRODUCT))
+    return found
+
+
+def sources_besides() -> dict[str, bytes]:
+    """Return the same of what is no product and what this process has imported of all the same.
+
+    Functions that it hands to executors may be from there: a storage that fails for tests, a
+    benchmark's workload.
+    """
+    found: dict[str, bytes] = {}
+    for folder in _NO_PRODUCT:
+        if f"durable_shuffle.{folder.replace('/', '.')}" in sys.modules:
+            found |= _sources(folder, without=_FOR_PEOPLE)
+    return found
+
+
+def _sources(folder: str, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    base, found = _root() / folder, {}
+    for path in sorted(base.rglob("*.py")):
+        name = f"{folder}/{path.relative_to(base).as_posix()}"
+        if not name.startswith(tuple(f"{other}/" for other in without)):
+            found[f"durable_shuffle/{name}"] = path.read_bytes()
+    return found
+
+
+def _root() -> Path:
+    return Path(durable_shuffle.__file__).parent
 
 
 def code_of(sources: dict[str, bytes]) -> str:

@@ -2,14 +2,16 @@
 
 A wheel is refused by `addPyFile`; a zip with the same content works. On classic Spark it holds
 beside the sources what the driver has loaded, compiled: every Python worker would else compile that
-anew, 0.2 instead of 0.07 CPU seconds. Spark Connect takes a name a second time only with equal
-bytes, and what is loaded differs from call to call: it gets the sources alone.
+anew, 0.2 instead of 0.07 CPU seconds. That is not compressed, sources are: workers read them for
+tracebacks alone. Spark Connect takes a name a second time only with equal bytes, and what is loaded
+differs from call to call: it gets the sources alone.
 """
 
 import marshal
 import sys
 import tempfile
 import zipfile
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
@@ -22,6 +24,7 @@ from durable_shuffle.jobs.running_code import (
     code_of,
     package_sources,
     running_code,
+    sources_besides,
 )
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -35,12 +38,19 @@ def make_archive(folder: Path, *, compiled: bool) -> Path:
     sources = package_sources()
     path = folder / archive_name(code_of(sources))
     if not path.exists():
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        sources |= _besides()
+        with zipfile.ZipFile(path, "w") as archive:
             for name, data in sources.items():
-                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
             for name, data in (_compiled(sources) if compiled else {}).items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
     return path
+
+
+@cache
+def _besides() -> dict[str, bytes]:
+    """Return `sources_besides()` of the first archive: a later one of this process is the same."""
+    return sources_besides()
 
 
 def _compiled(sources: dict[str, bytes]) -> dict[str, bytes]:

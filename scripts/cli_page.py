@@ -11,7 +11,7 @@ from pathlib import Path
 import typer.main
 from typer.testing import CliRunner
 
-from durable_shuffle.jobs.cli.app import app
+from durable_shuffle.jobs.cli.app import READY_MADE, app, ready_made
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 HEAD = """# Commands
@@ -25,7 +25,8 @@ def commands(found: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
     """Yield the words of every command, groups before what they hold."""
     yield path
     for name, inner in getattr(found, "commands", {}).items():
-        yield from commands(inner, (*path, name))
+        whole = ready_made(name) if not path and name in READY_MADE else inner
+        yield from commands(whole, (*path, name))
 
 
 def help_of(path: tuple[str, ...]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT / "bench" / "suite"))
 from document import with_row  # noqa: E402 - the writer of tables that benchmarks have
 
 PAGE = ROOT / "docs" / "compatibility.md"

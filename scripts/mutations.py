@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "docs" / "mutations.md"
-COPIED = ("serialization", "shuffle", "recovery", "jobs", "src", "tests", "pyproject.toml")
+COPIED = ("serialization", "shuffle", "recovery", "jobs", "bench", "src", "tests", "pyproject.toml")
 VIEWS = "tests/views/"
 CRASHES = "tests/faults/test_consumer_crash_points.py"
 

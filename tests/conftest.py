@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 
-from durable_shuffle.jobs.demo.local_cluster import linked_spark_home
+from durable_shuffle.bench.cluster.local_cluster import linked_spark_home
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 
 collect_ignore = ["example_plugin"]

@@ -10,7 +10,7 @@ import pytest
 import durable_shuffle
 from durable_shuffle.serialization import errors
 
-LAYERS = ("serialization", "shuffle", "recovery", "jobs")
+LAYERS = ("serialization", "shuffle", "recovery", "jobs", "bench")
 
 
 def modules() -> list[str]:

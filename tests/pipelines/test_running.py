@@ -11,7 +11,7 @@ import pytest
 from pipeline_steps import ROWS, Numbers
 from pipelines import copying, published, settings, threads, until
 
-from durable_shuffle.jobs.consume_demo_stage import JOB, store_stage
+from durable_shuffle.bench.consumer_demo.stage import JOB, store_stage
 from durable_shuffle.recovery.job_phase import JobPhase, JobResult
 from durable_shuffle.recovery.job_state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline

@@ -15,7 +15,7 @@ from identity_plans import write_table
 from local_spark import local_spark
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.demo.faults import end_session
+from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.shuffle import open_storage
 from durable_shuffle.shuffle.clock import SystemClock
 from durable_shuffle.shuffle.testing.flaky_storage import install

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from processes import ancestor
 
-from durable_shuffle.jobs.demo.local_cluster import cluster_environment
+from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

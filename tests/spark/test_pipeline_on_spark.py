@@ -22,10 +22,10 @@ from pipeline_steps import Gated, NumbersUntilEnd
 from pipelines import copying, published
 from rich.console import Console
 
-from durable_shuffle.jobs.demo.enrich_spark import Stream, operate, stream_arguments
-from durable_shuffle.jobs.demo.faults import kill_driver, session_processes
-from durable_shuffle.jobs.demo.local_cluster import cluster_environment
-from durable_shuffle.jobs.enrich_stream import country_of
+from durable_shuffle.bench.cluster.faults import kill_driver, session_processes
+from durable_shuffle.bench.cluster.local_cluster import cluster_environment
+from durable_shuffle.bench.enrich_demo.on_spark import Stream, operate, stream_arguments
+from durable_shuffle.bench.enrich_demo.stream import country_of
 from durable_shuffle.recovery.job_phase import JobPhase
 from durable_shuffle.shuffle.clock import SystemClock
 

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.demo.tpch_answers import Answers
-from durable_shuffle.jobs.demo.tpch_data import TpchFiles, generate_all
-from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.bench.tpch.answers import Answers
+from durable_shuffle.bench.tpch.data import TpchFiles, generate_all
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.settings import Settings
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from durable_shuffle.jobs.demo.chaos import ChaosOptions, run_chaos
-from durable_shuffle.jobs.demo.tpch_answers import Answers
-from durable_shuffle.jobs.demo.tpch_data import PARTS, TpchFiles, generate_all
-from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES
+from durable_shuffle.bench.chaos.chaos import ChaosOptions, run_chaos
+from durable_shuffle.bench.tpch.answers import Answers
+from durable_shuffle.bench.tpch.data import PARTS, TpchFiles, generate_all
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

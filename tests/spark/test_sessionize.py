@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.sessionize import clickstream
+from durable_shuffle.bench.sessions.sessionize import clickstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

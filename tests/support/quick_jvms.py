@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from durable_shuffle.jobs.demo.local_cluster import QUICK_JVMS
+from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS
 
 
 def quick_jvms() -> str:

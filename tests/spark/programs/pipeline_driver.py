@@ -15,9 +15,9 @@ from pipeline_steps import Gated, Numbers, NumbersUntilEnd
 from pipelines import copying, epochs
 
 from durable_shuffle import spark_tasks
-from durable_shuffle.jobs.demo.enrich_driver import FACTORY
-from durable_shuffle.jobs.demo.local_cluster import start_cluster
-from durable_shuffle.jobs.enrich_stream import enrich_stream
+from durable_shuffle.bench.cluster.local_cluster import start_cluster
+from durable_shuffle.bench.enrich_demo.driver import FACTORY
+from durable_shuffle.bench.enrich_demo.stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks import make
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
 from durable_shuffle.recovery.command.external import Description

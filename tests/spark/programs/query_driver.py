@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.demo.tpch_queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 
 
 def main(root: str, data: str, folder: str, gated: str, *queries: str) -> None:

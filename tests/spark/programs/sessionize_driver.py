@@ -1,7 +1,7 @@
 """The ready-made job, stopping on purpose: `sessionize_driver.py SLOT STOPPED ARGUMENT…`.
 
 Consumers stop before they write slot SLOT of their logs and make the file STOPPED; -1: none does.
-The arguments are those of `python -m durable_shuffle.jobs.sessionize`.
+The arguments are those of `python -m durable_shuffle.bench.sessions.sessionize`.
 """
 
 import runpy
@@ -13,4 +13,4 @@ slot, stopped = int(sys.argv[1]), sys.argv[2]
 del sys.argv[1:3]
 if slot >= 0:
     stopping_storage.install(slot, stopped)
-runpy.run_module("durable_shuffle.jobs.sessionize", run_name="__main__")
+runpy.run_module("durable_shuffle.bench.sessions.sessionize", run_name="__main__")

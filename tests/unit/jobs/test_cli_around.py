@@ -1,6 +1,7 @@
 """Around the commands: misuse, names, errors, credentials, options, help, missing extras."""
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli import main
-from durable_shuffle.jobs.cli.app import app
+from durable_shuffle.jobs.cli.app import READY_MADE, app, ready_made
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
@@ -237,7 +238,7 @@ def test_ready_made_runs(
         return 1
 
     fakes = {
-        "jobs.tpch_recovery": {"DemoOptions": Options, "run_demo": fake},
+        "bench.recovery_demo.demo": {"DemoOptions": Options, "run_demo": fake},
     }
     for name, members in fakes.items():
         module = types.ModuleType(name)
@@ -252,12 +253,40 @@ def test_ready_made_runs(
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     """Without Spark the runs say what to install."""
-    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.tpch_recovery", None)
-    monkeypatch.setitem(sys.modules, "durable_shuffle.jobs.bench.recovery", None)
+    monkeypatch.setitem(sys.modules, "durable_shuffle.bench.recovery_demo.demo", None)
+    monkeypatch.setitem(sys.modules, "durable_shuffle.bench.matrix.recovery", None)
     for command, extra in ((["demo"], "demo"), (["bench", "recovery"], "bench")):
         result = run(*command)
         assert result.exit_code == 2
         assert f"pip install 'durable-shuffle[{extra}]'" in result.stderr
+
+
+def test_ready_made_runs_are_imported_when_they_are_called() -> None:
+    """The list of commands names them as their own help does, and imports nothing of them."""
+    code = (
+        "import sys; from typer.testing import CliRunner;"
+        "from durable_shuffle.jobs.cli.app import app;"
+        "print(CliRunner().invoke(app, ['--help']).stdout);"
+        "print([name for name in sys.modules if name.startswith('durable_shuffle.bench')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+    for name, found in READY_MADE.items():
+        assert re.search(rf"^  {name} +{found.summary[:40]}", done.stdout, re.MULTILINE)
+        assert ready_made(name).help.startswith(found.summary)
+
+
+def test_runs_that_were_left_out_are_named(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """Where a distribution has no `durable_shuffle.bench`, its commands say what to install."""
+    monkeypatch.setitem(sys.modules, "durable_shuffle.bench", None)
+    for name in READY_MADE:
+        for module in [m for m in sys.modules if m.startswith("durable_shuffle.bench.")]:
+            monkeypatch.delitem(sys.modules, module)
+        result = run(name, "--help")
+        assert result.exit_code == 2
+        assert f"pip install 'durable-shuffle[{name}]'" in result.stderr
 
 
 def test_without_typer_one_line(

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from browser import open_page
 
-from durable_shuffle.jobs.bench.figures import Figures, summaries
+from durable_shuffle.bench.matrix.figures import Figures, summaries
+from durable_shuffle.bench.pages.recovery_page import recovery_page
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.job_history import read_history
 from durable_shuffle.jobs.reports.job_page import job_page
-from durable_shuffle.jobs.reports.recovery_page import recovery_page
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Timeline
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.job_log import JobLog

@@ -39,6 +39,36 @@ def test_archive_names_its_code(tmp_path: Path) -> None:
     assert code_in("/site-packages/durable_shuffle/__init__.py") is None
 
 
+def test_executors_get_what_they_need(tmp_path: Path) -> None:
+    """No command, page, benchmark or kit for tests, unless this driver has imported one of the last
+    two, whose functions it may hand to executors; that does not make it other code."""
+    program = (
+        "import sys, zipfile; from pathlib import Path; import durable_shuffle.jobs.session;"
+        "[__import__(name) for name in sys.argv[2:]];"
+        "from durable_shuffle.jobs.ship import make_archive;"
+        "path = make_archive(Path(sys.argv[1]), compiled=True);"
+        "print(path.name, *{n.rpartition('/')[0] for n in zipfile.ZipFile(path).namelist()})"
+    )
+
+    def shipped(*imported: str) -> tuple[str, set[str]]:
+        folder = tmp_path / str(len(imported))
+        folder.mkdir()
+        command = [sys.executable, "-c", program, str(folder), *imported]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        name, *folders = done.stdout.split()
+        return name, {f.removeprefix("durable_shuffle").strip("/") for f in folders}
+
+    name, folders = shipped()
+    assert {"serialization", "shuffle", "recovery", "jobs", "jobs/identity"} <= folders
+    unwanted = {"jobs/cli", "jobs/inspect", "jobs/reports", "shuffle/testing", "bench"}
+    assert not folders & unwanted
+    kit, bench = "shuffle.testing.faulty_storage", "bench.workloads.spark_tasks"
+    other, more = shipped(f"durable_shuffle.{kit}", f"durable_shuffle.{bench}")
+    assert other == name == archive_name(running_code())
+    assert more - folders >= {"shuffle/testing", "bench", "bench/workloads"}
+    assert not [folder for folder in more if "suite" in folder]
+
+
 @pytest.mark.parametrize("damage", [b"", b"another Python's"])
 def test_workers_compile_nothing(tmp_path: Path, damage: bytes) -> None:
     """What the driver has loaded is imported from the archive as byte code of the same source; a

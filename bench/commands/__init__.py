@@ -1,0 +1,1 @@
+"""The commands `durable-shuffle demo` and `durable-shuffle bench`; each imports what it runs."""

@@ -1,0 +1,1 @@
+"""`durable-shuffle demo consume`: a consumer process is killed again and again."""

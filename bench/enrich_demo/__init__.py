@@ -1,0 +1,1 @@
+"""`durable-shuffle demo enrich`: a stream of lookups in processes, or on executors."""

@@ -1,0 +1,211 @@
+"""Runs steps in driver processes and lets the faults of the schedule happen.
+
+Strategy: poll the driver's event file and the tasks' lines. At a gate the tasks hold still: once so
+many have ended, and Spark has heard of all of them, the fault happens and the gate opens. What was
+seen around the fault is kept as evidence; a run without its fault fails the benchmark.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from durable_shuffle.bench.cluster.driver_process import DriverProcess
+from durable_shuffle.bench.cluster.faults import (
+    DASK_WORKER,
+    EXECUTOR,
+    kill_driver,
+    kill_one_executor,
+    signal_session,
+)
+from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.bench.peers.damage import truncate_uncommitted
+from durable_shuffle.bench.workloads import orders
+from durable_shuffle.bench.workloads.cases import FAULTS
+from durable_shuffle.bench.workloads.step import Step, store_folder
+from durable_shuffle.bench.workloads.task_log import ended, open_gate, read_lines
+from durable_shuffle.serialization.errors import UnavailableError
+from durable_shuffle.shuffle.clock import Clock
+
+_POLL_SECONDS = 0.02
+_SILENCE_BOUND_SECONDS = 300.0
+_ZOMBIE_BOUND_SECONDS = 180.0
+"""A driver that was resumed meets a newer one's claim well within this."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """What became of one step."""
+
+    step: Step
+    began: float
+    """Wall seconds; `ended` likewise."""
+    ended: float = 0.0
+    seconds: float = 0.0
+    total: dict[str, float] | None = None
+    fault_at: float | None = None
+    """Wall seconds, if the fault happened."""
+    evidence: str = ""
+    """What was seen of the fault."""
+    victims: list[int] = field(default_factory=list)
+    detected: str | None = None
+    finished: bool = False
+
+
+def next_session(left: Sequence[Step]) -> list[Step]:
+    """Return the steps that the next driver is started for, in their order.
+
+    Where steps need different kinds of sessions, a session holds steps of one round only: peers
+    that cannot share a session still take turns.
+    """
+    first = left[0]
+    alike = [s for s in left if s.session == first.session]
+    if len(alike) == len(left):
+        return alike
+    return [s for s in alike if s.round == first.round]
+
+
+class SparkRunner:
+    """Runs steps below one work folder. Not thread-safe.
+
+    Args:
+        tell: gets a line for people now and then.
+    """
+
+    def __init__(self, work: Path, clock: Clock, tell: Tell) -> None:
+        self._work, self._clock, self._tell = work, clock, tell
+        self._sessions = 0
+
+    def run(self, steps: Sequence[Step]) -> list[Run]:
+        """Run all steps in as many driver processes as that takes.
+
+        Raises:
+            UnavailableError: a driver ended or fell silent without being killed; the message holds
+                the end of its log.
+        """
+        runs: list[Run] = []
+        left = list(steps)
+        while left:
+            done = self._session(next_session(left))
+            runs += done
+            over = {run.step.number for run in done}
+            left = [s for s in left if s.number not in over]
+        return runs
+
+    def start(self, steps: Sequence[Step]) -> DriverProcess:
+        """Start a driver for these steps."""
+        name = f"session-{self._sessions}"
+        self._sessions += 1
+        events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
+        listed = json.dumps([s.to_dict() for s in steps])
+        kind = "dask" if steps[0].session == "dask" else "spark"
+        module = f"durable_shuffle.bench.peers.{kind}_driver"
+        command = [sys.executable, "-m", module, str(self._work), str(events), listed]
+        environment = cluster_environment(self._work, os.environ, QUICK_JVMS)
+        return DriverProcess(command, environment, events, log, self._clock)
+
+    def _session(self, steps: Sequence[Step]) -> list[Run]:
+        """Run steps until they are done or the driver was killed."""
+        by_number = {s.number: s for s in steps}
+        runs: list[Run] = []
+        tasks = 0
+        with self.start(steps) as driver:
+            while True:
+                running = driver.running  # before the news, so that none are missed
+                for event in driver.news():
+                    if event["event"] == "run":
+                        runs.append(Run(by_number[event["step"]], event["at"]))
+                        tasks = 0
+                    elif event["event"] == "progress":
+                        tasks = event["tasks"]
+                    elif event["event"] == "done":
+                        self._done(runs[-1], event)
+                if not running:
+                    break
+                if runs and not runs[-1].finished and self._fault(runs[-1], driver, tasks):
+                    if runs[-1].step.fault == "F8":
+                        runs.append(self._beside_a_zombie(runs[-1], driver, by_number))
+                    return runs
+                driver.check_alive(_SILENCE_BOUND_SECONDS)
+                self._clock.sleep(_POLL_SECONDS)
+            if len(runs) < len(steps) or not runs[-1].finished:
+                status = driver.process.returncode
+                raise UnavailableError(f"the driver ended: status={status}; {driver.tail()}")
+        return runs
+
+    def _done(self, run: Run, event: dict[str, Any]) -> None:
+        run.ended, run.seconds, run.total = event["at"], event["seconds"], event["total"]
+        run.detected, run.finished = event["detected"], True
+        taken = orders.taken(run.step.folder(self._work))
+        if run.step.fault in ("F3", "F6", "F9", "F10") and taken is not None:
+            run.fault_at = run.fault_at or _modified(run.step.folder(self._work) / orders.TAKEN)
+            run.evidence = taken
+        self._tell(f"{run.step.title}: {run.seconds:.1f} s")
+
+    def _fault(self, run: Run, driver: DriverProcess, tasks: int) -> bool:
+        """Let the fault happen if it is due; return True if it took the driver."""
+        step, folder = run.step, run.step.folder(self._work)
+        if step.fault == "F5" and run.fault_at is None:
+            key = orders.taken(folder)
+            if key is not None:
+                cut = truncate_uncommitted(store_folder(self._work) / step.job, key, step.draw)
+                if cut is not None:
+                    run.fault_at, run.evidence = self._clock.wall(), cut
+            return False
+        if step.gate is None or run.fault_at is not None:
+            return False
+        phase, after = step.gate
+        every = sum(x["event"] == "end" for x in read_lines(folder))
+        if ended(folder, phase) < after or tasks < every:
+            return False
+        in_at = f"{ended(folder, phase)} of {self._total(step, phase)} {phase} tasks had ended"
+        if step.fault == "F8":
+            run.victims = signal_session(driver.process.pid, signal.SIGSTOP)
+        elif FAULTS[step.fault].second_run:
+            run.victims = list(kill_driver(driver.process, self._clock))
+        else:
+            draw = random.Random(step.draw)
+            mark = DASK_WORKER if step.session == "dask" else EXECUTOR
+            run.victims = [kill_one_executor(driver.process.pid, self._clock, draw, mark)]
+        run.fault_at, run.evidence = self._clock.wall(), in_at
+        open_gate(folder)
+        if not FAULTS[step.fault].second_run:
+            return False
+        run.ended, run.seconds = run.fault_at, run.fault_at - run.began
+        done = "stopped" if step.fault == "F8" else "killed"
+        self._tell(f"{step.title}: driver {done} after {run.seconds:.1f} s")
+        return True
+
+    def _beside_a_zombie(
+        self, run: Run, zombie: DriverProcess, by_number: Mapping[int, Step]
+    ) -> Run:
+        """Do the job with another driver, then let the stopped one go on until it is refused."""
+        (second,) = self._session([by_number[run.step.number + 1]])
+        signal_session(zombie.process.pid, signal.SIGCONT)
+        fault_at, run.fault_at = run.fault_at, None
+        deadline = self._clock.monotonic() + _ZOMBIE_BOUND_SECONDS
+        while run.fault_at is None and self._clock.monotonic() < deadline:
+            running = zombie.running
+            for event in zombie.news():
+                if event["event"] == "fenced":
+                    run.fault_at = fault_at
+                    run.evidence += f"; resumed, and refused: {event['error']}"
+            if not running:
+                break
+            self._clock.sleep(_POLL_SECONDS)
+        return second
+
+    @staticmethod
+    def _total(step: Step, phase: str) -> int:
+        return step.maps if phase == "map" else step.reduces
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime

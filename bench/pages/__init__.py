@@ -1,0 +1,1 @@
+"""Figures of benchmarks as HTML and as pictures."""

@@ -1,0 +1,1 @@
+"""What workloads run on: durable shuffles, Spark's own, checkpoints, Parquet, Dask, Celeborn."""

@@ -1,0 +1,1 @@
+"""A job to copy from: clicks to sessions, with a reducer that survives kills."""

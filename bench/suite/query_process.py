@@ -1,0 +1,41 @@
+"""A driver that answers one TPC-H query durably: `query_process.py ROOT DATA QUERY`.
+
+Prints one JSON line: the seconds of the query, Spark's start left out, what it stored, its rows.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.shuffle.clock import SystemClock
+
+
+def main(root: str, data: str, query: str) -> None:
+    """Start Spark as a user on two cores would have it, and answer the query."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.local.dir", str(Path(root).with_name("spark-local")))
+        .getOrCreate()
+    )
+    for table in TPCH_TABLES:
+        spark.read.parquet(str(Path(data) / table)).createOrReplaceTempView(table)
+    clock = SystemClock()
+    durable = DurableShuffle(spark, root, job="bench")
+    start = clock.monotonic()
+    rows = durable.query(spark.sql(TPCH_QUERIES[query])).collect()
+    seconds = clock.monotonic() - start
+    answer = {"seconds": seconds, "total": durable.report().total()}
+    print(json.dumps({**answer, "rows": [list(map(str, row)) for row in rows]}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""TPC-H: data, queries, and DuckDB's answers to them."""

@@ -1,1 +1,0 @@
-"""Benchmarks as commands: `durable-shuffle bench recovery|throughput|storage`."""

@@ -1,1 +1,0 @@
-"""The parts of the demo and of `bench recovery`: data, cluster, kills, figures."""

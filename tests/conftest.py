@@ -5,6 +5,7 @@ import os
 import platform
 import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 
 from durable_shuffle.bench.cluster.local_cluster import linked_spark_home
-from durable_shuffle.shuffle.testing.s3_server import S3Server
+from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
 
 collect_ignore = ["example_plugin"]
 """A distribution of its own: test_example_plugin.py installs it and runs its tests."""
@@ -118,6 +120,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def s3_server(durable_shuffle_s3_server: S3Server) -> S3Server:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server with one bucket; its log stays in pytest's temporary folder."""
-    return durable_shuffle_s3_server
+    with run_s3_server(tmp_path_factory.mktemp("s3"), clock=SystemClock()) as server:
+        yield server

@@ -140,6 +140,14 @@ def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
     assert not [name for name in names if "tests" in name or "__pycache__" in name]
 
 
+def test_wheel_loads_into_no_other_program(wheel: Path) -> None:
+    """It announces its command and nothing else: no pytest of a user's gets a plug-in from it."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt"))
+    groups = re.findall(r"^\[(.*)\]", archive.read(name).decode(), re.MULTILINE)
+    assert groups == ["console_scripts"]
+
+
 def test_wheel_works_from_its_own_files(wheel: Path, tmp_path: Path) -> None:
     """Unpacked elsewhere, the package imports and says its version, without the checkout."""
     with zipfile.ZipFile(wheel) as archive:

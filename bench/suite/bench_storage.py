@@ -7,7 +7,7 @@ Under --benchmark-enable each writes its line of docs/benchmarks.md.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 from document import record
 
 from durable_shuffle.bench.interleaved import Timings, interleave
-from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.compaction import compact_stage
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.range_plan import REQUESTS_AT_ONCE
@@ -25,7 +25,7 @@ from durable_shuffle.shuffle.retrying_storage import RetryingStorage
 from durable_shuffle.shuffle.sealed_reader import place_of, read_extents, read_subpartition
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.testing.s3_server import S3Server
+from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 
 pytestmark = [pytest.mark.s3, pytest.mark.timeout(0)]
@@ -34,10 +34,16 @@ HEAD = ("case", "base s", "stored s", "ratio", "bar", "rounds")
 SCHEMA = pa.schema([("n", pa.int64()), ("value", pa.float64()), ("text", pa.string())])
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with one bucket."""
+    with run_s3_server(tmp_path_factory.mktemp("s3"), clock=SystemClock()) as found:
+        yield found
+
+
 @pytest.fixture
-def storage(durable_shuffle_s3_server: S3Server) -> RetryingStorage:
+def storage(server: S3Server) -> RetryingStorage:
     """A folder of its own on the server."""
-    server = durable_shuffle_s3_server
     url = f"s3://{server.bucket}/{RandomIds().new_id()}"
     return RetryingStorage(FsspecStorage(url, server.options))
 

@@ -1,7 +1,7 @@
-"""What pytest gets from an installed durable-shuffle: fixtures for the tests of storage plug-ins.
+"""Fixtures for the tests of storage plug-ins, and laws that say what they compared when they fail.
 
-Loaded by pytest itself (entry point `pytest11`) in every run where durable-shuffle is installed: it
-must stay cheap, import nothing heavy, and change no run that does not ask for its fixtures.
+Nothing loads it by itself. A run asks for it: `pytest_plugins` in the topmost conftest.py, or
+`pytest -p durable_shuffle.shuffle.testing.pytest_plugin`.
 """
 
 import os

@@ -76,6 +76,25 @@ def test_its_own_test_file_of_30_lines_proves_it(run: Run, tmp_path: Path) -> No
     assert int(found[1]) >= 60
 
 
+def test_a_run_that_asks_gets_fixtures(run: Run, tmp_path: Path) -> None:
+    """Only with the line of the page in a conftest.py are the fixtures there, and a law that fails
+    says what it compared."""
+    (line,) = re.findall(r"```python title=\"conftest.py\"\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    test = "def test_seeded(durable_shuffle_seed):\n    assert durable_shuffle_seed >= 0\n"
+    (tmp_path / "test_seeded.py").write_text(test)
+    command = ("pytest", "-q", "-p", "no:cacheprovider", "test_seeded.py")
+    assert "fixture 'durable_shuffle_seed' not found" in run(*command).stdout
+    (tmp_path / "conftest.py").write_text(line)
+    assert "1 passed" in run(*command).stdout
+    (tmp_path / "conftest.py").write_text(
+        f"{line}\n"
+        "def pytest_configure():\n"
+        "    from durable_shuffle.shuffle.testing import storage_conformance as kit\n"
+        "    assert type(kit.__loader__).__name__ == 'AssertionRewritingHook', kit.__loader__\n"
+    )
+    assert "1 passed" in run(*command).stdout
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "law"),
     [

@@ -39,10 +39,11 @@ from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.evidence import count_reruns
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
+from durable_shuffle.shuffle.lost_stages import refuse_lost_record, written_stages
 from durable_shuffle.shuffle.producer_log import Committed, read_producer
 from durable_shuffle.shuffle.records import Describe, Seal, StageUse
-from durable_shuffle.shuffle.repair_job import refuse_lost_record, written_stages
 from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import (
     StageHandle,
@@ -50,7 +51,6 @@ from durable_shuffle.shuffle.stage import (
     open_stage,
     read_state,
     require_seal,
-    seal_stage,
 )
 from durable_shuffle.shuffle.storage import Storage
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.job_log import newest_named, read_job
 from durable_shuffle.shuffle.layout import check_name, job_log_prefix
+from durable_shuffle.shuffle.lost_stages import lost_stage
 from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.repair_job import lost_stage
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage import Storage

@@ -9,19 +9,18 @@ the end, where a CLAIM comes first: whoever ran the job before is fenced.
 It must not touch a slot that can be read, nor anything else than the job log.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from durable_shuffle.serialization.errors import (
-    CorruptDataError,
     DurableShuffleError,
     ErrorKind,
-    NotFoundError,
 )
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.job_log import JobLog, JobState, with_job_record
-from durable_shuffle.shuffle.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.lost_stages import written_stages
 from durable_shuffle.shuffle.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
@@ -34,9 +33,6 @@ from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify_logs import LogCopy, copy_log, last_slots
-from durable_shuffle.shuffle.verify_report import Finding
-
-_WRITTEN = ("producers/", "index/", "segments/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,50 +47,6 @@ class JobRepair:
     """Stages that it says are released again."""
     why: str = ""
     """What keeps it from being repaired, and what to do."""
-
-
-def written_stages(storage: Storage, job: str) -> list[StagePath]:
-    """Return the stages of which more than a DESCRIBE is stored, by one listing of the job."""
-    found: dict[StagePath, None] = {}
-    for info in storage.list(f"{job}/"):
-        _, folder, name = [*info.key.split("/", 2), "", ""][:3]
-        path = parse_stage_folder(job, folder)
-        if path is not None and name.startswith(_WRITTEN):
-            found[path] = None
-    return list(found)
-
-
-def lost_stage(
-    storage: Storage, job: str, known: Collection[StagePath], match: Callable[[StagePath], bool]
-) -> NotFoundError | None:
-    """Return what to raise if a stage that the job log does not name is stored all the same."""
-    for path in written_stages(storage, job):
-        if match(path) and path not in known:
-            return NotFoundError(
-                f"the log of job {job!r} lost its end: it does not name stage {path.name!r}, whose "
-                f"data stands at {path.prefix!r}; verify --repair enters the stage again"
-            )
-    return None
-
-
-def unnamed_findings(
-    storage: Storage, job: str, known: Collection[StagePath]
-) -> list[tuple[StagePath, Finding]]:
-    """Return the written stages that the job log does not name, each with what is wrong."""
-    return [
-        (
-            path,
-            Finding(
-                job_log_prefix(job),
-                ErrorKind.NOT_FOUND,
-                f"a STAGE record of {path.prefix}",
-                "no such record, and data of that stage: the log ends before what the storage "
-                "holds; verify --repair enters the stage again",
-            ),
-        )
-        for path in written_stages(storage, job)
-        if path not in known
-    ]
 
 
 def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
@@ -171,25 +123,3 @@ def _missing(
             yield path, StageReleased(ids.new_id(), generation, *names, cause)
         else:
             yield path, StageUse(ids.new_id(), generation, *names)
-
-
-def refuse_lost_record(
-    storage: Storage, state: JobState, written: Collection[StagePath], name: str, fingerprint: str
-) -> None:
-    """Refuse to compute a stage again that is stored and that the job log does not name.
-
-    Args:
-        written: see `written_stages`.
-
-    Raises:
-        CorruptDataError: names the stage and what to do.
-    """
-    known = {*state.order, *state.released, *state.begun}
-    for path in written:
-        if (path.name, path.fingerprint) == (name, fingerprint) and path not in known:
-            raise CorruptDataError(
-                f"the log of job {state.job!r} ends before what the storage holds: it does not "
-                f"name {path.prefix!r} on {storage.description}, which is this very stage; "
-                "`durable-shuffle verify URL JOB --repair` enters it again, "
-                'lost_records="ignore" computes it anew'
-            )

@@ -5,6 +5,7 @@ ignored. Nothing found ends the walk: findings are values. It changes nothing an
 it may run beside a driver; a stage that is released meanwhile is reported as released.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +23,8 @@ from durable_shuffle.shuffle.layout import (
     request_log_prefix,
     status_log_prefix,
 )
+from durable_shuffle.shuffle.lost_stages import written_stages
 from durable_shuffle.shuffle.records import JOB_RECORDS, Claim, StageReleased, StageUse
-from durable_shuffle.shuffle.repair_job import unnamed_findings
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Storage
@@ -76,7 +77,7 @@ def verify_job(
     log = JobCopy(storage, job)
     stages: list[StageVerdict] = []
     total = _Total(progress)
-    unnamed = unnamed_findings(storage, job, {*log.paths, *log.begun})
+    unnamed = _unnamed_findings(storage, job, {*log.paths, *log.begun})
     log.findings += tuple(finding for _, finding in unnamed)
     for path in (*log.paths, *(path for path, _ in unnamed)):
         total.next_stage()
@@ -187,6 +188,26 @@ def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
         except DurableShuffleError as error:
             findings.append(finding_of(error, log.log.key(slot), f"a record of job {job!r}"))
     return findings, state
+
+
+def _unnamed_findings(
+    storage: Storage, job: str, known: Collection[StagePath]
+) -> list[tuple[StagePath, Finding]]:
+    """Return the written stages that the job log does not name, each with what is wrong."""
+    return [
+        (
+            path,
+            Finding(
+                job_log_prefix(job),
+                ErrorKind.NOT_FOUND,
+                f"a STAGE record of {path.prefix}",
+                "no such record, and data of that stage: the log ends before what the storage "
+                "holds; verify --repair enters the stage again",
+            ),
+        )
+        for path in written_stages(storage, job)
+        if path not in known
+    ]
 
 
 def _listed_stages(storage: Storage, job: str) -> list[StagePath]:

@@ -9,8 +9,9 @@ from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer import run_producer
 from durable_shuffle.shuffle.records import Describe, StageUse
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage, seal_stage
+from durable_shuffle.shuffle.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.storage import Storage
 
 JOB, PRODUCERS, PARTITIONS = "demo-consume", 4, 2

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
 from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.repair_job import lost_stage
+from durable_shuffle.shuffle.lost_stages import lost_stage
 from durable_shuffle.shuffle.storage import Storage
 from durable_shuffle.shuffle.verify import JobCopy
 

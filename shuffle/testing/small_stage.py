@@ -21,10 +21,11 @@ from durable_shuffle.shuffle.producer_log import Committed, read_producer
 from durable_shuffle.shuffle.records import Describe, Seal
 from durable_shuffle.shuffle.retry import Backoff
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage, seal_stage
+from durable_shuffle.shuffle.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.storage import Storage
 
 Row = dict[str, Any]

@@ -17,8 +17,9 @@ from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.producer import run_producer
 from durable_shuffle.shuffle.producer_log import Committed
 from durable_shuffle.shuffle.records import Describe, StageUse
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage, seal_stage
+from durable_shuffle.shuffle.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.storage import Storage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("value", pa.float64())])

@@ -14,8 +14,9 @@ from durable_shuffle.shuffle.index import build_index
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.producer_log import commit_attempt, read_producer
 from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state, seal_stage
+from durable_shuffle.shuffle.stage import StageHandle, read_state
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 

@@ -17,6 +17,7 @@ from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
+from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import (
@@ -25,7 +26,6 @@ from durable_shuffle.shuffle.stage import (
     open_stage,
     read_state,
     require_seal,
-    seal_stage,
 )
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,

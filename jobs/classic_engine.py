@@ -19,6 +19,7 @@ from durable_shuffle.jobs.arrow_schema import (
     narrow_arrow_schema,
     narrow_schema,
 )
+from durable_shuffle.jobs.deploy.preflight import task_tries
 from durable_shuffle.jobs.engine import Planned, ReadBack
 from durable_shuffle.jobs.frames import read_frame, with_partition_ids
 from durable_shuffle.jobs.identity.function_identity import identify_function
@@ -26,7 +27,6 @@ from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_p
 from durable_shuffle.jobs.identity.splits import identify_splits, split_settings
 from durable_shuffle.jobs.identity.user_code import CHECKED
 from durable_shuffle.jobs.identity.worker_pools import note_code
-from durable_shuffle.jobs.preflight import task_tries
 from durable_shuffle.jobs.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.tasks import ArrowFunction, check_code
-from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.shuffle.compaction import Tile, WriteTiles, write_tile
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.settings import Settings

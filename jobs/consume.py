@@ -27,10 +27,10 @@ from durable_shuffle.jobs.consume_task import (
     consumer_log,
     published_function,
 )
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Engine, ReadBack
 from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.report import ConsumerReport
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from durable_shuffle.jobs.consume_step import UserCodeError, UserStep
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.tasks import ArrowFunction, check_code
-from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     ConflictError,

@@ -2,8 +2,8 @@
 
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.ship import is_connect
 
 
 def engine_for(spark: SparkSession) -> Engine:

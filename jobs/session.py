@@ -18,15 +18,15 @@ from durable_shuffle.jobs.consume import (
     StagesOfFrames,
     check_consume,
 )
+from durable_shuffle.jobs.deploy.preflight import default_url, preflight
+from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.jobs.engines import engine_for
-from durable_shuffle.jobs.preflight import default_url, preflight
 from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.make import make_query_runner
 from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.seen_inputs import SeenInputs
-from durable_shuffle.jobs.ship import is_connect, ship
 from durable_shuffle.jobs.stage_info import StageInfo
 from durable_shuffle.jobs.stage_request import StageRequest
 from durable_shuffle.jobs.stage_runner import Explanation, StageRunner

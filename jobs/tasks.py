@@ -16,11 +16,11 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs import arrow_offsets
 from durable_shuffle.jobs.arrow_offsets import with_offsets
+from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.identity.user_code import check_modules
 from durable_shuffle.jobs.row_numbers import CountedRows
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.transfer import LargeRowsError
-from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,

@@ -136,7 +136,7 @@ MUTATIONS = (
     Mutation(
         "N19",
         "Spark is believed to retry a task of a local session",
-        "jobs/preflight.py",
+        "jobs/deploy/preflight.py",
         "    if local is None:\n",
         "    if local is None or not local['tries']:\n",
         "tests/unit/jobs/test_task_tries.py",

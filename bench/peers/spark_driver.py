@@ -30,7 +30,7 @@ from durable_shuffle.bench.peers.spark_peers import SETTINGS, Answer, run_worklo
 from durable_shuffle.bench.workloads import orders
 from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import prepare
-from durable_shuffle.jobs.ship import ship
+from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
 from durable_shuffle.shuffle.job_log import read_job

@@ -27,8 +27,8 @@ from durable_shuffle.bench.tpch.job import (
     native_repartition,
     revenue_per_order,
 )
+from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.jobs.ship import ship
 from durable_shuffle.shuffle.clock import Clock, SystemClock
 
 

@@ -12,13 +12,13 @@ from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
 from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.classic_engine import storing
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
 from durable_shuffle.jobs.identity.plan_identity import identify_rdd
 from durable_shuffle.jobs.identity.worker_pools import environment_of, note_code
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_work import Shape
 from durable_shuffle.jobs.tasks import (

@@ -15,6 +15,7 @@ from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import narrow_schema
 from durable_shuffle.jobs.captured import captured_text
 from durable_shuffle.jobs.classic_engine import ClassicEngine
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -44,7 +45,6 @@ from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, with_ids
 from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
-from durable_shuffle.jobs.running_code import running_code
 from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stage_store import StoredStage
 from durable_shuffle.jobs.tasks import read_groups_function

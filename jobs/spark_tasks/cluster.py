@@ -6,7 +6,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.ship import is_connect
+from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 

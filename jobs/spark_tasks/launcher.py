@@ -16,7 +16,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.arguments import check_function
-from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.spark_tasks.attempt import SparkAttempt
 from durable_shuffle.jobs.spark_tasks.cluster import (
     cancel_group,

@@ -3,8 +3,8 @@
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.arguments import check_function
-from durable_shuffle.jobs.preflight import preflight
-from durable_shuffle.jobs.ship import ship
+from durable_shuffle.jobs.deploy.preflight import preflight
+from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.jobs.spark_tasks.cluster import (
     await_slots,
     check_not_stopped,

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.schemas import as_spark
-from durable_shuffle.jobs.worker_start import quicken_worker
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.named_stage import stage_named

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pyspark
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.ship import is_connect, ship
+from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _LEAST = (4, 2)

@@ -19,7 +19,7 @@ from durable_shuffle.jobs.consume_task import (
     consume_function,
     consume_result,
 )
-from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,

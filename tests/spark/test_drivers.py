@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.running_code import running_code
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.tasks import map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.layout import StagePath

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, register, spark_tasks
-from durable_shuffle.jobs.preflight import preflight
-from durable_shuffle.jobs.remote_storage import RemoteStorage
+from durable_shuffle.jobs.deploy.preflight import preflight
+from durable_shuffle.jobs.deploy.remote_storage import RemoteStorage
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.storage import ByteRange

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import durable_shuffle
-from durable_shuffle.jobs.running_code import (
+from durable_shuffle.jobs.deploy.running_code import (
     archive_name,
     code_in,
     code_of,
     package_sources,
     running_code,
 )
-from durable_shuffle.jobs.ship import make_archive
+from durable_shuffle.jobs.deploy.ship import make_archive
 from durable_shuffle.jobs.tasks import check_code
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -45,7 +45,7 @@ def test_executors_get_what_they_need(tmp_path: Path) -> None:
     program = (
         "import sys, zipfile; from pathlib import Path; import durable_shuffle.jobs.session;"
         "[__import__(name) for name in sys.argv[2:]];"
-        "from durable_shuffle.jobs.ship import make_archive;"
+        "from durable_shuffle.jobs.deploy.ship import make_archive;"
         "path = make_archive(Path(sys.argv[1]), compiled=True);"
         "print(path.name, *{n.rpartition('/')[0] for n in zipfile.ZipFile(path).namelist()})"
     )

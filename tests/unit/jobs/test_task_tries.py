@@ -2,7 +2,7 @@
 
 import pytest
 
-from durable_shuffle.jobs.preflight import task_tries
+from durable_shuffle.jobs.deploy.preflight import task_tries
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from durable_shuffle.jobs.preflight import check_worker_python
+from durable_shuffle.jobs.deploy.preflight import check_worker_python
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from durable_shuffle.jobs import worker_start
-from durable_shuffle.jobs.worker_start import quicken_worker
+from durable_shuffle.jobs.deploy import worker_start
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="quick acknowledgements are Linux's"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.remote_storage import RemoteStorage
-from durable_shuffle.jobs.ship import is_connect
+from durable_shuffle.jobs.deploy.remote_storage import RemoteStorage
+from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.storage import Storage

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.running_code import (
+from durable_shuffle.jobs.deploy.running_code import (
     archive_name,
     code_in,
     code_of,

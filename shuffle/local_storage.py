@@ -30,7 +30,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.clock import IdSource, RandomIds
-from durable_shuffle.shuffle.local_files import open_folder, open_object, refuse_links
+from durable_shuffle.shuffle.local_files import KnownFiles, open_folder, open_object, refuse_links
 from durable_shuffle.shuffle.storage import (
     MOST_BYTES,
     ByteRange,
@@ -68,6 +68,7 @@ class LocalStorage:
         self._ids = RandomIds() if ids is None else ids
         self._place = Place(f"file:{self._root}")
         self._synced_folders: set[Path] = set()
+        self._known: KnownFiles = {}
 
     @property
     def description(self) -> str:
@@ -76,7 +77,7 @@ class LocalStorage:
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
         with storage_errors(self._place, "read", key, write=False):
-            descriptor, size_bytes = open_object(self._folder, key)
+            descriptor, size_bytes = open_object(self._folder, key, self._known)
             try:
                 if size_bytes > most_bytes:
                     raise too_long(self.description, key, size_bytes, most_bytes)
@@ -89,9 +90,10 @@ class LocalStorage:
                 os.close(descriptor)
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
-        check_range(key, start, length)
+        if key not in self._known or start < 0 or length < 0:  # else it was looked at
+            check_range(key, start, length)
         with storage_errors(self._place, "read", key, write=False):
-            descriptor, size_bytes = open_object(self._folder, key)
+            descriptor, size_bytes = open_object(self._folder, key, self._known)
             try:
                 if start + length > size_bytes:
                     raise CorruptDataError(

@@ -195,6 +195,41 @@ def test_nothing_is_done_through_a_link_in_a_folder_above(
     assert sorted(p.name for p in outside.rglob("*")) == ["key", "letter", "photo", "sub"]
 
 
+def test_a_file_is_looked_for_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file at its place needs no second look; another file under its name does."""
+    storage, asked, readlink = LocalStorage(root), [], os.readlink
+
+    def counting(path: Any, **options: Any) -> str:
+        asked.append(path)
+        return readlink(path, **options)
+
+    storage.put("a/b/c", [b"0123456789"])
+    monkeypatch.setattr(os, "readlink", counting)
+    for start in range(10):
+        assert storage.read_range("a/b/c", start, 1) == b"%d" % start
+    assert len(asked) == 1
+    (root / "a/b/new").write_bytes(b"x" * 10)
+    (root / "a/b/new").rename(root / "a/b/c")
+    assert storage.read_range("a/b/c", 0, 1) == b"x"
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("keep", ["a", "a/b"])
+def test_a_folder_that_becomes_a_link_after_reads(root: Path, outside: Path, keep: str) -> None:
+    """Having been read before does not make way for another file of the same name."""
+    storage = LocalStorage(root)
+    storage.put("a/b/c", [b"mine"])
+    for _ in range(3):
+        assert storage.read("a/b/c") == b"mine"
+    (root / keep).rename(root / "away")
+    (outside / "b").mkdir()
+    (outside / "b/c").write_text("dear")
+    (root / keep).symlink_to(outside if keep == "a" else outside / "b")
+    for call in (CALLS["read"], CALLS["read_range"]):
+        with pytest.raises(CorruptDataError, match="is a link"):
+            call(storage, "a/b/c")
+
+
 def test_the_root_itself_may_be_reached_by_a_link(root: Path, tmp_path: Path) -> None:
     """Users mount and link folders as they like: what counts begins at the root."""
     (tmp_path / "alias").symlink_to(root)

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.gcsfs_requests import request_once
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage import Created, Exists, TooLongError
 from durable_shuffle.shuffle.storage_error_table import Verdict, judge
 
 
@@ -156,6 +156,7 @@ def create_exclusively(
     Raises:
         OutcomeUnknownError: the reply was lost and the object is not there, it may still appear; or
             something is there and cannot be read back, it may be this very write.
+        TooLongError: something is there that is longer than what anybody creates: damage.
         UnavailableError: the server turned the request away, another create in flight among the
             reasons; or what stood in the way was deleted since.
     """
@@ -174,6 +175,8 @@ def create_exclusively(
         existing = read_back()
     except NotFoundError as gone:
         raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+    except TooLongError:
+        raise  # nothing of ours is that long
     except DurableShuffleError as error:
         raise _unknown(f"{translate(failure)}; and reading back failed", error) from error
     # Equal bytes: the refused request met its own first try. aiohttp repeats a request when a

@@ -71,9 +71,13 @@ class ObjectInfo:
     0 where the storage does not tell."""
 
 
-def too_long(description: str, key: str, found: int, most_bytes: int) -> CorruptDataError:
+class TooLongError(CorruptDataError):
+    """An object is longer than any that is written under its key."""
+
+
+def too_long(description: str, key: str, found: int, most_bytes: int) -> TooLongError:
     """Return the error for an object that is longer than it may be."""
-    return CorruptDataError(
+    return TooLongError(
         f"{description}: object {key} is too long, expected at most {most_bytes} bytes, found "
         f"{found}"
     )

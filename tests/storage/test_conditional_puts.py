@@ -13,7 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from local_drivers import DRIVERS, plain_gcsfs
 
-from durable_shuffle.serialization.errors import ConflictError
+from durable_shuffle.serialization.errors import ConflictError, CorruptDataError
+from durable_shuffle.shuffle import fsspec_storage
+from durable_shuffle.shuffle.retrying_storage import RetryingStorage
+from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import Created, Exists
 
 __all__ = ["plain_gcsfs"]
@@ -108,3 +111,15 @@ def test_every_write_carries_the_condition(driver: str, server: Judging) -> None
     with pytest.raises(ConflictError, match="a exists already"):
         storage.put("a", [b"mine, ", b"id 4"])
     assert server.conditional == [True] * 4, "one request per create, each with its condition"
+
+
+def test_an_overlong_object_in_a_slot_is_damage(
+    driver: str, server: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it to go away: it is no outage."""
+    monkeypatch.setattr(fsspec_storage, "MOST_BYTES", len(THEIRS) - 1)
+    server.taken = True
+    storage = RetryingStorage(DRIVERS[driver](server.url))
+    with pytest.raises(CorruptDataError, match="log/0000000003 is too long, expected at most 11"):
+        SlotLog(storage, "log/").append(3, b"mine")
+    assert (storage.counts.retries, len(server.conditional)) == (0, 1)

@@ -13,7 +13,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.exclusive_create import create_exclusively
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage import Created, Exists, TooLongError
 from durable_shuffle.shuffle.storage_errors import Place, translated
 
 MINE = b"mine 5eed"
@@ -102,6 +102,14 @@ def test_a_refusal_that_cannot_be_read_back_may_be_ours(unread: DurableShuffleEr
     with pytest.raises(OutcomeUnknownError, match=r"cannot create key.*reading back") as caught:
         Script([Answer(412)], [unread]).run()
     assert caught.value.retry_after_seconds == 7.0
+
+
+def test_what_is_longer_than_ours_can_be_is_damage() -> None:
+    """It is no outage: nobody tries again. After a lost reply ours may still appear behind it."""
+    with pytest.raises(TooLongError):
+        Script([Answer(412)], [TooLongError("long")]).run()
+    with pytest.raises(OutcomeUnknownError):
+        Script([Answer(500)], [TooLongError("long")]).run()
 
 
 @pytest.mark.requirement("R-F232-22")

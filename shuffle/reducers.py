@@ -115,9 +115,13 @@ def run_grouped(
         scratch=scratch,
     )
     with_key = reducer.takes_key()
-    for key, group in _groups(rows, by):
+    columns = [schema.get_field_index(name) for name in by]
+    for first, group in _groups(rows, by):
         content: Any = group if reducer.streamed else pa.Table.from_batches(list(group), schema)
-        made = reducer.function(key, content) if with_key else reducer.function(content)
+        if with_key:
+            made = reducer.function(tuple(first.column(n)[0] for n in columns), content)
+        else:
+            made = reducer.function(content)
         if made is None:
             raise InvalidInputError(
                 "the grouped reducer must return a Table, a RecordBatch or an iterable of these, "
@@ -130,8 +134,8 @@ def run_grouped(
 
 def _groups(
     rows: Iterator[pa.RecordBatch], by: tuple[str, ...]
-) -> Iterator[tuple[tuple[pa.Scalar, ...], Iterator[pa.RecordBatch]]]:
-    """Yield (key, batches of its rows); each group must be read up before the next."""
+) -> Iterator[tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]]:
+    """Yield (first rows, all batches) of each group; it must be read up before the next."""
     parts = _parts(rows, by)
     ahead = next(parts, None)
     while ahead is not None:
@@ -145,7 +149,7 @@ def _groups(
                 yield ahead[1]
                 ahead = next(parts, None)
 
-        yield tuple(first.column(name)[0] for name in by), group()
+        yield first, group()
 
 
 def _parts(

@@ -10,6 +10,7 @@ object.
 
 import json
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -23,6 +24,13 @@ from durable_shuffle.shuffle.settings import Settings
 SESSION_COLUMNS = "user long, session_start timestamp, session_end timestamp, events long"
 
 _FIRST_SECOND = 1_700_000_000
+
+
+class LostRecords(StrEnum):
+    """What to do if the job's log ends before what the storage holds."""
+
+    REFUSE = "refuse"
+    IGNORE = "ignore"
 
 
 def clickstream(
@@ -81,14 +89,29 @@ def run(
     output: Annotated[
         str | None, typer.Option(help="Write the sessions to this Parquet folder.")
     ] = None,
+    lost_records: Annotated[
+        LostRecords,
+        typer.Option(
+            help="If the job's log ends before what the storage holds: refuse to start, or ignore "
+            "it and compute the stage anew. `durable-shuffle verify URL JOB --repair` enters the "
+            "stage again instead."
+        ),
+    ] = LostRecords.REFUSE,
 ) -> None:
     """Find the sessions of a generated clickstream under URL, going on where a killed run stopped.
 
     Spark is configured as usual, by spark-submit or SPARK_CONF_DIR; else it runs on this machine.
+
+    \b
+    Examples:
+      python -m durable_shuffle.bench.sessions.sessionize /data/shuffle --events 1000000
+      python -m durable_shuffle.bench.sessions.sessionize /data/shuffle --lost-records ignore
     """
     spark = SparkSession.builder.appName("sessionize").getOrCreate()
     settings = Settings(ack_rows=ack_rows)
-    with DurableShuffle(spark, url, job=job, settings=settings) as durable:
+    with DurableShuffle(
+        spark, url, job=job, settings=settings, lost_records=lost_records.value
+    ) as durable:
         source = clickstream(spark, events, users=users, days=days, splits=partitions)
         found = sessionize(durable, source, partitions=partitions, gap_seconds=60 * gap_minutes)
         if output is not None:

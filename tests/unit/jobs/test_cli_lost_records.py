@@ -6,9 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from durable_shuffle.bench.sessions import sessionize
 from durable_shuffle.jobs.stage_identity import StageIdentity
 from durable_shuffle.jobs.stage_store import StageStore
 from durable_shuffle.recovery.resume import Fresh, Reuse
@@ -143,6 +147,28 @@ def test_a_driver_does_not_compute_again_what_the_log_lost(job: Any, run: Run) -
     assert verified(job, run, "--repair")[0] == 0
     assert isinstance(store()[0].look(work, lost), Reuse)
     assert log.state.job == "nightly"
+
+
+@pytest.mark.parametrize("given", ["refuse", "ignore", None])
+def test_the_ready_made_job_can_be_told(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    """`--lost-records` reaches the driver; its help shows how."""
+    seen = []
+
+    def opened(*_: Any, **options: Any) -> None:
+        seen.append(options["lost_records"])
+        raise CorruptDataError("the log ends before what the storage holds")
+
+    monkeypatch.setattr(sessionize, "DurableShuffle", opened)
+    monkeypatch.setattr(sessionize, "SparkSession", Mock())
+    app = typer.Typer()
+    app.command()(sessionize.run)
+    options = [] if given is None else ["--lost-records", given]
+    result = CliRunner().invoke(app, ["/data", *options])
+    assert isinstance(result.exception, CorruptDataError)
+    assert seen == [given or "refuse"]
+    assert CliRunner().invoke(app, ["/data", "--lost-records", "hide"]).exit_code == 2
+    shown = " ".join(CliRunner().invoke(app, ["--help"]).stdout.replace("│", " ").split())
+    assert "sessionize /data/shuffle --lost-records ignore" in shown
 
 
 def test_a_description_with_impossible_counts_costs_no_memory(job: Any, run: Run) -> None:

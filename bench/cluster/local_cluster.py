@@ -18,8 +18,10 @@ from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.clock import Clock
 
 EXECUTORS = 2
-QUICK_JVMS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""JVMs that live for a minute spend a quarter of two cores on the optimising compiler otherwise."""
+QUICK_JVMS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+"""JVMs that live for a minute spend a quarter of two cores on the optimising compiler otherwise.
+The small code cache that comes with the quick compiler fills within minutes: then a third of the
+CPU of a long test run goes into sweeping it."""
 
 _EXECUTOR_MEMORY_MIB = 1024
 _ONE_FILE_PER_SPLIT = "134217728"

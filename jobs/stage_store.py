@@ -22,12 +22,12 @@ from durable_shuffle.jobs.tasks import MapResult
 from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (
     Decision,
-    Found,
     Fresh,
+    KnownStage,
     Repair,
     Resume,
     ReusePolicy,
-    Wanted,
+    WantedStage,
     decide,
     explain_miss,
 )
@@ -282,21 +282,21 @@ class StageStore:
             self._refuse_lost_record(work.name, identity)
         if stage is None:
             why = self.why_miss(work.name, identity)
-            return decide(Wanted(None, "", unstable), None, policy, why), None
+            return decide(WantedStage(None, "", unstable), None, policy, why), None
         state = read_state(stage)
         if state.release is not None:  # the job log may not say so: a record of it may be lost
             why = f"the stored stage was released: {state.release.cause}"
-            return decide(Wanted(None, "", unstable), None, policy, why), None
+            return decide(WantedStage(None, "", unstable), None, policy, why), None
         sealed = state.seal is not None
         if (sealed and not state.damaged) or policy == "never":
-            found = Found(sealed, None, "", frozenset())
-            return decide(Wanted(None, "", unstable), found, policy), None
+            found = KnownStage(sealed, None, "", frozenset())
+            return decide(WantedStage(None, "", unstable), found, policy), None
         planned = work.plan(stage.describe.planning)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
         decision = decide(
-            Wanted(planned.producers, planned.splits, unstable),
-            Found(
+            WantedStage(planned.producers, planned.splits, unstable),
+            KnownStage(
                 sealed=sealed,
                 producers=stage.describe.producers,
                 splits=stage.describe.splits,

@@ -17,7 +17,7 @@ MAX_COMMITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedStage:
     """The stage as the plan of this run describes it."""
 
     producers: int | None
@@ -29,7 +29,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KnownStage:
     """The newest incarnation with the same name and fingerprint, as storage shows it."""
 
     sealed: bool
@@ -76,7 +76,12 @@ class Fresh:
 Decision = Reuse | Resume | Repair | Fresh
 
 
-def decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str = "") -> Decision:
+def decide(
+    wanted: WantedStage,
+    found: KnownStage | None,
+    policy: ReusePolicy,
+    miss: str = "",
+) -> Decision:
     """Decide on one stage.
 
     Args:
@@ -92,7 +97,12 @@ def decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str =
     return decision
 
 
-def _decide(wanted: Wanted, found: Found | None, policy: ReusePolicy, miss: str) -> Decision:
+def _decide(
+    wanted: WantedStage,
+    found: KnownStage | None,
+    policy: ReusePolicy,
+    miss: str,
+) -> Decision:
     if policy == "never":
         return Fresh("reuse='never' was asked for")
     if found is None:

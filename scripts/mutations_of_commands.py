@@ -12,16 +12,16 @@ MUTATIONS = (
     Mutation(
         "R-MZ-1",
         "what handles a command can start something",
-        "recovery/command/wanted.py",
-        "from durable_shuffle.recovery.stop_order",
-        "from durable_shuffle.recovery.pipeline.threads import Threads\n"
-        "from durable_shuffle.recovery.stop_order",
+        "recovery/pipeline/commands/wanted.py",
+        "from durable_shuffle.recovery.job.ends",
+        "from durable_shuffle.recovery.pipeline.lines.threads import Threads\n"
+        "from durable_shuffle.recovery.job.ends",
         WANTED,
     ),
     Mutation(
         "R-MZ-2",
         "a coordinator goes on behind a newer one",
-        "recovery/command/emitter.py",
+        "recovery/pipeline/commands/emitter.py",
         "if found.generation > self._generation:",
         "if found.generation > self._generation + 99:",
         f"{SUCCESSION} -k of_four",
@@ -29,7 +29,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-3",
         "commands are obeyed as they arrive",
-        "recovery/command/slot_order.py",
+        "recovery/pipeline/commands/orders.py",
         "            self._early[slot] = found\n",
         "            self.next_slot, self._early, self._last = slot, {slot: found}, None\n",
         f"{ORDER} -k same_sequence",
@@ -37,7 +37,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-4",
         "start positions do not travel with the command",
-        "recovery/pipeline/logs.py",
+        "recovery/pipeline/coordinator/logs.py",
         "            self._positions.update(found.positions)\n",
         "",
         f"{SUCCESSION} -k all_tasks_begin",
@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-5",
         "a list is forgotten with the coordinator that heard it",
-        "recovery/command/succession.py",
+        "recovery/pipeline/commands/succession.py",
         "            self.history.replace(listed(command))",
         "            self.history.replace(())",
         f"{SUCCESSION} -k list_goes_on",
@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-6",
         "whatever is seen is reported",
-        "recovery/command/frontiers.py",
+        "recovery/pipeline/status/frontiers.py",
         "        self._seen[part] = frontier\n",
         "        self._seen[part] = frontier\n        self.ask([part])\n",
         FRONTIERS,
@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-7",
         "reports go back with a restart",
-        "recovery/command/frontiers.py",
+        "recovery/pipeline/status/frontiers.py",
         "Frontier(max(seen.records, said.records), seen.final)",
         "Frontier(seen.records, seen.final)",
         FRONTIERS,
@@ -69,7 +69,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-8",
         "what was said to somebody else is not said again",
-        "recovery/command/frontiers.py",
+        "recovery/pipeline/status/frontiers.py",
         "self._reported = {part: Frontier() for part in parts}",
         "self._reported = {part: self._reported.get(part, Frontier()) for part in parts}",
         FRONTIERS,
@@ -77,7 +77,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-9",
         "a list counts without what cannot be in it",
-        "recovery/command/wanted.py",
+        "recovery/pipeline/commands/wanted.py",
         '            raise InvalidInputError(f"a full list does not hold {command.KIND}")',
         "            continue",
         WANTED,
@@ -85,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-10",
         "the same description is started anew",
-        "recovery/command/reconcile.py",
+        "recovery/pipeline/plan/changes.py",
         "if known.get(name) == part.digest",
         "if known.get(name) != part.digest",
         WANTED,
@@ -93,7 +93,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-11",
         "the new attempt starts while the old one ends",
-        "recovery/job_machine.py",
+        "recovery/job/machine.py",
         "if not leaving and self.restart_at is None",
         "if self.restart_at is None",
         f"{UNIT}test_job_update.py",
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-12",
         "a drop is reported again to whoever comes",
-        "recovery/command/frontiers.py",
+        "recovery/pipeline/status/frontiers.py",
         "        self._dropped = []\n\n    def report",
         "        self._dropped = self._dropped or ['b']\n\n    def report",
         FRONTIERS,
@@ -109,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-13",
         "each job of the companion has a thread of its own",
-        "recovery/command/companion.py",
+        "recovery/pipeline/coordinator/companion.py",
         "        self._jobs.put(_Job(work, done, failed))\n",
         "        job = _Job(work, done, failed)\n"
         "        each = threading.Thread(target=lambda: self._answers.put(_outcome(job)))\n"
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-14",
         "what was dropped is started again by a late complaint",
-        "recovery/command/restarts.py",
+        "recovery/pipeline/coordinator/complaints.py",
         "for part, cause in ready.items() if part in parts]",
         "for part, cause in ready.items()]",
         FRONTIERS,
@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-15",
         "a complaint is a restart, at once",
-        "recovery/command/restarts.py",
+        "recovery/pipeline/coordinator/complaints.py",
         "self._due.setdefault(part, (now + self._delay_seconds, cause))",
         "self._due[part] = (now, cause)",
         FRONTIERS,
@@ -136,7 +136,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-16",
         "a consumer that comes later begins at what was released",
-        "recovery/pipeline/lookups.py",
+        "recovery/pipeline/coordinator/stage_work.py",
         "        elif released[producer]:\n",
         "        elif False:\n",
         f"{RECONNECTS} -k release_moves",
@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-18",
         "a list that does not know of a drop forgets it",
-        "recovery/command/history.py",
+        "recovery/pipeline/commands/wanted.py",
         "self._commands = list(reduced((*commands, *drops)))",
         "self._commands = list(reduced(commands))",
         WANTED,
@@ -152,7 +152,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-19",
         "an attempt writes before it is allowed to",
-        "recovery/pipeline/link.py",
+        "recovery/pipeline/task/link.py",
         "        if self._start is None:\n            raise FencedError",
         "        if False:\n            raise FencedError",
         "tests/pipelines/test_consumer_attempts.py -k may_not_write",
@@ -160,7 +160,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-20",
         "settings are what a task began with",
-        "recovery/pipeline/link.py",
+        "recovery/pipeline/task/link.py",
         "            self._settings = command.settings\n        elif",
         "            pass\n        elif",
         f"{ORDER} -k same_sequence",
@@ -168,7 +168,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-21",
         "what has finished is started, to find out that it has",
-        "recovery/pipeline/lookups.py",
+        "recovery/pipeline/coordinator/stage_work.py",
         "finished = frozenset(task for task, (done, _) in states.items() if done)",
         "finished: frozenset[str] = frozenset()",
         f"{RECONNECTS} -k has_finished",
@@ -176,7 +176,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-22",
         "an answer wakes nobody",
-        "recovery/command/companion.py",
+        "recovery/pipeline/coordinator/companion.py",
         "            self._answers.put(_outcome(job))\n            self._wake()\n",
         "            self._answers.put(_outcome(job))\n",
         f"{COMPANION} -k no_wake_up",
@@ -184,10 +184,10 @@ MUTATIONS = (
     Mutation(
         "commands",
         "garbage in the command log is passed over",
-        "recovery/command/emitter.py",
-        "        found = decode_step(existing, name=key)\n",
+        "recovery/pipeline/commands/emitter.py",
+        "        found = decode_slot(existing, name=key)\n",
         "        try:\n"
-        "            found = decode_step(existing, name=key)\n"
+        "            found = decode_slot(existing, name=key)\n"
         "        except Exception:\n"
         "            self._next_slot += 1\n"
         "            return\n",

@@ -10,7 +10,7 @@ MUTATIONS = (
     Mutation(
         "N11",
         "a failure that arrives while the job is being scheduled is dropped",
-        "recovery/job_machine.py",
+        "recovery/job/machine.py",
         "        if phase is TaskPhase.FAILED:\n",
         "        if phase is TaskPhase.FAILED and self.phase is JobPhase.SCHEDULING:\n"
         "            return []\n"
@@ -20,7 +20,7 @@ MUTATIONS = (
     Mutation(
         "N11",
         "a task that finishes before the others start is forgotten by the barrier",
-        "recovery/job_machine.py",
+        "recovery/job/machine.py",
         "            actions += self._let_go(start, start.barrier.ended(message.task))\n",
         "            pass\n",
         f"{JOB} -k finishes_before",
@@ -28,7 +28,7 @@ MUTATIONS = (
     Mutation(
         "N12",
         "a start barrier that cannot be called off",
-        "recovery/barrier.py",
+        "recovery/job/state.py",
         "        self.cause = cause\n        return True",
         "        return False",
         "tests/unit/recovery/test_barrier.py",
@@ -36,7 +36,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "messages of an older attempt count",
-        "recovery/job_machine.py",
+        "recovery/job/machine.py",
         "if state is None or state.epoch != message.epoch or self.phase in ENDS:",
         "if state is None or self.phase in ENDS:",
         f"{JOB} -k another_epoch",
@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "with too few slots a source that lost its own waits like everybody else",
-        "recovery/waves.py",
+        "recovery/job/waves.py",
         "behind[max(0, len(behind) - over) :] if launch and over > 0 else []",
         "[]",
         "tests/unit/recovery/test_waves.py",
@@ -52,7 +52,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "two tries of one attempt report side by side",
-        "recovery/pipeline/report_log.py",
+        "recovery/pipeline/lines/report_log.py",
         "            if isinstance(self._log.append(self._slot, self._sending), Lost):\n",
         "            if isinstance(self._log.append(self._slot, self._sending), Lost) and False:\n",
         "tests/unit/recovery/test_report_log.py",
@@ -60,7 +60,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a task does not look whether anybody reads its reports",
-        "recovery/pipeline/report_log.py",
+        "recovery/pipeline/lines/report_log.py",
         "        return self._strikes < _UNREAD_STRIKES\n",
         "        return True\n",
         "tests/unit/recovery/test_report_log.py",
@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a consequence takes the place of the first cause",
-        "recovery/job_machine.py",
+        "recovery/job/machine.py",
         "        if self.cause is None or (self.cause.secondary and not failure.secondary):",
         "        if True:",
         f"{JOB} -k cause",
@@ -76,15 +76,15 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "COMMITTED is written before shutdown",
-        "recovery/stop_order.py",
-        "        Step.NOTIFY,\n        Step.SHUTDOWN,\n        Step.WIN_COMMITTED,\n",
-        "        Step.NOTIFY,\n        Step.WIN_COMMITTED,\n        Step.SHUTDOWN,\n",
+        "recovery/job/ends.py",
+        "        EndStep.NOTIFY,\n        EndStep.SHUTDOWN,\n        EndStep.WIN_COMMITTED,\n",
+        "        EndStep.NOTIFY,\n        EndStep.WIN_COMMITTED,\n        EndStep.SHUTDOWN,\n",
         f"{ENDING} -k crash_behind",
     ),
     Mutation(
         "pipelines",
         "rows of a commit are published and not named by its record",
-        "recovery/pipeline/commits.py",
+        "recovery/pipeline/task/commits.py",
         "            marker_floor=marker_floor,\n"
         "            effect=None if parked is None else PARKED.encode(parked),\n",
         "            marker_floor=marker_floor,\n",
@@ -93,7 +93,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a source may go back",
-        "recovery/pipeline/source_run.py",
+        "recovery/pipeline/task/source.py",
         "        if self._position is not None and not self.source.advances(",
         "        if self._position is not None and self.source.advances(",
         "tests/pipelines/test_source_attempts.py -k forgets",
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "N14",
         "a flag says that a call is under way, whichever it is",
-        "recovery/async_machine.py",
+        "recovery/calls/machine.py",
         '        """Call number `attempt` returned."""\n'
         "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
         '        """Call number `attempt` returned."""\n'
@@ -111,7 +111,7 @@ MUTATIONS = (
     Mutation(
         "N14",
         "a timer that was cancelled is trusted not to fire: only the attempt's number is looked at",
-        "recovery/async_machine.py",
+        "recovery/calls/machine.py",
         '        """Call number `attempt` raised."""\n'
         "        if element.attempt != attempt or element.phase is not Phase.CALLING:",
         '        """Call number `attempt` raised."""\n        if element.attempt != attempt:',
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "N16",
         "the newest piece that is done is acknowledged",
-        "recovery/async_machine.py",
+        "recovery/calls/machine.py",
         "        return min(inside, default=self._next_ordinal)",
         "        return max((e + 1 for e in inside), default=self._next_ordinal)",
         "tests/unit/recovery/test_async_machine.py",
@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation(
         "N17",
         "a clock that was set back gives an element more time",
-        "recovery/retry_budget.py",
+        "recovery/calls/snapshot.py",
         "        elapsed = max(0.0, wall_now - saved.first_wall_seconds)",
         "        elapsed = wall_now - saved.first_wall_seconds",
         "tests/unit/recovery/test_retry_budget.py",

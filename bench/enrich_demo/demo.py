@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from durable_shuffle.bench.enrich_demo.stream import SOURCE, country_of, enrich_stream, event
-from durable_shuffle.recovery.job_phase import JobResult
-from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.job.phases import JobResult
+from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.clock import Clock, SystemClock

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.async_step import AsyncStep
-from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.calls.batches import AsyncStep
+from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.reference import pipeline_factory
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 NAME = "enrich-stream"

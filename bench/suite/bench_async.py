@@ -17,9 +17,9 @@ import pytest
 from document import record
 
 from durable_shuffle.bench.interleaved import interleave
-from durable_shuffle.recovery.async_machine import AsyncMachine
-from durable_shuffle.recovery.async_operator import AsyncOperator
-from durable_shuffle.recovery.async_settings import AsyncSettings
+from durable_shuffle.recovery.calls.machine import AsyncMachine
+from durable_shuffle.recovery.calls.operator import AsyncOperator
+from durable_shuffle.recovery.calls.settings import AsyncSettings
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
 
 CAPACITY = 1000

@@ -19,14 +19,14 @@ import pytest
 from document import record
 from light_worker import LightWorker
 
-from durable_shuffle.recovery.command.emitter import Emitter
-from durable_shuffle.recovery.command.external import ChangeSettings
-from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
+from durable_shuffle.recovery.pipeline.commands.requests import ChangeSettings
+from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.counting_storage import CountingStorage
 from durable_shuffle.shuffle.layout import command_log_prefix

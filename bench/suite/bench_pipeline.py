@@ -18,11 +18,11 @@ import pytest
 from document import record
 from pipeline_steps_timed import ROWS, Paced, Timed
 
-from durable_shuffle.recovery.job_phase import JobPhase
-from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.lines.threads import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.sources import IteratorSource
-from durable_shuffle.recovery.pipeline.threads import Threads
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.shuffle.job_log import read_job
 from durable_shuffle.shuffle.local_storage import LocalStorage
 from durable_shuffle.shuffle.log_producer_log import producer_status

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import typer
 from durable_shuffle.jobs.cli.call import Call
 from durable_shuffle.jobs.cli.params import AsJson, Debug, StorageOption, StorageOptionsEnv, Url
 from durable_shuffle.jobs.text import fields, table, when
-from durable_shuffle.recovery.job_phase import ENDS
+from durable_shuffle.recovery.job.phases import ENDS
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.reporter import ALIVE_SECONDS
-from durable_shuffle.recovery.pipeline.status_view import PartView, StatusView
+from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS
+from durable_shuffle.recovery.pipeline.status.view import PartView, StatusView
 from durable_shuffle.shuffle.clock import SystemClock
 
 _SHOWN = 5

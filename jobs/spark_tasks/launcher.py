@@ -26,12 +26,11 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
     on_demand,
 )
 from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
-from durable_shuffle.recovery.job_phase import Failure, TaskReport
-from durable_shuffle.recovery.liveness import AttemptKey
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.report_log import LineSettings, ReportReader
-from durable_shuffle.recovery.pipeline.run_task import RunTask
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
+from durable_shuffle.recovery.job.restarts import AttemptKey
+from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings, ReportReader
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,

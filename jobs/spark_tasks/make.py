@@ -13,13 +13,13 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
 )
 from durable_shuffle.jobs.spark_tasks.launcher import SparkTasks
 from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
-from durable_shuffle.recovery.pipeline.launcher import Launcher
-from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.report_log import LineSettings
-from durable_shuffle.recovery.pipeline.run_task import RunTask
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.supervisor import MakeLauncher
+from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.open_storage import open_storage
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.sources import FolderSource
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import FolderSource
 from durable_shuffle.shuffle.open_storage import check_path
 
 

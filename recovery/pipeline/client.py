@@ -9,7 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from durable_shuffle.recovery.command.external import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, decode_slot
+from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     AllowRelease,
     ChangeSettings,
@@ -22,9 +24,7 @@ from durable_shuffle.recovery.command.external import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.command.internal import Acknowledge, decode_step
-from durable_shuffle.recovery.pipeline.status_view import StatusView, read_status
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.pipeline.status.view import StatusView, read_status
 from durable_shuffle.serialization.errors import (
     AbortedError,
     ConflictError,
@@ -156,7 +156,7 @@ class PipelineClient:
         return self._ask(AllowRelease(self._id(), stage, slots))
 
     def configure(self, **settings: float) -> Answer:
-        """Have all tasks use other settings; see `TUNABLE` in recovery/pipeline/settings.py."""
+        """Have all tasks use other settings; `TUNABLE` in pipeline/plan/settings.py names them."""
         return self._ask(ChangeSettings(self._id(), dict(settings)))
 
     def reconcile(self, commands: Sequence[ExternalCommand]) -> Answer:
@@ -197,7 +197,7 @@ class PipelineClient:
         while True:
             data = self._commands.read(self._end)
             if data is not None:
-                found = decode_step(data, name=self._commands.key(self._end))
+                found = decode_slot(data, name=self._commands.key(self._end))
                 self._end += 1
                 for command in found.commands:
                     if isinstance(command, Acknowledge) and command.request == request:

@@ -15,24 +15,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.command.external import Description
-from durable_shuffle.recovery.job_phase import JobPhase, JobResult
-from durable_shuffle.recovery.pipeline.launcher import Launcher
-from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.plan import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import JobPhase, JobResult
+from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher, Supervisor
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
     SourcePlan,
     StagePlan,
     Start,
 )
-from durable_shuffle.recovery.pipeline.reference import package_of
-from durable_shuffle.recovery.pipeline.run_task import RunTask
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink, Sink
-from durable_shuffle.recovery.pipeline.sources import Source, StageSource
-from durable_shuffle.recovery.pipeline.supervisor import MakeLauncher, Supervisor
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.pipeline.plan.reference import package_of
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
+from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
+from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock, system_jitter

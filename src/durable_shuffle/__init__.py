@@ -14,22 +14,21 @@ if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
     from durable_shuffle.jobs.spark_tasks.make import spark_tasks
     from durable_shuffle.jobs.streaming.register import register
-    from durable_shuffle.recovery.async_map import async_map
-    from durable_shuffle.recovery.async_operator import AsyncOperator
-    from durable_shuffle.recovery.async_step import AsyncStep
-    from durable_shuffle.recovery.job_state import JobTimeouts
+    from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
+    from durable_shuffle.recovery.calls.operator import AsyncOperator
+    from durable_shuffle.recovery.job.restarts import RestartSettings
+    from durable_shuffle.recovery.job.state import JobTimeouts
     from durable_shuffle.recovery.pipeline.client import PipelineClient
+    from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-    from durable_shuffle.recovery.pipeline.reference import pipeline_factory
-    from durable_shuffle.recovery.pipeline.report_log import LineSettings
-    from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-    from durable_shuffle.recovery.pipeline.sinks import CallbackSink, FileSink
-    from durable_shuffle.recovery.pipeline.sources import (
+    from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
+    from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+    from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
+    from durable_shuffle.recovery.pipeline.plan.sources import (
         FolderSource,
         IteratorSource,
         StageSource,
     )
-    from durable_shuffle.recovery.restart_budget import RestartSettings
     from durable_shuffle.shuffle.log_producer import LogProducer
     from durable_shuffle.shuffle.named_stage import named_stage
     from durable_shuffle.shuffle.open_view import open_view
@@ -74,30 +73,30 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncOperator": "durable_shuffle.recovery.async_operator",
-    "AsyncStep": "durable_shuffle.recovery.async_step",
+    "AsyncOperator": "durable_shuffle.recovery.calls.operator",
+    "AsyncStep": "durable_shuffle.recovery.calls.batches",
     "Backoff": "durable_shuffle.shuffle.retry",
-    "CallbackSink": "durable_shuffle.recovery.pipeline.sinks",
+    "CallbackSink": "durable_shuffle.recovery.pipeline.plan.sinks",
     "DurableShuffle": "durable_shuffle.jobs.session",
-    "FileSink": "durable_shuffle.recovery.pipeline.sinks",
-    "FolderSource": "durable_shuffle.recovery.pipeline.sources",
+    "FileSink": "durable_shuffle.recovery.pipeline.plan.sinks",
+    "FolderSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "Grouped": "durable_shuffle.shuffle.reducers",
-    "IteratorSource": "durable_shuffle.recovery.pipeline.sources",
-    "LineSettings": "durable_shuffle.recovery.pipeline.report_log",
+    "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
+    "LineSettings": "durable_shuffle.recovery.pipeline.lines.report_log",
     "LogProducer": "durable_shuffle.shuffle.log_producer",
-    "JobTimeouts": "durable_shuffle.recovery.job_state",
+    "JobTimeouts": "durable_shuffle.recovery.job.state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineClient": "durable_shuffle.recovery.pipeline.client",
-    "PipelineSettings": "durable_shuffle.recovery.pipeline.settings",
+    "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.settings",
     "ResumableReducer": "durable_shuffle.shuffle.reducers",
-    "RestartSettings": "durable_shuffle.recovery.restart_budget",
+    "RestartSettings": "durable_shuffle.recovery.job.restarts",
     "RetryPolicy": "durable_shuffle.shuffle.retry",
     "Settings": "durable_shuffle.shuffle.settings",
-    "StageSource": "durable_shuffle.recovery.pipeline.sources",
-    "async_map": "durable_shuffle.recovery.async_map",
+    "StageSource": "durable_shuffle.recovery.pipeline.plan.sources",
+    "async_map": "durable_shuffle.recovery.calls.batches",
     "named_stage": "durable_shuffle.shuffle.named_stage",
     "open_view": "durable_shuffle.shuffle.open_view",
-    "pipeline_factory": "durable_shuffle.recovery.pipeline.reference",
+    "pipeline_factory": "durable_shuffle.recovery.pipeline.plan.reference",
     "raised": "durable_shuffle.shuffle.retry",
     "register": "durable_shuffle.jobs.streaming.register",
     "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",

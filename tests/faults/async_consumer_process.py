@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.async_operator import AsyncOperator
-from durable_shuffle.recovery.async_snapshot import decode_snapshot, encode_snapshot
-from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.recovery.calls.batches import AsyncStep
+from durable_shuffle.recovery.calls.operator import AsyncOperator
+from durable_shuffle.recovery.calls.snapshot import decode_snapshot, encode_snapshot
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.shuffle.consume_loop import consume_view
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open

@@ -9,13 +9,12 @@ import pytest
 from one_consumer import ROWS, TASK, Hooked, OneConsumer, Plain
 from task_links import allowed_link
 
-from durable_shuffle.recovery.async_step import AsyncStep
-from durable_shuffle.recovery.command.internal import CallOff, PassBarrier, StopTasks
-from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.stop_order import Step, StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.calls.batches import AsyncStep
+from durable_shuffle.recovery.job.ends import EndStep, StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.commands.orders import CallOff, PassBarrier, StopTasks
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.markers import Checkpoint
 
 
@@ -110,7 +109,7 @@ def test_a_commit_that_was_begun_is_published_before_the_start(one: OneConsumer)
 def test_a_parked_file_that_no_record_names_is_not_published(one: OneConsumer) -> None:
     """Neither a left-over of a crash nor anything that only looks like one counts."""
     one.write(3, end="FINITE")
-    one.attempt(Plain([]), crash_after=Step.SNAPSHOT)
+    one.attempt(Plain([]), crash_after=EndStep.SNAPSHOT)
     parked = one.folder / "out" / "_parked" / TASK
     parked.mkdir(parents=True, exist_ok=True)
     (parked / ("f" * 32)).write_text('{"n": 77}\n')

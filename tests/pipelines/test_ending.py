@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from one_consumer import Hooked, OneConsumer, Plain
 
-from durable_shuffle.recovery.pipeline.sinks import FileSink, Parked
-from durable_shuffle.recovery.stop_order import OPTIONAL, ORDERS, Step, StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.ends import OPTIONAL, ORDERS, EndStep, StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Parked
 
 ROWS = {
     "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
@@ -23,7 +23,7 @@ def row(mode: str, *, hooks: bool) -> list[str]:
     return [call for call in ROWS[mode] if hooks or call in NEEDED]
 
 
-def run_in(one: OneConsumer, mode: str, step: Any, crash_after: Step | None = None) -> Any:
+def run_in(one: OneConsumer, mode: str, step: Any, crash_after: EndStep | None = None) -> Any:
     """One attempt that meets this end; what it logged starts with the end's calls."""
     orders = [StopMode(mode)] if mode in ("SUSPEND", "CANCEL") else []
     return one.attempt(step, crash_after=crash_after, orders=orders)
@@ -55,7 +55,7 @@ CRASHES = [
     for mode in ("FINITE", "DRAIN", "SUSPEND")
     for step in ORDERS[StopMode(mode)]
     for hooks in (True, False)
-    if step is not Step.CLOSE and (hooks or step not in OPTIONAL)
+    if step is not EndStep.CLOSE and (hooks or step not in OPTIONAL)
 ]
 
 
@@ -64,7 +64,7 @@ CRASHES = [
 @pytest.mark.requirement("R-F46-19")
 @pytest.mark.parametrize(("mode", "crash_after", "hooks"), CRASHES)
 def test_a_crash_behind_each_step(
-    one: OneConsumer, mode: str, crash_after: Step, hooks: bool
+    one: OneConsumer, mode: str, crash_after: EndStep, hooks: bool
 ) -> None:
     """Attempts log a prefix of the row and close; together they have one effect per token."""
     written(one, mode)
@@ -79,16 +79,16 @@ def test_a_crash_behind_each_step(
     assert log == [*done, "close"]
 
     log.clear()
-    prepared = Step.WIN_PREPARED in before and before.index(crash_after) >= before.index(
-        Step.WIN_PREPARED
+    prepared = EndStep.WIN_PREPARED in before and before.index(crash_after) >= before.index(
+        EndStep.WIN_PREPARED
     )
-    committed = prepared and before.index(crash_after) >= before.index(Step.WIN_COMMITTED)
+    committed = prepared and before.index(crash_after) >= before.index(EndStep.WIN_COMMITTED)
     second = run_in(one, mode, step)
     assert second[-1].phase is (TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED)
     if committed:
         assert log == ["close"], "what was committed is not committed again"
     elif prepared:
-        record = before.index(Step.WIN_PREPARED)
+        record = before.index(EndStep.WIN_PREPARED)
         rest = [str(s) for s in before[record:] if str(s) in expected]
         assert log == rest
         assert TaskPhase.AT_BARRIER not in [r.phase for r in second], "finished before it may run"
@@ -110,7 +110,7 @@ def test_behind_prepared_no_input_is_needed(one: OneConsumer) -> None:
     """The producer's data is gone; the end is still carried out."""
     one.write(3, end="FINITE")
     log: list[str] = []
-    one.attempt(Hooked(log, []), crash_after=Step.WIN_PREPARED)
+    one.attempt(Hooked(log, []), crash_after=EndStep.WIN_PREPARED)
     for info in list(one.storage.list(one.stage.path.segments_prefix)):
         one.storage.delete([info.key])
     assert one.attempt(Hooked(log, []))[-1].phase is TaskPhase.FINISHED

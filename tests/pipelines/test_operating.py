@@ -6,8 +6,8 @@ from operated import NAME
 from pipelines import threads, until
 from steered import WAIT, Operated, each_once
 
-from durable_shuffle.recovery.job_phase import JobPhase, TaskReport
-from durable_shuffle.recovery.pipeline.control import Control
+from durable_shuffle.recovery.job.phases import JobPhase, TaskReport
+from durable_shuffle.recovery.pipeline.coordinator.control import Control
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open

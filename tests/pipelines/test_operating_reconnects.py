@@ -11,7 +11,9 @@ from operated import NAME
 from pipelines import threads, until
 from steered import WAIT, Operated, each_once
 
-from durable_shuffle.recovery.command.external import (
+from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase
+from durable_shuffle.recovery.pipeline.commands.orders import StartTasks, decode_slot
+from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     ChangeSettings,
     Description,
@@ -20,11 +22,8 @@ from durable_shuffle.recovery.command.external import (
     Reconcile,
     RunThis,
 )
-from durable_shuffle.recovery.command.internal import StartTasks, decode_step
-from durable_shuffle.recovery.command.status import STATUSES
-from durable_shuffle.recovery.job_phase import JobPhase
-from durable_shuffle.recovery.pipeline import logs
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.pipeline.coordinator import logs
+from durable_shuffle.recovery.pipeline.status.records import STATUSES
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.layout import command_log_prefix, request_log_prefix, status_log_prefix
@@ -217,7 +216,7 @@ def test_a_slow_look_up(operated: Operated, then: str, monkeypatch: pytest.Monke
     outside._wait(last)
     until(lambda: operated.phase is JobPhase.RUNNING, "all tasks run")
     log = SlotLog(LocalStorage(operated.folder / "data"), command_log_prefix(NAME))
-    steps = [decode_step(data, name="x") for _, data in log.read_from()]
+    steps = [decode_slot(data, name="x") for _, data in log.read_from()]
     starts = [c for step in steps for c in step.commands if isinstance(c, StartTasks)]
     assert sum("comes-k0000" in start.tasks for start in starts) == 1
     assert operated.running is not None

@@ -5,12 +5,12 @@ from operated import NAME
 from pipelines import threads, until
 from steered import WAIT, Operated, each_once
 
-from durable_shuffle.recovery.command.external import (
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.commands.requests import (
     Description,
     RunThis,
 )
-from durable_shuffle.recovery.job_phase import JobPhase
-from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,

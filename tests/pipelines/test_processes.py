@@ -11,8 +11,8 @@ import pytest
 from pipeline_steps import Gated, GatedHooks, Numbers
 from pipelines import PATIENCE_SECONDS, copying, epochs, prefix_of_all, published, until
 
-from durable_shuffle.recovery.job_phase import JobPhase
-from durable_shuffle.recovery.pipeline.local_processes import LocalProcesses
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 
 
 def waiting(folder: Path, name: str) -> int:

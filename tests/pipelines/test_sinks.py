@@ -7,13 +7,12 @@ import pyarrow as pa
 import pytest
 from one_consumer import NAME, ROWS, TASK, Hooked, OneConsumer, Plain
 
-from durable_shuffle.recovery.pipeline.file_formats import encode_file
-from durable_shuffle.recovery.pipeline.plan import StagePlan
-from durable_shuffle.recovery.pipeline.sinks import CallbackSink
-from durable_shuffle.recovery.pipeline.stage_sink import StageSink
-from durable_shuffle.recovery.pipeline.stages import own_stage
-from durable_shuffle.recovery.stop_order import Step, StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.ends import EndStep, StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan.plan import StagePlan
+from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, encode_file
+from durable_shuffle.recovery.pipeline.plan.stages import own_stage
+from durable_shuffle.recovery.pipeline.task.stage_sink import StageSink
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.log_feed import LogFeed
@@ -71,7 +70,12 @@ def test_a_finished_consumer_forwards_the_end_without_hooks(one: OneConsumer) ->
     stage = next_stage(one)
     one.write(5, end="DRAIN")
     log: list[str] = []
-    for step in (Step.WIN_PREPARED, Step.SHUTDOWN, Step.WIN_COMMITTED, Step.WIN_FINISHED):
+    for step in (
+        EndStep.WIN_PREPARED,
+        EndStep.SHUTDOWN,
+        EndStep.WIN_COMMITTED,
+        EndStep.WIN_FINISHED,
+    ):
         one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()), crash_after=step)
     log.clear()
     last = one.attempt(Hooked(log, []), sink=StageSink(stage, 0, Settings()))

@@ -9,21 +9,21 @@ import pytest
 from pipeline_steps import ROWS, Gated, Numbers
 from pipelines import PATIENCE_SECONDS, copying, published, settings, until
 
-from durable_shuffle.recovery.job_phase import JobPhase
-from durable_shuffle.recovery.pipeline.launcher import Launcher, RunTask
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, RunAttempt
+from durable_shuffle.recovery.pipeline.lines.threads import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.slots import check_slots
-from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource
-from durable_shuffle.recovery.pipeline.threads import Threads
+from durable_shuffle.recovery.pipeline.plan.plan import check_slots
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
 class FewThreads(Threads):
     """Refuses to run more at once than it has slots for."""
 
-    def __init__(self, run_task: RunTask, slots: int) -> None:
+    def __init__(self, run_task: RunAttempt, slots: int) -> None:
         super().__init__(run_task)
         self.slots = slots
         self.most = 0
@@ -46,7 +46,7 @@ def test_it_runs_to_its_end_on_few_slots(tmp_path: Path, slots: int) -> None:
     """Two sources and three consumers that read from both: each row once, never more at once."""
     made: list[FewThreads] = []
 
-    def launcher(run_task: RunTask, _: PipelineSettings) -> Launcher:
+    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
         made.append(FewThreads(run_task, slots))
         return made[0]
 
@@ -61,7 +61,7 @@ def test_slots_that_come_later_are_used(tmp_path: Path) -> None:
     """With one slot and endless sources only a source runs; more slots, and all of it runs."""
     made: list[FewThreads] = []
 
-    def launcher(run_task: RunTask, _: PipelineSettings) -> Launcher:
+    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
         made.append(FewThreads(run_task, 1))
         return made[0]
 
@@ -125,7 +125,7 @@ def test_a_function_can_say_that_it_never_ends(tmp_path: Path) -> None:
 def test_a_launcher_that_cannot_be_made_ends_the_pipeline(tmp_path: Path) -> None:
     """What was wrong is the cause in its result."""
 
-    def launcher(run_task: RunTask, _: PipelineSettings) -> Launcher:
+    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
         raise InvalidInputError("no such cluster")
 
     result = copying(tmp_path, Numbers(1), Gated("", -1)).run(launcher=launcher)

@@ -12,13 +12,12 @@ import pytest
 from one_consumer import ROWS, OneConsumer
 from task_links import allowed_link
 
-from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
-from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.source_run import SourceRun
-from durable_shuffle.recovery.pipeline.sources import FolderSource, IteratorSource, Source
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, Source
+from durable_shuffle.recovery.pipeline.task.source import SourceRun
 from durable_shuffle.shuffle.batch_source import PlacedMarker
 from durable_shuffle.shuffle.log_producer_log import producer_status
 from durable_shuffle.shuffle.log_producer_records import End

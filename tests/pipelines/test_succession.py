@@ -10,7 +10,16 @@ import pytest
 from operated import NAME, make
 from pipeline_steps import ROWS
 
-from durable_shuffle.recovery.command.external import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.commands.orders import (
+    Acknowledge,
+    InternalCommand,
+    Lead,
+    StartTasks,
+    decode_slot,
+)
+from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     ChangeSettings,
     Description,
@@ -20,19 +29,10 @@ from durable_shuffle.recovery.command.external import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.command.internal import (
-    Acknowledge,
-    InternalCommand,
-    Lead,
-    StartTasks,
-    decode_step,
-)
-from durable_shuffle.recovery.command.succession import LEAD_EVERY
-from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.logs import PipelineLogs, Prepared
-from durable_shuffle.recovery.pipeline.lookups import first_look
-from durable_shuffle.recovery.pipeline.stages import stage_of
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.pipeline.commands.succession import LEAD_EVERY
+from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
+from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
+from durable_shuffle.recovery.pipeline.plan.stages import stage_of
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.consumer_log import read_resume_set
@@ -71,7 +71,7 @@ class Place:
     @property
     def commands(self) -> list[InternalCommand]:
         log = SlotLog(self.storage, command_log_prefix(NAME))
-        steps = [decode_step(data, name="x") for _, data in log.read_from()]
+        steps = [decode_slot(data, name="x") for _, data in log.read_from()]
         return [command for step in steps for command in step.commands]
 
     def acks(self, request: int) -> list[Acknowledge]:
@@ -84,7 +84,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def claimed(logs: PipelineLogs) -> Prepared:
+def claimed(logs: PipelineLogs) -> PreparedPlan:
     prepared = logs.claim().prepared
     assert prepared is not None
     return prepared

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from durable_shuffle.recovery.async_map import async_map
+from durable_shuffle.recovery.calls.batches import async_map
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 pytestmark = pytest.mark.spark

@@ -13,8 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.recovery.async_map import async_map
-from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 from durable_shuffle.shuffle.settings import Settings
 

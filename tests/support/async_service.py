@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from durable_shuffle.recovery.async_calls import Completion
-from durable_shuffle.recovery.async_operator import AsyncOperator
-from durable_shuffle.recovery.output_queues import Marker
+from durable_shuffle.recovery.calls.callers import Completion
+from durable_shuffle.recovery.calls.elements import Marker
+from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 Run = Callable[[Any], Any]

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from durable_shuffle.recovery.async_element import Element
-from durable_shuffle.recovery.async_machine import AsyncMachine, Command, Do
-from durable_shuffle.recovery.async_operator import AsyncOperator
-from durable_shuffle.recovery.async_settings import AsyncSettings
-from durable_shuffle.recovery.async_thread import iterate
-from durable_shuffle.recovery.output_queues import Output
+from durable_shuffle.recovery.calls.elements import Element, Output
+from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
+from durable_shuffle.recovery.calls.operator import AsyncOperator
+from durable_shuffle.recovery.calls.settings import AsyncSettings
+from durable_shuffle.recovery.calls.thread import iterate
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 RETRIES, DELAY, TIMEOUT = 2, 10.0, 35.0
@@ -41,7 +40,7 @@ class World:
         self.calls.append((element, element.attempt))
         return element
 
-    def obey(self, commands: Sequence[Command]) -> None:
+    def obey(self, commands: Sequence[CallAction]) -> None:
         """Carry out commands; stopped calls stay known, so that they can answer late."""
         for what, element in commands:
             if what is Do.CALL:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, Stream
-from durable_shuffle.recovery.pipeline.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 
 
 @dataclass

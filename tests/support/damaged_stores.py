@@ -23,7 +23,7 @@ from pipelines import copying, threads, until
 from run_engine import SCHEMA as RUN_SCHEMA
 from run_engine import EngineRun
 
-from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.compaction import compact_stage

@@ -20,11 +20,11 @@ from fuzz_index import extents_seed, index_seed, run_commits, run_index, run_pac
 from fuzz_records import fold_consumer, fold_job, fold_stage, log_target, records_target
 from fuzz_target import STORED, Target, envelope
 
-from durable_shuffle.recovery.command.external import REQUESTS
-from durable_shuffle.recovery.command.status import STATUSES
-from durable_shuffle.recovery.pipeline.launcher import REPORTS
-from durable_shuffle.recovery.pipeline.report_log import ENTRIES
-from durable_shuffle.recovery.pipeline.sinks import PARKED
+from durable_shuffle.recovery.pipeline.commands.requests import REQUESTS
+from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS
+from durable_shuffle.recovery.pipeline.lines.report_log import ENTRIES
+from durable_shuffle.recovery.pipeline.plan.sinks import PARKED
+from durable_shuffle.recovery.pipeline.status.records import STATUSES
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.control import RecordCodec, decode_control
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError

@@ -1,21 +1,21 @@
 """A job machine under a shell of the test: no process, no clock, no storage."""
 
-from durable_shuffle.recovery.job_machine import Job
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import (
     ENDS,
+    TERMINAL,
     CallOff,
     Failure,
     JobAction,
     JobPhase,
     PassBarrier,
+    TaskPhase,
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.restart_set import Edge, RestartGraph
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
+from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
 
 TASKS = ("s", "a", "b")
 EDGES = [Edge("s", "a", "continued"), Edge("s", "b", "continued")]

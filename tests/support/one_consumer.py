@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 from task_links import allowed_link
 
-from durable_shuffle.recovery.command.internal import PassBarrier, StopTasks
-from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.consumer_run import ConsumerRun
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.plan import StagePlan
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink, Sink
-from durable_shuffle.recovery.pipeline.source_run import partition_ids
-from durable_shuffle.recovery.pipeline.stages import own_stage
-from durable_shuffle.recovery.stop_order import Step, StopMode
+from durable_shuffle.recovery.job.ends import EndStep, StopMode
+from durable_shuffle.recovery.job.phases import TaskReport
+from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
+from durable_shuffle.recovery.pipeline.plan.plan import StagePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
+from durable_shuffle.recovery.pipeline.plan.stages import own_stage
+from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.source import partition_ids
 from durable_shuffle.serialization.markers import EndMode, Marker
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.job_log import JobLog
@@ -40,9 +40,9 @@ class Crash(BaseException):
 class CrashingRun(ConsumerRun):
     """Fails behind one step of its end."""
 
-    crash_after: Step | None = None
+    crash_after: EndStep | None = None
 
-    def _end_step(self, step: Step, mode: StopMode) -> None:
+    def _end_step(self, step: EndStep, mode: StopMode) -> None:
         super()._end_step(step, mode)
         if step is self.crash_after:
             raise Crash(f"behind {step}")
@@ -141,7 +141,7 @@ class OneConsumer:
         step: Any,
         *,
         sink: Sink | None = None,
-        crash_after: Step | None = None,
+        crash_after: EndStep | None = None,
         orders: Iterable[StopMode] = (),
         epoch: int = 0,
         link: TaskLink | None = None,

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 from pipeline_steps import ROWS, Numbers
 
-from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.job.restarts import RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.reference import pipeline_factory
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.sources import IteratorSource
-from durable_shuffle.recovery.restart_budget import RestartSettings
+from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 
 NAME = "operated"
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from pipeline_steps import ROWS
 
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.pipeline.launcher import Launcher
-from durable_shuffle.recovery.pipeline.local_processes import RunTask
+from durable_shuffle.recovery.job.restarts import RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.lines.processes import RunAttempt
+from durable_shuffle.recovery.pipeline.lines.threads import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.sinks import FileSink
-from durable_shuffle.recovery.pipeline.sources import IteratorSource
-from durable_shuffle.recovery.pipeline.threads import Threads
-from durable_shuffle.recovery.restart_budget import RestartSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 
 PATIENCE_SECONDS = 120.0
 
@@ -49,7 +49,7 @@ def copying(folder: Path, make: Any, step: Any, **more: Any) -> Pipeline:
     return pipeline
 
 
-def threads(run_task: RunTask, _: PipelineSettings) -> Launcher:
+def threads(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
     return Threads(run_task)
 
 

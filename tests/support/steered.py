@@ -9,7 +9,7 @@ from typing import Any
 from operated import NAME
 from pipelines import threads, until
 
-from durable_shuffle.recovery.job_phase import JobPhase, JobResult
+from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 

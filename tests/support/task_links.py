@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from durable_shuffle.recovery.command.internal import StartTasks
-from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
+from durable_shuffle.recovery.job.phases import TaskReport
+from durable_shuffle.recovery.pipeline.commands.orders import StartTasks
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 
 
 def allowed_link(task: str, epoch: int, send: Callable[[TaskReport], None]) -> TaskLink:

@@ -38,7 +38,7 @@ from durable_shuffle import (
 )
 from durable_shuffle.jobs.report import Report
 from durable_shuffle.jobs.stage_info import StageInfo
-from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.view import View

@@ -20,10 +20,10 @@ from durable_shuffle.bench.enrich_demo.driver import FACTORY
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks import make
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
-from durable_shuffle.recovery.command.external import Description
-from durable_shuffle.recovery.job_state import JobTimeouts
+from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.report_log import LineSettings
 from durable_shuffle.shuffle.local_storage import LocalStorage
 
 PATIENT: dict[str, Any] = {"timeouts": JobTimeouts(300, 3, 300)}

@@ -14,7 +14,7 @@ import pytest
 
 from durable_shuffle.bench.enrich_demo.demo import EnrichDemoOptions, judge
 from durable_shuffle.bench.enrich_demo.stream import ENRICHED, country_of, event
-from durable_shuffle.recovery.job_phase import JobPhase, JobResult
+from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.serialization.errors import InvalidInputError
 
 STREAM = "durable_shuffle.bench.enrich_demo.stream"

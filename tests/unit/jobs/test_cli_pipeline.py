@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli import pipeline_status
 from durable_shuffle.jobs.cli.app import app
-from durable_shuffle.recovery.command.status import Restarted, TaskStatus
-from durable_shuffle.recovery.job_phase import JobPhase
+from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
-from durable_shuffle.recovery.pipeline.status_view import PartView, StatusView
+from durable_shuffle.recovery.pipeline.status.records import Restarted, TaskStatus
+from durable_shuffle.recovery.pipeline.status.view import PartView, StatusView
 
 Run = Callable[..., Result]
 

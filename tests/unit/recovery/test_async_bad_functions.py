@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from async_world import one_by_one
 
-from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
-from durable_shuffle.recovery.async_map import async_map
-from durable_shuffle.recovery.async_operator import AsyncOperator
-from durable_shuffle.recovery.async_snapshot import Snapshot
+from durable_shuffle.recovery.calls.batches import async_map
+from durable_shuffle.recovery.calls.callers import CallbackFunction, Completion
+from durable_shuffle.recovery.calls.operator import AsyncOperator
+from durable_shuffle.recovery.calls.snapshot import Snapshot
 from durable_shuffle.serialization.errors import (
     AbortedError,
     InvalidInputError,
@@ -53,7 +53,7 @@ def test_function_that_ignores_its_cancellation_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Closing waits a bounded time for it and then goes on."""
-    monkeypatch.setattr("durable_shuffle.recovery.async_operator._CLOSE_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("durable_shuffle.recovery.calls.operator._CLOSE_PATIENCE_SECONDS", 0.05)
     released = asyncio.Event()
 
     async def stubborn(_: Any) -> None:

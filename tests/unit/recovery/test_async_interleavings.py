@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from async_world import DELAY, POLICY, RETRIES, TIMEOUT, World
 
-from durable_shuffle.recovery.async_element import Phase
-from durable_shuffle.recovery.async_settings import AsyncSettings
+from durable_shuffle.recovery.calls.elements import Phase
+from durable_shuffle.recovery.calls.settings import AsyncSettings
 from durable_shuffle.serialization.errors import AbortedError
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
 

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from async_world import DELAY, POLICY, World, no_chance
 
-from durable_shuffle.recovery.async_element import Phase
-from durable_shuffle.recovery.async_machine import AsyncMachine, Do
-from durable_shuffle.recovery.async_settings import AsyncCounts, AsyncSettings
-from durable_shuffle.recovery.output_queues import Marker
+from durable_shuffle.recovery.calls.elements import Marker, Phase
+from durable_shuffle.recovery.calls.machine import AsyncMachine, Do
+from durable_shuffle.recovery.calls.settings import AsyncCounts, AsyncSettings
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
 

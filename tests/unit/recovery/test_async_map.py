@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from async_world import one_by_one
 
-from durable_shuffle.recovery.async_calls import CallbackFunction, Completion
-from durable_shuffle.recovery.async_map import async_map
-from durable_shuffle.recovery.async_operator import AsyncOperator
+from durable_shuffle.recovery.calls.batches import async_map
+from durable_shuffle.recovery.calls.callers import CallbackFunction, Completion
+from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 
 SCHEMA = pa.schema([("n", pa.int64()), ("square", pa.int64())])

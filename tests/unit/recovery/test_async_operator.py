@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from async_service import TWICE, Run, Scripted, Service, collect
 
-from durable_shuffle.recovery.async_calls import CallbackFunction
-from durable_shuffle.recovery.async_operator import AsyncOperator, Output
-from durable_shuffle.recovery.output_queues import Marker
+from durable_shuffle.recovery.calls.callers import CallbackFunction
+from durable_shuffle.recovery.calls.elements import Marker
+from durable_shuffle.recovery.calls.operator import AsyncOperator, Output
 from durable_shuffle.serialization.errors import AbortedError, UnavailableError
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.async_element import Element, Phase
-from durable_shuffle.recovery.delay_queue import DelayQueue
-from durable_shuffle.recovery.output_queues import (
+from durable_shuffle.recovery.calls.elements import (
+    DelayQueue,
+    Element,
     Marker,
     OrderedQueue,
     OutputQueue,
+    Phase,
     UnorderedQueue,
 )
 from durable_shuffle.serialization.errors import InvalidInputError

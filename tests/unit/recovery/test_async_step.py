@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from durable_shuffle.recovery.async_snapshot import SavedElement, decode_snapshot
-from durable_shuffle.recovery.async_step import AsyncStep
+from durable_shuffle.recovery.calls.batches import AsyncStep
+from durable_shuffle.recovery.calls.snapshot import SavedElement, decode_snapshot
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.reducers import ResumableReducer
 from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised

@@ -7,21 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import until
 
-from durable_shuffle.recovery.command.emitter import Emitter
-from durable_shuffle.recovery.command.internal import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
+from durable_shuffle.recovery.pipeline.commands.orders import (
     Configure,
     InternalCommand,
     PassBarrier,
+    SlotOrder,
     StartTasks,
     StopTasks,
-    decode_step,
-    encode_step,
+    decode_slot,
+    encode_slot,
 )
-from durable_shuffle.recovery.command.slot_order import SlotOrder
-from durable_shuffle.recovery.job_phase import TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -90,7 +89,7 @@ def test_the_numbers_of_an_emitter_have_no_holes() -> None:
     """A log that lost a record, or whose emitter goes on behind its successor, is found out."""
 
     def step(coordinator: str, generation: int, number: int) -> bytes:
-        return encode_step(
+        return encode_slot(
             (),
             record_id=IDS.new_id(),
             coordinator=coordinator,
@@ -101,7 +100,7 @@ def test_the_numbers_of_an_emitter_have_no_holes() -> None:
     def take(*steps: bytes) -> None:
         order = SlotOrder(7)
         for n, data in enumerate(steps, 7):
-            list(order.take(n, decode_step(data, name="x")))
+            list(order.take(n, decode_slot(data, name="x")))
 
     take(step("a", 1, 0), step("a", 1, 1), step("a", 3, 2), step("b", 4, 0), step("b", 4, 1))
     with pytest.raises(CorruptDataError, match=r"slot 8 .* expected number=1"):

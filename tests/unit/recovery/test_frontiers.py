@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.command.frontiers import Frontier, Frontiers
-from durable_shuffle.recovery.command.lag import Produced
-from durable_shuffle.recovery.command.restarts import RestartRequests
+from durable_shuffle.recovery.pipeline.coordinator.complaints import RestartRequests
+from durable_shuffle.recovery.pipeline.status.frontiers import Frontier, Frontiers, Produced
 
 
 @pytest.mark.requirement("R-MZ-6")

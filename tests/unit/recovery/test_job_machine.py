@@ -6,9 +6,11 @@ import random
 import pytest
 from job_shell import BROKEN, START_SECONDS, TASKS, JobShell, drive
 
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import (
     ENDS,
     JOB_TRANSITIONS,
+    TERMINAL,
     CallOff,
     Failure,
     JobPhase,
@@ -16,11 +18,10 @@ from durable_shuffle.recovery.job_phase import (
     Launch,
     PassBarrier,
     StopTasks,
+    TaskPhase,
     WinGeneration,
     check_transition,
 )
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

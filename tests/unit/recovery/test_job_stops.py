@@ -3,16 +3,16 @@
 import pytest
 from job_shell import STOP_SECONDS, TASKS, JobShell, drive
 
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import (
     CallOff,
     Failure,
     JobPhase,
     Kill,
     StopTasks,
+    TaskPhase,
     WinGeneration,
 )
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

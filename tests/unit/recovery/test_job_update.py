@@ -2,22 +2,21 @@
 
 import pytest
 
-from durable_shuffle.recovery.job_machine import Job
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import (
     Failure,
     JobAction,
     JobPhase,
     Kill,
     Launch,
     StopTasks,
+    TaskPhase,
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.restart_set import RestartGraph
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
 from durable_shuffle.serialization.errors import InvalidInputError
 
 BROKEN = Failure("ValueError", "broken")

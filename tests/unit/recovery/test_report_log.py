@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 from pipelines import until
 
-from durable_shuffle.recovery.job_phase import Failure, TaskReport
-from durable_shuffle.recovery.pipeline.link import TaskLink
-from durable_shuffle.recovery.pipeline.report_log import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.lines.report_log import (
     ENTRIES,
     Entry,
     LineSettings,
     ReportReader,
     ReportWriter,
 )
-from durable_shuffle.recovery.pipeline.storage_line import StorageLine
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.pipeline.lines.storage_line import StorageLine
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
     CorruptDataError,

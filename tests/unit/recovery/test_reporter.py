@@ -5,13 +5,17 @@ from itertools import pairwise
 import pytest
 from operated import make
 
-from durable_shuffle.recovery.command.status import RESTARTS_KEPT, WHOLE_EVERY, Status, added_up
-from durable_shuffle.recovery.job_machine import Job
-from durable_shuffle.recovery.job_phase import Failure, TaskReport
-from durable_shuffle.recovery.pipeline.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.reporter import ALIVE_SECONDS, Reporter
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.status.records import (
+    RESTARTS_KEPT,
+    WHOLE_EVERY,
+    Status,
+    added_up,
+)
+from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.shuffle.clock import RandomIds
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 

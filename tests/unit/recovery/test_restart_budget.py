@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from durable_shuffle.recovery.restart_budget import UNLIMITED, RestartBudget, RestartSettings
+from durable_shuffle.recovery.job.restarts import UNLIMITED, RestartBudget, RestartSettings
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

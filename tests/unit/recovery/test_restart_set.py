@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.restart_set import Edge, EdgeKind, RestartGraph
+from durable_shuffle.recovery.job.restarts import Edge, EdgeKind, RestartGraph
 from durable_shuffle.serialization.errors import InvalidInputError
 
 PATHS = (("v1", "v2"), ("v1", "v3"), ("v2", "v4"), ("v3", "v4"))

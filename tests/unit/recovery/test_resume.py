@@ -3,32 +3,32 @@
 import pytest
 
 from durable_shuffle.recovery.resume import (
-    Found,
     Fresh,
+    KnownStage,
     Repair,
     Resume,
     Reuse,
-    Wanted,
+    WantedStage,
     decide,
     explain_miss,
 )
 from durable_shuffle.serialization.errors import IncompatibleError
 
-PLAN = Wanted(3, "splits", ())
-UNSTABLE = Wanted(3, "splits", ("rand()", "uuid()"))
-UNPLANNED = Wanted(None, "", ())
+PLAN = WantedStage(3, "splits", ())
+UNSTABLE = WantedStage(3, "splits", ("rand()", "uuid()"))
+UNPLANNED = WantedStage(None, "", ())
 
 
 def found(
     committed: tuple[int, ...] = (), *, sealed: bool = False, m: int | None = 3, s: str = "splits"
-) -> Found:
+) -> KnownStage:
     """What storage shows."""
-    return Found(sealed, m, s, frozenset(committed))
+    return KnownStage(sealed, m, s, frozenset(committed))
 
 
-def lost(*producers: int, m: int = 3, s: str = "splits", commits: int = 1) -> Found:
+def lost(*producers: int, m: int = 3, s: str = "splits", commits: int = 1) -> KnownStage:
     """A sealed stage with damage."""
-    return Found(True, m, s, frozenset(), frozenset(producers), commits)
+    return KnownStage(True, m, s, frozenset(), frozenset(producers), commits)
 
 
 TABLE = [
@@ -46,7 +46,7 @@ TABLE = [
     (PLAN, found(), Resume, "0 producers committed"),
     (PLAN, found((0, 2)), Resume, "2 producers committed"),
     (PLAN, found((0, 1, 2)), Resume, "3 producers committed"),
-    (Wanted(0, "", ()), found(m=0, s=""), Resume, "0 producers committed"),
+    (WantedStage(0, "", ()), found(m=0, s=""), Resume, "0 producers committed"),
     (PLAN, lost(2), Repair, "data of 1 producers is lost"),
     (PLAN, lost(2, m=4), Fresh, "stored=4 now=3"),
     (PLAN, lost(2, s="other"), Fresh, "other input splits"),
@@ -58,7 +58,9 @@ TABLE = [
 
 @pytest.mark.requirement("R-F135-19")
 @pytest.mark.parametrize(("wanted", "stored", "decision", "why"), TABLE)
-def test_decision_under_auto(wanted: Wanted, stored: Found, decision: type, why: str) -> None:
+def test_decision_under_auto(
+    wanted: WantedStage, stored: KnownStage, decision: type, why: str
+) -> None:
     """The class of the decision and the reason that people see."""
     made = decide(wanted, stored, "auto")
     assert type(made) is decision
@@ -79,7 +81,7 @@ def test_resume_runs_exactly_the_missing_producers(
 
 @pytest.mark.parametrize(("wanted", "stored", "decision", "why"), TABLE)
 def test_require_reuses_and_resumes_but_never_starts_fresh(
-    wanted: Wanted, stored: Found, decision: type, why: str
+    wanted: WantedStage, stored: KnownStage, decision: type, why: str
 ) -> None:
     """IncompatibleError with the reason instead of a fresh stage; else the same decision."""
     if decision is Fresh:
@@ -92,7 +94,9 @@ def test_require_reuses_and_resumes_but_never_starts_fresh(
 
 
 @pytest.mark.parametrize(("wanted", "stored", "decision", "why"), TABLE)
-def test_never_always_starts_fresh(wanted: Wanted, stored: Found, decision: type, why: str) -> None:
+def test_never_always_starts_fresh(
+    wanted: WantedStage, stored: KnownStage, decision: type, why: str
+) -> None:
     """Whatever is stored."""
     assert decide(wanted, stored, "never") == Fresh("reuse='never' was asked for")
 

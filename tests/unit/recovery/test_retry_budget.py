@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.async_element import Phase
-from durable_shuffle.recovery.async_machine import AsyncMachine, Do
-from durable_shuffle.recovery.async_settings import AsyncSettings
-from durable_shuffle.recovery.async_snapshot import (
+from durable_shuffle.recovery.calls.elements import Marker, Phase
+from durable_shuffle.recovery.calls.machine import AsyncMachine, Do
+from durable_shuffle.recovery.calls.settings import AsyncSettings
+from durable_shuffle.recovery.calls.snapshot import (
+    Budget,
     SavedElement,
     Snapshot,
     decode_snapshot,
     encode_snapshot,
+    restored_budget,
 )
-from durable_shuffle.recovery.output_queues import Marker
-from durable_shuffle.recovery.retry_budget import Budget, restored_budget
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     AbortedError,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from durable_shuffle.recovery.job_machine import Job
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import (
     ENDS,
     CallOff,
     Failure,
@@ -22,13 +22,12 @@ from durable_shuffle.recovery.job_phase import (
     Launch,
     PassBarrier,
     StopTasks,
+    TaskPhase,
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.restart_set import Edge, RestartGraph
-from durable_shuffle.recovery.task_phase import TaskPhase
+from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
 
 TASKS = ("one", "two", "three")
 FAILS = "one"

@@ -4,17 +4,17 @@ import itertools
 
 import pytest
 
-from durable_shuffle.recovery.stop_order import (
+from durable_shuffle.recovery.job.ends import (
     OPTIONAL,
     ORDERS,
-    Step,
+    EndStep,
     StopMode,
     StopOrder,
     combined,
 )
 from durable_shuffle.serialization.errors import InvalidInputError
 
-RECORDS = (Step.WIN_ACK, Step.WIN_PREPARED, Step.WIN_COMMITTED, Step.WIN_FINISHED)
+RECORDS = (EndStep.WIN_ACK, EndStep.WIN_PREPARED, EndStep.WIN_COMMITTED, EndStep.WIN_FINISHED)
 CALL_ORDERS = {
     "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
     "DRAIN": ["max_watermark", "prepare_to_shutdown", "snapshot", "notify", "shutdown", "close"],
@@ -23,7 +23,7 @@ CALL_ORDERS = {
 }
 
 
-def walk(order: StopOrder) -> list[Step]:
+def walk(order: StopOrder) -> list[EndStep]:
     """Take all steps."""
     found = []
     while (step := order.next()) is not None:
@@ -43,8 +43,8 @@ def test_the_calls_of_each_mode(mode: StopMode) -> None:
 
 @pytest.mark.requirement("R-F46-2")
 @pytest.mark.parametrize("mode", StopMode)
-@pytest.mark.parametrize("hooks", [(), (Step.PREPARE,), (Step.SHUTDOWN, Step.NOTIFY)])
-def test_calls_that_nobody_offers_are_left_out(mode: StopMode, hooks: tuple[Step, ...]) -> None:
+@pytest.mark.parametrize("hooks", [(), (EndStep.PREPARE,), (EndStep.SHUTDOWN, EndStep.NOTIFY)])
+def test_calls_that_nobody_offers_are_left_out(mode: StopMode, hooks: tuple[EndStep, ...]) -> None:
     """The rest keeps its order, the records all stay."""
     expected = [s for s in ORDERS[mode] if s not in OPTIONAL or s in hooks]
     assert walk(StopOrder(mode, hooks)) == expected
@@ -56,13 +56,13 @@ def test_records_stand_before_what_they_allow() -> None:
     ranks = [
         drain.index(step)
         for step in (
-            Step.PREPARE,
-            Step.SNAPSHOT,
-            Step.WIN_PREPARED,
-            Step.SHUTDOWN,
-            Step.WIN_COMMITTED,
-            Step.WIN_FINISHED,
-            Step.CLOSE,
+            EndStep.PREPARE,
+            EndStep.SNAPSHOT,
+            EndStep.WIN_PREPARED,
+            EndStep.SHUTDOWN,
+            EndStep.WIN_COMMITTED,
+            EndStep.WIN_FINISHED,
+            EndStep.CLOSE,
         )
     ]
     assert ranks == sorted(ranks)
@@ -78,20 +78,20 @@ def test_whatever_fails_only_close_is_left(mode: StopMode) -> None:
         step = order.next()
         assert step is not None
         order.failed(step)
-        assert walk(order) == ([] if step is Step.CLOSE else [Step.CLOSE])
+        assert walk(order) == ([] if step is EndStep.CLOSE else [EndStep.CLOSE])
 
 
 @pytest.mark.requirement("R-F46-17")
 @pytest.mark.parametrize(
     ("mode", "behind", "calls"),
     [
-        ("FINITE", Step.WIN_PREPARED, ["shutdown", "COMMITTED", "FINISHED", "close"]),
-        ("DRAIN", Step.WIN_PREPARED, ["notify", "shutdown", "COMMITTED", "FINISHED", "close"]),
-        ("FINITE", Step.WIN_COMMITTED, ["FINISHED", "close"]),
-        ("DRAIN", Step.WIN_COMMITTED, ["FINISHED", "close"]),
+        ("FINITE", EndStep.WIN_PREPARED, ["shutdown", "COMMITTED", "FINISHED", "close"]),
+        ("DRAIN", EndStep.WIN_PREPARED, ["notify", "shutdown", "COMMITTED", "FINISHED", "close"]),
+        ("FINITE", EndStep.WIN_COMMITTED, ["FINISHED", "close"]),
+        ("DRAIN", EndStep.WIN_COMMITTED, ["FINISHED", "close"]),
     ],
 )
-def test_a_successor_enters_behind_the_record(mode: str, behind: Step, calls: list[str]) -> None:
+def test_a_successor_enters_behind_the_record(mode: str, behind: EndStep, calls: list[str]) -> None:
     """Nothing that was done is done again, no input is asked for."""
     assert [str(s) for s in walk(StopOrder(StopMode(mode), behind=behind))] == calls
 
@@ -101,10 +101,10 @@ def test_a_wrong_step_changes_nothing() -> None:
     order = StopOrder(StopMode.SUSPEND)
     for report in (order.done, order.failed):
         with pytest.raises(InvalidInputError, match="expected snapshot"):
-            report(Step.CLOSE)
+            report(EndStep.CLOSE)
     assert walk(order) == list(ORDERS[StopMode.SUSPEND])
     with pytest.raises(InvalidInputError, match="does not go on"):
-        StopOrder(StopMode.SUSPEND, behind=Step.WIN_PREPARED)
+        StopOrder(StopMode.SUSPEND, behind=EndStep.WIN_PREPARED)
 
 
 @pytest.mark.requirement("R-F46-22")

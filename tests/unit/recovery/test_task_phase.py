@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from durable_shuffle.recovery.liveness import Liveness
-from durable_shuffle.recovery.task_phase import (
+from durable_shuffle.recovery.job.phases import (
     TERMINAL,
     TRANSITIONS,
     TaskPhase,
     check_reached,
 )
+from durable_shuffle.recovery.job.restarts import Liveness
 from durable_shuffle.serialization.errors import InvalidInputError
 
 LEGAL = """

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from durable_shuffle.recovery.command import wanted as module
-from durable_shuffle.recovery.command.external import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.pipeline.commands import wanted as module
+from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     AllowRelease,
     ChangeSettings,
@@ -19,10 +20,13 @@ from durable_shuffle.recovery.command.external import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.command.history import CommandHistory
-from durable_shuffle.recovery.command.reconcile import Changes, Part, changes
-from durable_shuffle.recovery.command.wanted import Wanted, handle, reduced
-from durable_shuffle.recovery.stop_order import StopMode
+from durable_shuffle.recovery.pipeline.commands.wanted import (
+    CommandHistory,
+    Wanted,
+    handle,
+    reduced,
+)
+from durable_shuffle.recovery.pipeline.plan.changes import Changes, Part, changes
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -84,9 +88,9 @@ def test_the_handler_cannot_reach_a_launcher_or_a_view() -> None:
     reachable = {getattr(value, "__module__", "") for value in vars(module).values()}
     ours = {name for name in reachable if name.startswith("durable_shuffle")}
     assert ours <= {
-        "durable_shuffle.recovery.command.wanted",
-        "durable_shuffle.recovery.command.external",
-        "durable_shuffle.recovery.stop_order",
+        "durable_shuffle.recovery.pipeline.commands.wanted",
+        "durable_shuffle.recovery.pipeline.commands.requests",
+        "durable_shuffle.recovery.job.ends",
         "durable_shuffle.serialization.errors",
     }
 

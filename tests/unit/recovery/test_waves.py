@@ -5,9 +5,11 @@ import random
 
 import pytest
 
-from durable_shuffle.recovery.job_machine import Job
-from durable_shuffle.recovery.job_phase import (
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import (
     ENDS,
+    TERMINAL,
     Failure,
     JobAction,
     JobPhase,
@@ -15,15 +17,13 @@ from durable_shuffle.recovery.job_phase import (
     Launch,
     PassBarrier,
     StopTasks,
+    TaskPhase,
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job_state import JobTimeouts
-from durable_shuffle.recovery.restart_budget import RestartBudget, RestartSettings
-from durable_shuffle.recovery.restart_set import Edge, RestartGraph
-from durable_shuffle.recovery.stop_order import StopMode
-from durable_shuffle.recovery.task_phase import TERMINAL, TaskPhase
-from durable_shuffle.recovery.waves import Wave, Waves, ranks
+from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.job.waves import Wave, Waves, ranks
 
 # two sources, two consumers that read both, one behind these; names against the order of the data
 GRAPH = RestartGraph(

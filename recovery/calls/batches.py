@@ -1,0 +1,185 @@
+"""The async operator over rows of record batches: `async_map` and `AsyncStep`.
+
+`async_map` makes a function for `mapInArrow`. Rows go to one operator per task in slices, so what
+waits for the caller is bounded by the capacity and one slice. The function is sent to executors, so
+what it holds must be picklable.
+
+`AsyncStep` is a resumable reducer, for `stage(reduce=...)` and `consume(process=...)`. Results
+leave its operator only when the caller asks. So the state, asked for after that, holds exactly the
+rows whose results were not handed over, with their attempts and time if these are kept. The caller
+commits position, results and state in one record: after a crash the rows in the state are called
+before those behind the position.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack, cast
+
+import pyarrow as pa
+
+from durable_shuffle.recovery.calls.callers import CallbackFunction
+from durable_shuffle.recovery.calls.elements import Marker, Output
+from durable_shuffle.recovery.calls.operator import AsyncOperator
+from durable_shuffle.recovery.calls.settings import AsyncOptions
+from durable_shuffle.recovery.calls.snapshot import decode_snapshot, encode_snapshot
+from durable_shuffle.recovery.calls.thread import OperatorThread, iterate
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.limits import check_count
+
+Row = dict[str, Any]
+RowFunction = Callable[[Row], Any] | CallbackFunction[Row]
+MapFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_SLICE_ROWS = 256
+"""So many rows are handed over at a time: their results wait for the caller, more do not."""
+
+
+def async_map(
+    fn: Callable[[Row], Awaitable[Any]] | RowFunction,
+    schema: pa.Schema,
+    *,
+    capacity: int,
+    batch_rows: int = 1024,
+    **options: Unpack[AsyncOptions],
+) -> MapFunction:
+    """Return a map function over record batches that calls `fn` for every row.
+
+    For `mapInArrow` and for the map side of stages: the rows of one partition go through one
+    `AsyncOperator`, on one event loop per running task, which ends with the task.
+
+    Args:
+        fn: is given a row as a dictionary; comes to a row, a list of rows (none drops the input),
+            or None (likewise).
+        schema: of the rows that come out.
+        capacity: most rows inside at a time; results of 256 more may wait for the caller.
+        batch_rows: most rows of a batch that comes out, from 1.
+        options: of `AsyncOperator`: mode, retry, timeout_seconds, on_timeout, threads.
+
+    Raises:
+        InvalidInputError: a bad option or value; at once, not in the task.
+    """
+    check_count("batch_rows", batch_rows, at_least=1)
+    make = checked_maker(fn, schema, capacity, options)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        slices = (
+            batch.slice(start, _SLICE_ROWS).to_pylist()
+            for batch in batches
+            for start in range(0, batch.num_rows, _SLICE_ROWS)
+        )
+        held: list[Mapping[str, Any]] = []
+        for output in iterate(make, slices):
+            held.extend(rows_of(output.value))
+            while len(held) >= batch_rows:
+                yield pa.RecordBatch.from_pylist(held[:batch_rows], schema=schema)
+                del held[:batch_rows]
+        if held:
+            yield pa.RecordBatch.from_pylist(held, schema=schema)
+
+    return run
+
+
+def checked_maker(
+    fn: RowFunction, schema: pa.Schema, capacity: int, options: Mapping[str, Any]
+) -> Callable[..., AsyncOperator[Row, Any]]:
+    """Return what makes the operator of one task; it takes more options, and can be pickled.
+
+    Raises:
+        InvalidInputError: a bad option or value; at once, not in the task.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(f"schema must be a pyarrow schema, found={schema!r}")
+
+    make: Callable[..., AsyncOperator[Row, Any]] = partial(
+        AsyncOperator, cast("Any", fn), capacity, **options
+    )
+    try:
+        make()
+    except TypeError as error:
+        raise InvalidInputError(f"the async operator was given a bad option: {error}") from error
+    return make
+
+
+def rows_of(result: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the rows that fn came to.
+
+    Raises:
+        InvalidInputError: it is neither a row, a list of rows nor None.
+    """
+    if result is None:
+        return ()
+    found = result if isinstance(result, list | tuple) else (result,)
+    for row in found:
+        if not isinstance(row, Mapping):
+            raise InvalidInputError(
+                f"fn must come to a row as a dictionary, a list of rows or None, found={row!r:.80}"
+            )
+    return found
+
+
+class AsyncStep:
+    """Calls `fn` for every row of a partition, and goes on inside of it after a crash.
+
+    Implements `ResumableReducer`. The loop starts with the first row; `close` ends it.
+
+    Args:
+        fn: is given a row as a dictionary; comes to a row, a list of rows, or None.
+        schema: of the rows that come out.
+        capacity: most rows inside at a time.
+        options: of `AsyncOperator`: mode, retry, timeout_seconds, on_timeout, threads,
+            keep_retry_state, on_expired, clock, jitter.
+
+    Values of unfinished rows are kept in the state, so they must be what msgpack holds here: plain
+    values, dates and times, decimals, bytes, nested.
+
+    Not guaranteed: that fn runs once per row. A call whose result was not acknowledged before a
+    crash is made again; its result counts once.
+
+    Raises:
+        InvalidInputError: a bad option or value; at once, not in the task.
+    """
+
+    def __init__(
+        self, fn: RowFunction, schema: pa.Schema, *, capacity: int, **options: Unpack[AsyncOptions]
+    ) -> None:
+        self._make = checked_maker(fn, schema, capacity, options)
+        self._schema = schema
+        self._thread: OperatorThread | None = None
+
+    def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Take rows in; return what is done by now."""
+        return self._batches(self._started().give(batch.to_pylist()))
+
+    def poll(self) -> list[pa.RecordBatch]:
+        """Return what is done by now, without new rows."""
+        return self._batches(self._started().give(()))
+
+    def finish(self) -> list[pa.RecordBatch]:
+        """Wait for what is inside, retries included, and return it."""
+        thread, outputs = self._started(), []
+        while more := thread.rest():
+            outputs += more
+        return self._batches(outputs)
+
+    def snapshot(self) -> bytes:
+        """Return the rows whose results were not returned, and what is known of their retries."""
+        return encode_snapshot(self._started().snapshot())
+
+    def restore(self, state: bytes) -> None:
+        """Call the rows of a snapshot before all new ones."""
+        self._thread = OperatorThread(self._make(snapshot=decode_snapshot(state)))
+
+    def close(self) -> None:
+        """Stop calls under way, the loop and its thread; bounded."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+    def _started(self) -> OperatorThread:
+        if self._thread is None:
+            self._thread = OperatorThread(self._make())
+        return self._thread
+
+    def _batches(self, outputs: list[Output | Marker]) -> list[pa.RecordBatch]:
+        rows = [row for output in outputs for row in rows_of(output.value)]
+        return [pa.RecordBatch.from_pylist(rows, schema=self._schema)] if rows else []

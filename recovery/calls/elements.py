@@ -1,0 +1,300 @@
+"""The elements of the async operator: their phases, their waits, the order in which they leave.
+
+    QUEUED -> CALLING(n) -> DONE -> EMITTED
+                  |  ^
+                  v  |
+               WAITING(n)          after a result or exception to try again
+
+    CALLING, WAITING -> EXPIRED -> DONE     at the deadline, by the timeout handler
+    CALLING, EXPIRED -> FAILED              an outcome that ends the operator
+    any but the last three -> DROPPED       cancel, suspend, another element's failure
+
+EMITTED, FAILED and DROPPED are the outcomes: every element reaches one of them and leaves none. Any
+other step is a mistake of ours and raises at once.
+
+`DelayQueue` is a heap, and a dictionary that says which of its entries count: adding and taking out
+cost O(log n), amortised. The heap is rebuilt when most of it is dead, so memory stays within a
+constant factor of what waits.
+
+A marker is a fence both ways: nothing that came before it leaves after it, and nothing that came
+after it leaves before it. The unordered queue is cut into segments by markers; only the first
+segment gives anything away, and it must be empty before the marker behind it leaves.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from durable_shuffle.serialization.errors import InvalidInputError
+
+
+class Phase(Enum):
+    """Where an element stands."""
+
+    QUEUED = "queued"
+    CALLING = "calling"
+    WAITING = "waiting"
+    EXPIRED = "expired"
+    DONE = "done"
+    EMITTED = "emitted"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+    following: tuple["Phase", ...]
+    """The phases that may come next."""
+
+
+OUTCOMES: Final = (Phase.EMITTED, Phase.FAILED, Phase.DROPPED)
+
+_END: tuple[Phase, ...] = (Phase.FAILED, Phase.DROPPED)
+Phase.QUEUED.following = (Phase.CALLING, Phase.EXPIRED, Phase.DROPPED)
+Phase.CALLING.following = (Phase.DONE, Phase.WAITING, Phase.EXPIRED, *_END)
+Phase.WAITING.following = (Phase.CALLING, Phase.EXPIRED, Phase.DROPPED)
+Phase.EXPIRED.following = (Phase.DONE, *_END)
+Phase.DONE.following = (Phase.EMITTED, Phase.DROPPED)
+for _outcome in OUTCOMES:
+    _outcome.following = ()
+
+
+class Element:
+    """One input on its way to one outcome. Only the machine that owns it changes it."""
+
+    __slots__ = (
+        "attempt", "call", "charged_before", "first_wall_seconds", "last", "ordinal", "phase",
+        "result", "segment", "started", "value",
+    )  # fmt: skip
+
+    def __init__(self, ordinal: int, value: Any, started: float) -> None:
+        self.ordinal = ordinal
+        self.value = value
+        self.phase = Phase.QUEUED
+        self.attempt = 0
+        """Number of the newest call, from 1; 0 before the first."""
+        self.last = False
+        """True if the call under way is not to be followed by another."""
+        self.started = started
+        """Monotonic seconds when it was taken in, in this process."""
+        self.charged_before = 0.0
+        """Seconds of its time budget that earlier processes used."""
+        self.first_wall_seconds: float | None = None
+        """Wall time of its first call if that was in an earlier process."""
+        self.result: Any = None
+        self.segment: Any = None
+        """The output queue's own."""
+        self.call: Any = None
+        """The shell's handle of the call under way."""
+
+    def become(self, phase: Phase) -> None:
+        """Take one step.
+
+        Raises:
+            InvalidInputError: no such step; the element is unchanged.
+        """
+        if phase not in self.phase.following:
+            raise InvalidInputError(
+                f"async element {self.ordinal} cannot go from {self.phase.value} to {phase.value}"
+            )
+        self.phase = phase
+
+    def __repr__(self) -> str:
+        return f"Element({self.ordinal}, {self.phase.value}, attempt={self.attempt})"
+
+
+K = TypeVar("K", bound=Hashable)
+
+_SMALL = 64
+"""Heaps up to this size are not worth rebuilding."""
+
+
+class DelayQueue(Generic[K]):
+    """Holds each key at most once, with the moment it waits for. Asks no clock."""
+
+    def __init__(self) -> None:
+        self._when: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._when
+
+    def add(self, key: K, when: float) -> None:
+        """Have `key` wait for `when`, whatever it waited for before."""
+        self._when[key] = when
+        self._added += 1  # equal moments come out as they went in, and keys are never compared
+        heapq.heappush(self._heap, (when, self._added, key))
+
+    def discard(self, key: K) -> None:
+        """Have `key` wait no more; fine if it did not."""
+        if self._when.pop(key, None) is None:
+            return
+        if not self._when:
+            self._heap.clear()
+        elif len(self._heap) > 2 * len(self._when) + _SMALL:
+            self._heap = [entry for entry in self._heap if self._when.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def next_when(self) -> float | None:
+        """Return the earliest moment that somebody waits for, None if nobody waits."""
+        heap, live = self._heap, self._when
+        while heap:
+            when, _, key = heap[0]
+            if live.get(key) == when:
+                return when
+            heapq.heappop(heap)
+        return None
+
+    def pop_due(self, now: float) -> list[K]:
+        """Take out and return the keys whose moment is at or before `now`, earliest first."""
+        due: list[K] = []
+        while (when := self.next_when()) is not None and when <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._when[key]
+            due.append(key)
+        return due
+
+    def pop_all(self) -> list[K]:
+        """Take out and return all keys, earliest first."""
+        return self.pop_due(float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A control item among the elements: it is never called and keeps its place."""
+
+    value: Any = None
+
+
+Entry = Element | Marker
+
+
+class Output(NamedTuple):
+    """What an input came to."""
+
+    ordinal: int
+    value: Any
+
+
+def as_output(entry: Entry) -> Output | Marker:
+    """Return what a consumer gets for an entry that leaves."""
+    return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
+
+
+class OutputQueue(Protocol):
+    """Elements and markers that were taken in and have not left."""
+
+    def __len__(self) -> int:
+        """Elements and markers, done or not."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield them so that taking them in again in this order gives the same queue."""
+
+    def put(self, entry: Entry) -> None:
+        """Append."""
+
+    def done(self, element: Element) -> None:
+        """Take note that the element's phase is DONE."""
+
+    def pop(self) -> Entry | None:
+        """Take out what may leave now, None if nothing may."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+
+class OrderedQueue:
+    """Gives away its head, once that is done."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(tuple(self._entries))
+
+    def put(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+    def done(self, element: Element) -> None:
+        pass  # the head's phase is looked at when somebody asks
+
+    def pop(self) -> Entry | None:
+        entries = self._entries
+        if entries and (entries[0].__class__ is Marker or entries[0].phase is Phase.DONE):  # type: ignore[union-attr]
+            return entries.popleft()
+        return None
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+class _Segment:
+    """Elements between two markers."""
+
+    __slots__ = ("done", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[int, Element] = {}
+        """By ordinal: not done yet."""
+        self.done: deque[Element] = deque()
+        """In the order in which they became done."""
+
+
+class UnorderedQueue:
+    """Gives away what is done in its first segment."""
+
+    def __init__(self) -> None:
+        self._parts: deque[_Segment | Marker] = deque([_Segment()])
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Entry]:
+        for part in tuple(self._parts):
+            if isinstance(part, Marker):
+                yield part
+            else:
+                yield from sorted([*part.open.values(), *part.done], key=lambda e: e.ordinal)
+
+    def put(self, entry: Entry) -> None:
+        self._size += 1
+        if isinstance(entry, Marker):
+            self._parts.append(entry)
+            return
+        last = self._parts[-1] if self._parts else None
+        if not isinstance(last, _Segment):
+            last = _Segment()
+            self._parts.append(last)
+        entry.segment = last
+        last.open[entry.ordinal] = entry
+
+    def done(self, element: Element) -> None:
+        segment: _Segment = element.segment
+        segment.done.append(segment.open.pop(element.ordinal))
+
+    def pop(self) -> Entry | None:
+        while self._parts:
+            first = self._parts[0]
+            if isinstance(first, Marker):
+                self._size -= 1
+                self._parts.popleft()
+                return first
+            if first.done:
+                self._size -= 1
+                return first.done.popleft()
+            if first.open or len(self._parts) == 1:
+                return None
+            self._parts.popleft()
+        return None
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self._size = 0

@@ -1,0 +1,399 @@
+"""The async operator: calls that are retried one by one; nothing is lost or doubled.
+
+Strategy: `AsyncMachine` decides; this shell runs on one asyncio loop, turns calls into tasks (or
+into work for a bounded pool of threads, if fn is a plain function), reports their completions with
+the attempt's number, keeps one timer for the machine's next moment, and lets submitters and the one
+consumer wait. Everything happens on the loop that the operator was first used on; completions from
+other threads travel there first.
+
+It must not swallow its end: an operator that was cancelled or suspended raises AbortedError, so
+that nobody takes the end of its output for the end of the data.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+from durable_shuffle.recovery.calls.callers import CallbackFunction, Caller, call_plain
+from durable_shuffle.recovery.calls.elements import Element, Marker, Output, as_output
+from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
+from durable_shuffle.recovery.calls.settings import (
+    AsyncCounts,
+    AsyncSettings,
+    Mode,
+    OperatorOptions,
+)
+from durable_shuffle.recovery.calls.snapshot import KeepRetryState, OnExpired, Snapshot
+from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
+from durable_shuffle.shuffle.clock import Clock, SystemClock, system_jitter
+from durable_shuffle.shuffle.limits import check_count
+from durable_shuffle.shuffle.retry import NO_RETRY, Jitter, RetryPolicy
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CLOSE_PATIENCE_SECONDS = 5.0
+"""How long `aclose` waits for calls that were told to stop."""
+
+
+class AsyncOperator(Generic[T, R]):
+    """Calls `fn` for each input, at most `capacity` at a time, and gives the results back.
+
+    Args:
+        fn: an async function; or a plain one, which runs in a pool of threads and must bound its
+            own waits, since a thread cannot be stopped; or a `CallbackFunction`.
+        capacity: most inputs inside at a time, those that wait for a retry and those whose result
+            was not taken yet included.
+        mode: "ordered" gives results in the order of the inputs, "unordered" as they come. Markers
+            keep their place in both.
+        retry: which results and exceptions to try again, and when. An element that has used up its
+            retries comes to its last result or exception.
+        timeout_seconds: from taking an input in to its outcome, over all attempts.
+        on_timeout: called with the input at its deadline, on the loop, must not block; returns the
+            result in its place or raises. Default: UnavailableError.
+        threads: of the pool for a plain `fn`.
+        snapshot: inputs of an earlier operator, which come before all new ones.
+        keep_retry_state: what a snapshot keeps of attempts and time, see `retry_budget`.
+        on_expired: what becomes of a restored input whose time is used up.
+
+    The first exception that is not retried ends the operator: calls under way are stopped, inputs
+    whose results were not taken count as never done, and it is raised to the consumer.
+
+    Not guaranteed: that fn runs once per input. After a timeout, a cancel or a restart a call may
+    have had its effect although its answer is ignored.
+
+    Raises:
+        InvalidInputError: fn cannot be called, or a value is out of its range.
+    """
+
+    @overload
+    def __init__(
+        self, fn: Callable[[T], Awaitable[R]], capacity: int, **options: Unpack[OperatorOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        fn: Callable[[T], R] | CallbackFunction[T],
+        capacity: int,
+        **options: Unpack[OperatorOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        fn: Callable[[T], Awaitable[R]] | Callable[[T], R] | CallbackFunction[T],
+        capacity: int,
+        *,
+        mode: Mode = "ordered",
+        retry: RetryPolicy = NO_RETRY,
+        timeout_seconds: float | None = None,
+        on_timeout: Callable[[T], R] | None = None,
+        threads: int = 8,
+        snapshot: Snapshot | None = None,
+        keep_retry_state: KeepRetryState = "none",
+        on_expired: OnExpired = "last_attempt",
+        clock: Clock | None = None,
+        jitter: Jitter | None = None,
+    ) -> None:
+        if on_timeout is not None and not callable(on_timeout):
+            raise InvalidInputError(f"on_timeout must be callable, found={on_timeout!r}")
+        check_count("threads", threads, at_least=1)
+        self._calls = Caller(fn, threads, self)
+        self._settings = AsyncSettings(
+            capacity, mode, retry, timeout_seconds, keep_retry_state, on_expired
+        )
+        self._retrying = retry.active
+        self._machine = AsyncMachine(self._settings, jitter or system_jitter(), snapshot)
+        self._on_timeout = self._time_out if on_timeout is None else on_timeout
+        self._clock = clock or SystemClock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._consumer: asyncio.Future[None] | None = None
+        self._submitters: deque[asyncio.Future[None]] = deque()
+
+    async def submit(self, value: T) -> None:
+        """Take `value` in; waits while there is no room.
+
+        Raises:
+            AbortedError: the operator ended; the cause says why.
+            InvalidInputError: the input was closed, or another loop owns the operator.
+        """
+        loop = self._loop
+        # not asked for by get_running_loop, which asks the system for the process id each time
+        ours = loop is not None and self._thread == get_ident() and loop.is_running()
+        if not ours or not self._machine.has_room:
+            await self._room()
+            loop = self._loop
+        assert loop is not None
+        self._calls.start(self._machine.submit(value, loop.time()), loop)
+        if self._timer is None:
+            self._set_timer()
+
+    async def submit_marker(self, marker: Marker) -> None:
+        """Take a marker in; it takes a place as an input does. Raises as `submit`."""
+        await self._room()
+        self._machine.add_marker(marker)
+        self._wake_consumer()
+
+    def close_input(self) -> None:
+        """No more input comes. What is inside goes on, with retries; then the output ends."""
+        self._bind()
+        self._machine.close_input()
+        self._wake_all()
+
+    def drain(self) -> None:
+        """Close the input and end all retries: what waits for one is called a last time, at once.
+
+        The output goes on until everything has left, then ends.
+        """
+        loop = self._bind()
+        self._do(self._machine.drain(), loop)
+        self._wake_all()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output | Marker:
+        """Return what leaves next; `StopAsyncIteration` only if all input came and left.
+
+        Raises:
+            AbortedError: cancelled or suspended.
+            Exception: the first one that was not retried.
+        """
+        entry = await self._leave()
+        if entry is None:
+            raise StopAsyncIteration
+        return as_output(entry)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `submit` takes an input in at once."""
+        return self._machine.has_room
+
+    def take_ready(self) -> list[Output | Marker]:
+        """Return what may leave now, without waiting; raises as `__anext__`, if nothing may."""
+        found = []
+        while (entry := self._machine.pop()) is not None:
+            found.append(as_output(entry))
+        if not found and self._machine.ended is not None:
+            raise self._machine.ended
+        self._made_room()
+        return found
+
+    async def _leave(self) -> Element | Marker | None:
+        """Return what leaves next, None at the end of the input; raises as `__anext__`."""
+        machine = self._machine
+        while (entry := machine.pop()) is None:
+            if machine.ended is not None:
+                raise machine.ended
+            if machine.finished:
+                return None
+            await self._until_output()
+        if self._submitters or machine.has_backlog:
+            self._made_room()
+        return entry
+
+    async def map(self, source: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[R | Marker]:
+        """Feed `source`, yield the results; markers in the source are yielded in their place.
+
+        The operator is closed when this ends, however it ends.
+        """
+        feeder = asyncio.ensure_future(self._feed(source))
+        try:
+            machine = self._machine
+            while True:
+                # without a coroutine for what is there already, unless somebody waits for its place
+                wanted = self._submitters or machine.has_backlog
+                entry = None if wanted else machine.pop()
+                if entry is None and (entry := await self._leave()) is None:
+                    return
+                yield entry if isinstance(entry, Marker) else entry.result
+        finally:
+            feeder.cancel()
+            await asyncio.wait({feeder})
+            await self.aclose()
+
+    @property
+    def cursor(self) -> int:
+        """All inputs below this ordinal, exclusive, have left. Acknowledge it after the effects of
+        what was taken are durable."""
+        return self._machine.cursor
+
+    @property
+    def counts(self) -> AsyncCounts:
+        """What happened so far."""
+        return self._machine.counts
+
+    def __len__(self) -> int:
+        """Inputs and markers inside, restored ones that found no room yet not included."""
+        return len(self._machine)
+
+    def snapshot(self) -> Snapshot:
+        """Return what must be remembered to go on after a crash; changes nothing."""
+        loop = self._bind()
+        return self._machine.snapshot(loop.time(), self._clock.wall())
+
+    def suspend(self) -> Snapshot:
+        """Stop everything now and return what must be remembered; nothing leaves from here on."""
+        found = self.snapshot()
+        self._end(AbortedError("the async operator was suspended"))
+        return found
+
+    def cancel(self) -> None:
+        """Stop everything now; nothing leaves from here on. Fine if it ended already."""
+        self._bind()
+        self._end(AbortedError("the async operator was cancelled"))
+
+    async def aclose(self) -> None:
+        """Cancel what is left and wait, a bounded time, until calls have stopped."""
+        self._bind()
+        self._end(AbortedError("the async operator was closed"))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._calls.close(_CLOSE_PATIENCE_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def on_result(self, element: Element, attempt: int, result: Any) -> None:
+        """Called by `Caller`."""
+        loop = self._loop
+        assert loop is not None
+        commands = self._machine.completed(element, attempt, result, loop.time())
+        if commands:
+            self._do(commands, loop)
+        if self._consumer is not None:
+            self._wake_consumer()
+        if self._retrying:
+            self._set_timer()
+
+    def on_error(self, element: Element, attempt: int, error: BaseException) -> None:
+        """Called by `Caller`."""
+        loop = self._loop
+        assert loop is not None
+        self._do(self._machine.failed(element, attempt, error, loop.time()), loop)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        when = self._machine.next_when()
+        if when is None or (self._timer is not None and self._timer.when() <= when):
+            return  # one that fires too early looks again
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._loop is not None
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        loop = self._bind()
+        self._timer = None
+        self._do(self._machine.tick(loop.time()), loop)
+        self._wake_consumer()
+        self._set_timer()
+
+    def _time_out(self, value: T) -> R:
+        raise UnavailableError(
+            f"no result within timeout_seconds={self._settings.timeout_seconds}, retries included"
+        )
+
+    def _do(self, commands: Sequence[CallAction], loop: asyncio.AbstractEventLoop) -> None:
+        for what, element in commands:
+            if what is Do.CALL:
+                self._calls.start(element, loop)
+                continue
+            self._calls.stop(element)
+            if what is Do.EXPIRE:
+                handler = partial(call_plain, self._on_timeout, element.value)
+                self._do(self._machine.timeout_handled(element, handler), loop)
+        if self._machine.ended is not None:
+            self._wake_all()
+
+    def _end(self, reason: BaseException) -> None:
+        loop = self._bind()
+        self._do(self._machine.stop(reason), loop)
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that owns this operator: the first that used it."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop is None and running is not None:
+            self._loop, self._thread = running, get_ident()
+            self._do(self._machine.admit(running.time(), self._clock.wall()), running)
+            self._set_timer()
+        if running is None or running is not self._loop:
+            raise InvalidInputError("an async operator is used on the one loop that it started on")
+        return running
+
+    async def _room(self) -> None:
+        self._bind()
+        while not self._machine.has_room and self._machine.ended is None:
+            if self._machine.input_closed:
+                break
+            waiter = asyncio.get_running_loop().create_future()
+            self._submitters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                with suppress(ValueError):
+                    self._submitters.remove(waiter)
+                self._wake_submitters()  # the place may have been meant for this one
+                raise
+
+    def _made_room(self) -> None:
+        loop = self._bind()
+        self._do(self._machine.admit(loop.time(), self._clock.wall()), loop)
+        self._set_timer()
+        self._wake_submitters()
+
+    async def _until_output(self) -> None:
+        loop = self._bind()
+        if self._consumer is not None:
+            raise InvalidInputError("the output of an async operator has one consumer")
+        self._consumer = loop.create_future()
+        try:
+            await self._consumer
+        finally:
+            self._consumer = None
+
+    def _wake_consumer(self) -> None:
+        if self._consumer is not None and not self._consumer.done():
+            self._consumer.set_result(None)
+
+    def _wake_submitters(self) -> None:
+        while self._submitters:
+            waiter = self._submitters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _wake_all(self) -> None:
+        self._wake_consumer()
+        self._wake_submitters()
+
+    async def _feed(self, source: Iterable[T] | AsyncIterable[T]) -> None:
+        try:
+            if isinstance(source, AsyncIterable):
+                async for value in source:
+                    await self._put(value)
+            else:
+                for value in source:
+                    await self._put(value)
+            self.close_input()
+        except Exception as error:  # noqa: BLE001 - the consumer raises it
+            self._end(error)
+
+    def _put(self, value: Any) -> Awaitable[None]:
+        return self.submit_marker(value) if isinstance(value, Marker) else self.submit(value)

@@ -1,1 +1,0 @@
-"""The two command planes of a pipeline: what is asked for, and the one order of what is done."""

@@ -1,0 +1,208 @@
+"""Who restarts, how often, and who is silent for too long. Pure.
+
+Restart set: tasks that exchange volatile data form a region and restart together. Durable data is a
+boundary, with two exceptions: an input that is missing or damaged needs its producer again, and a
+producer that runs again may write other data than before, so its readers restart, too. A log
+producer never does that: it goes on where its log ends. After the region strategy of Flink
+(`RestartPipelinedRegionFailoverStrategy`) with re-connectable results as boundaries.
+
+Budget: one count of restarts, taken back after a healthy interval. The delay doubles from one
+restart to the next up to a cap; half of it is left to chance, so that jobs that fell together do
+not rise together. After Arroyo, whose power of two overflowed before it was capped.
+
+Liveness: every attempt is watched from its first message to its last. If its launcher finds it
+gone, or it says nothing for too long, a message takes the place of its last one.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.limits import check_count, check_number
+from durable_shuffle.shuffle.retry import Backoff, Jitter
+
+EdgeKind = Literal["volatile", "rewritten", "continued"]
+"""What a consumer gets from a producer that restarts: nothing but a new stream ("volatile"); a
+durable result that may differ ("rewritten"); the same durable records and then more ("continued",
+also of a producer whose data is sealed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Data goes from one task to another."""
+
+    producer: str
+    consumer: str
+    kind: EdgeKind
+
+
+class RestartGraph:
+    """Tasks and the data between them.
+
+    Raises:
+        InvalidInputError: an edge names a task that there is not.
+    """
+
+    def __init__(self, tasks: Collection[str], edges: Iterable[Edge]) -> None:
+        self.tasks = tuple(tasks)
+        self.edges = tuple(edges)
+        strangers = {e.producer for e in self.edges} | {e.consumer for e in self.edges}
+        if strangers - set(self.tasks):
+            raise InvalidInputError(f"no such task: {sorted(strangers - set(self.tasks))[0]!r}")
+        self._region = _regions(self.tasks, self.edges)
+
+    def region(self, task: str) -> frozenset[str]:
+        """Return the tasks that restart whenever this one does, itself included."""
+        if task not in self._region:
+            raise InvalidInputError(f"no such task: {task!r}")
+        return self._region[task]
+
+    def restart_set(
+        self, failed: Iterable[str], lost_outputs_of: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Return the tasks to restart.
+
+        Args:
+            failed: tasks that failed, or asked for something that is gone.
+            lost_outputs_of: producers whose durable output is missing or damaged.
+        """
+        found: set[str] = set()
+        waiting = list(failed)
+        while waiting:  # ends: every region is taken once
+            region = self.region(waiting.pop())
+            if region <= found:
+                continue
+            found |= region
+            for edge in self.edges:
+                if edge.consumer in region and edge.producer in lost_outputs_of:
+                    waiting.append(edge.producer)
+                if edge.producer in region and edge.kind != "continued":
+                    waiting.append(edge.consumer)
+        return frozenset(found)
+
+
+def _regions(tasks: Iterable[str], edges: Iterable[Edge]) -> Mapping[str, frozenset[str]]:
+    region = {task: frozenset((task,)) for task in tasks}
+    for edge in edges:
+        if edge.kind == "volatile":
+            joined = region[edge.producer] | region[edge.consumer]
+            region.update(dict.fromkeys(joined, joined))
+    return region
+
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """How often to start again.
+
+    Raises:
+        InvalidInputError: a value is out of its range; the message names it.
+    """
+
+    max_restarts: int = 20
+    """In a row, without `healthy_seconds` between them; -1: no limit."""
+    first_delay_seconds: float = 0.25
+    """Before the first restart; doubles from one to the next."""
+    cap_seconds: float = 60.0
+    """No delay is longer, inclusive."""
+    jitter: float = 0.5
+    """Share of a delay that is left to chance, 0 to 1."""
+    healthy_seconds: float = 120.0
+    """After running for so long the count begins anew."""
+
+    def __post_init__(self) -> None:
+        check_count("max_restarts", self.max_restarts, at_least=UNLIMITED)
+        check_number("healthy_seconds", self.healthy_seconds, at_least=0)
+        _ = self.backoff
+
+    @property
+    def backoff(self) -> Backoff:
+        """The delays, of as many restarts as anybody can count."""
+        return Backoff(
+            max_retries=1 << 62 if self.max_restarts == UNLIMITED else self.max_restarts,
+            first_delay_seconds=self.first_delay_seconds,
+            multiplier=2.0,
+            cap_seconds=self.cap_seconds,
+            jitter=self.jitter,
+        )
+
+
+class RestartBudget:
+    """The restarts of one job so far. Times are of one monotonic clock, in seconds."""
+
+    def __init__(self, settings: RestartSettings, jitter: Jitter) -> None:
+        self._settings, self._jitter = settings, jitter
+        self._running_since: float | None = None
+        self.used = 0
+        """Restarts since the last healthy interval."""
+        self.total = 0
+        """Restarts in all."""
+
+    def running(self, now: float) -> None:
+        """Take note that all tasks run."""
+        if self._running_since is None:
+            self._running_since = now
+
+    def failed(self, now: float) -> float | None:
+        """Count a failure; return the delay before the restart, None if the budget is spent."""
+        since, self._running_since = self._running_since, None
+        if since is not None:
+            if now < since:
+                raise InvalidInputError(f"time goes forward: running since {since}, now {now}")
+            if now - since >= self._settings.healthy_seconds:
+                self.used = 0
+        delay = self._settings.backoff.delay_seconds(self.used + 1, self._jitter)
+        if delay is not None:
+            self.used += 1
+            self.total += 1
+        return delay
+
+
+AttemptKey = tuple[str, int]
+"""Task and epoch."""
+
+
+class Liveness:
+    """The attempts of one job. Times are of one monotonic clock, in seconds.
+
+    Args:
+        silence_seconds: after which an attempt counts as lost.
+    """
+
+    def __init__(self, silence_seconds: float) -> None:
+        self.silence_seconds = silence_seconds
+        self._heard: dict[AttemptKey, float] = {}
+
+    def launched(self, attempt: AttemptKey) -> None:
+        """Watch an attempt from its first message on: until then the start timeout does."""
+        self._heard[attempt] = math.inf
+
+    def heard(self, attempt: AttemptKey, now: float, *, terminal: bool) -> bool:
+        """Take a message in; return whether it counts, False if the attempt had ended."""
+        if attempt not in self._heard:
+            return False
+        if terminal:
+            del self._heard[attempt]
+        else:
+            self._heard[attempt] = now
+        return True
+
+    def forget(self, attempt: AttemptKey) -> None:
+        """Watch an attempt no longer: it was killed."""
+        self._heard.pop(attempt, None)
+
+    def silent(self, now: float) -> Iterator[AttemptKey]:
+        """Yield the attempts that are lost; each one is yielded once and has ended by that."""
+        for attempt, heard in list(self._heard.items()):
+            if now - heard >= self.silence_seconds:
+                del self._heard[attempt]
+                yield attempt
+
+    def next_when(self) -> float | None:
+        """Return when `silent` may have something to say, None if never."""
+        when = min(self._heard.values(), default=math.inf) + self.silence_seconds
+        return None if when == math.inf else when

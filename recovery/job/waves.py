@@ -1,0 +1,61 @@
+"""Which tasks run when there are fewer slots than tasks. Pure.
+
+Strategy: data between tasks is durable, so a consumer may start when its producers are long gone.
+The tasks that have not finished are taken in the order of their data, sources first, as many as
+fit; the others wait, and each slot that becomes free goes to the next. Whoever runs keeps its slot,
+unless a task that comes before it in that order has none: a source that lost its slot would
+else wait for a consumer that waits for what the source has still to give.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from durable_shuffle.recovery.job.restarts import RestartGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What to do now, all of it together."""
+
+    launch: tuple[str, ...] = ()
+    evict: tuple[str, ...] = ()
+    """Tasks that run and have to give their slot to one that comes before them."""
+
+
+@dataclass(slots=True)
+class Waves:
+    """The slots of one job and who waits for one. Volatile edges are not looked at."""
+
+    slots: int | None = None
+    """How many tasks can run at once; None: as many as there are."""
+    waiting: set[str] = field(default_factory=set, init=False)
+
+    def plan(self, graph: RestartGraph, live: Collection[str], more: Collection[str] = ()) -> Wave:
+        """Return who starts now, of those that wait and of `more`, and who makes room for them."""
+        idle = self.waiting | set(more)
+        if self.slots is None:
+            return Wave(tuple(sorted(idle)))
+        rank = ranks(graph)  # who is not in it is on the way out
+        order = sorted({*live, *idle}, key=lambda task: (rank.get(task, -1), task in idle, task))
+        chosen = order[: self.slots]
+        launch = [task for task in chosen if task in idle]
+        over = len(live) + len(launch) - self.slots
+        behind = [task for task in order[self.slots :] if task not in idle]
+        evict = behind[max(0, len(behind) - over) :] if launch and over > 0 else []
+        return Wave(tuple(sorted(launch)), tuple(sorted(evict)))
+
+
+def ranks(graph: RestartGraph) -> Mapping[str, int]:
+    """Return how far each task is from the sources: 0, or one more than its furthest producer.
+
+    Tasks of a cycle, and behind one, share the highest rank.
+    """
+    producers: dict[str, set[str]] = {task: set() for task in graph.tasks}
+    for edge in graph.edges:
+        producers[edge.consumer].add(edge.producer)
+    found: dict[str, int] = {}
+    rank = 0
+    while ready := [t for t, of in producers.items() if t not in found and of <= found.keys()]:
+        found |= dict.fromkeys(ready, rank)
+        rank += 1
+    return found | dict.fromkeys(producers.keys() - found.keys(), rank)

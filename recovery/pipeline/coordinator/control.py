@@ -1,0 +1,328 @@
+"""Carries out what is asked for from outside, through the one who runs the job.
+
+Strategy: requests are read one after the other; the next is looked at once the last is answered. A
+description is imported and checked by the companion; it is taken over when all tasks run, part by
+part. Drops and runs go through the same queue, so that none overtakes another.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import TaskReport
+from durable_shuffle.recovery.pipeline.commands.orders import Configure, InternalCommand
+from durable_shuffle.recovery.pipeline.commands.requests import (
+    AllowRelease,
+    ChangeSettings,
+    DropPart,
+    ExternalCommand,
+    Reconcile,
+    RestartPart,
+    ResumeIt,
+    RunThis,
+    StopIt,
+)
+from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
+from durable_shuffle.recovery.pipeline.coordinator.complaints import RestartRequests
+from durable_shuffle.recovery.pipeline.coordinator.logs import (
+    PipelineLogs,
+    PreparedPlan,
+    Request,
+    changes_between,
+)
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.status.reporter import Reporter
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    UnavailableError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class JobRunner(Protocol):
+    """The supervisor, as far as requests concern it."""
+
+    @property
+    def running(self) -> PreparedPlan | None:
+        """What runs; None before it is known."""
+
+    @property
+    def all_run(self) -> bool:
+        """Whether all tasks run and nobody asked for an end."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no task runs."""
+
+    def check_stop(self, mode: StopMode) -> None:
+        """Raise InvalidInputError if it cannot be stopped like that now."""
+
+    def stop(self, mode: StopMode) -> None:
+        """End, or pause, in this way."""
+
+    def resume(self) -> None:
+        """Go on if it was suspended, or once it is."""
+
+    def go_on_with(
+        self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
+    ) -> None:
+        """Run something else from here on; tasks of parts that are not named are not touched."""
+
+    def ended(self, tasks: Collection[str]) -> bool:
+        """Whether none of these tasks runs."""
+
+    def push(self, at: tuple[int, bytes]) -> None:
+        """Pass a slot of the command log on."""
+
+    def lost(self, error: Exception) -> None:
+        """Nobody can be led any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    command: DropPart
+    before: PreparedPlan
+    """What ran with it."""
+
+
+class Control:
+    """Of one coordinator. Used by its one thread."""
+
+    def __init__(
+        self,
+        job: JobRunner,
+        logs: PipelineLogs,
+        companion: Companion,
+        reporter: Reporter,
+        settings: PipelineSettings,
+    ) -> None:
+        self._job, self._logs, self._companion = job, logs, companion
+        self._reporter, self._settings = reporter, settings
+        self._restarts = RestartRequests(settings.complaint_seconds)
+        self._next: PreparedPlan | None = None
+        """Accepted, and not taken over yet."""
+        self._drops: list[_Drop] = []
+        self._asking = False
+        self._look_at = 0.0
+
+    @property
+    def target(self) -> PreparedPlan | None:
+        """What runs, or will once all tasks run."""
+        return self._next or self._job.running
+
+    def next_when(self) -> float | None:
+        """Return when `turn` has something to do, None if that depends on what happens."""
+        due = [] if self._asking or self._job.running is None else [self._look_at]
+        when = self._restarts.next_when()
+        due += [] if when is None or not self._job.all_run else [when]
+        return min(due) if due else None
+
+    def turn(self, now: float) -> None:
+        """Do what is due."""
+        if self._job.running is None:
+            return
+        if not self._asking and now >= self._look_at:
+            self._asking = True
+            self._look_at = now + self._settings.request_seconds
+            self._companion.submit(self._logs.next_request, self._read, self._cannot_read)
+        self._take_over()
+        if self._job.all_run:
+            assert self._job.running is not None
+            due = self._restarts.due(now, self._job.running.parts)
+            if due:
+                _log.warning("restart of %s", ", ".join(f"{p}: {cause}" for p, cause in due))
+                self._job.go_on_with(self._job.running, [part for part, _ in due], ())
+        self._finish_drops()
+
+    def complain(self, report: TaskReport, part: str, now: float) -> None:
+        """A task asks that its part starts anew."""
+        self._restarts.complain(part, report.epoch, f"{report.task}: {report.complaint}", now)
+
+    def launched(self, part: str, epoch: int) -> None:
+        """A task of a part was started under this epoch."""
+        self._restarts.restarted(part, epoch)
+
+    # -- requests
+
+    def _cannot_read(self, error: Exception) -> None:
+        self._asking = False
+        if isinstance(error, UnavailableError):
+            _log.warning("cannot look for requests: %s", error)
+        else:
+            self._job.lost(error)
+
+    def _read(self, request: Request | None) -> None:
+        if request is None:
+            self._asking = False
+            return
+        if request.handled is None:
+            self._answer(request, request.error)
+            return
+        commands, target = request.handled.requests, self.target
+        runs = [one for one in commands if isinstance(one, RunThis)]
+        try:
+            for command in commands:
+                self._check(command)
+        except DurableShuffleError as error:
+            self._answer(request, error)
+            return
+        if not runs:
+            self._carry_out(request, commands, None)
+            return
+        wanted = runs[-1].description
+        self._companion.submit(
+            lambda: self._logs.prepare(wanted, target),
+            lambda prepared: self._carry_out(request, commands, prepared),
+            lambda error: self._answer(request, _told(error)),
+        )
+
+    def _carry_out(
+        self, request: Request, commands: Collection[ExternalCommand], prepared: PreparedPlan | None
+    ) -> None:
+        """Do all of it; what could be refused was."""
+        notes: list[str] = []
+        said: list[InternalCommand] = []
+        for command in commands:
+            if isinstance(command, ChangeSettings):
+                assert request.handled is not None
+                said.append(Configure(dict(request.handled.wanted.settings or {})))
+            elif isinstance(command, RunThis):
+                notes.append(self._run(prepared))
+            elif isinstance(command, DropPart):
+                notes.append(self._drop(command))
+            else:
+                self._do(command)
+        releases = [one for one in commands if isinstance(one, AllowRelease)]
+        self._answer(request, None, "; ".join(filter(None, notes)), said, releases)
+
+    def _check(self, command: ExternalCommand) -> None:
+        if isinstance(command, StopIt):
+            self._job.check_stop(command.mode)
+        elif isinstance(command, ChangeSettings):
+            self._settings.tuned(command.settings)
+        elif isinstance(command, RestartPart):
+            target = self.target
+            if target is None or command.part not in target.parts:
+                raise InvalidInputError(f"there is no source or consumer {command.part!r}")
+
+    def _do(self, command: ExternalCommand) -> None:
+        if isinstance(command, StopIt):
+            self._job.stop(command.mode)
+        elif isinstance(command, ResumeIt):
+            self._job.resume()
+        elif isinstance(command, RestartPart):
+            now = self._reporter.clock.monotonic()
+            self._restarts.complain(command.part, 1 << 62, command.cause, now)
+        elif isinstance(command, Reconcile):
+            target = self.target
+            self._reporter.reset(() if target is None else tuple(target.parts))
+
+    def _run(self, prepared: PreparedPlan | None) -> str:
+        """Accept another description."""
+        target = self.target
+        assert prepared is not None
+        assert target is not None
+        found = changes_between(target, prepared.parts, prepared.description)
+        for part in found.drop:  # at the command, not when its tasks have ended
+            self._gone(part)
+        self._reporter.frontiers.ask(tuple(prepared.parts))
+        self._next = prepared
+        parts = [
+            f"{what} {', '.join(names)}"
+            for what, names in (
+                ("keeps", found.keep),
+                ("replaces", found.replace),
+                ("starts", found.start),
+                ("ends", found.drop),
+            )
+            if names
+        ]
+        return "; ".join(parts)
+
+    def _drop(self, command: DropPart) -> str:
+        target = self.target
+        assert target is not None
+        if command.part not in target.parts:
+            text = f"there is no source or consumer {command.part!r}: nothing to drop"
+            _log.warning("%s", text)
+            return text
+        self._gone(command.part)
+        self._drops.append(_Drop(command, target))
+        self._next = without(target, command.part)
+        return f"drops {command.part}"
+
+    def _gone(self, part: str) -> None:
+        self._reporter.frontiers.drop(part)
+        self._restarts.forget(part)
+
+    def _answer(
+        self,
+        request: Request,
+        error: DurableShuffleError | None,
+        text: str = "",
+        said: Collection[InternalCommand] = (),
+        releases: Collection[AllowRelease] = (),
+    ) -> None:
+        target = self.target
+
+        def work() -> tuple[int, bytes]:
+            refused, notes = error, [text] if text else []
+            for release in releases:
+                assert target is not None
+                try:
+                    notes.append(self._logs.release(release, target))
+                except DurableShuffleError as failed:
+                    refused = failed
+            return self._logs.answer(request, refused, "; ".join(notes), said)
+
+        self._companion.submit(work, self._answered, self._cannot_read)
+
+    def _answered(self, at: tuple[int, bytes]) -> None:
+        self._asking, self._look_at = False, 0.0  # the next may be there
+        self._job.push(at)
+
+    # -- what was accepted
+
+    def _take_over(self) -> None:
+        running = self._job.running
+        if self._next is None or running is None:
+            return
+        wanted = self._next
+        if self._job.at_rest:
+            self._next = None
+            self._job.go_on_with(wanted, (), ())
+        elif self._job.all_run:
+            found = changes_between(running, wanted.parts, wanted.description)
+            self._next = None
+            self._job.go_on_with(wanted, found.replace, found.drop)
+
+    def _finish_drops(self) -> None:
+        """End parts for good whose tasks have ended."""
+        if self._next is not None:
+            return
+        for drop in list(self._drops):
+            part = drop.command.part
+            tasks = [t for t, a in drop.before.plan.tasks.items() if a.owner == part]
+            if self._job.ended(tasks):
+                self._drops.remove(drop)
+                self._companion.submit(
+                    lambda drop=drop: self._logs.drop(drop.command, drop.before),  # type: ignore[misc]
+                    lambda _: None,
+                    self._cannot_read,
+                )
+
+
+def without(prepared: PreparedPlan, part: str) -> PreparedPlan:
+    """Return what is to run without one part."""
+    parts = {name: one for name, one in prepared.parts.items() if name != part}
+    return replace(prepared, plan=prepared.plan.without(part), parts=parts)
+
+
+def _told(error: Exception) -> DurableShuffleError:
+    if isinstance(error, DurableShuffleError):
+        return error
+    return InvalidInputError(f"{type(error).__name__}: {error}")

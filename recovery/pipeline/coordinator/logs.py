@@ -1,0 +1,369 @@
+"""The storage side of a coordinator: every method but `__init__` is called by the companion alone.
+
+It holds the job log, the emitter of the command log, what was asked for so far, and the places of
+the stages. It decides nothing.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
+from durable_shuffle.recovery.pipeline.commands.orders import (
+    Acknowledge,
+    InternalCommand,
+    StartTasks,
+)
+from durable_shuffle.recovery.pipeline.commands.requests import (
+    REQUESTS,
+    AllowRelease,
+    Description,
+    DropPart,
+    ExternalCommand,
+    RestartPart,
+    ResumeIt,
+    StopIt,
+)
+from durable_shuffle.recovery.pipeline.commands.succession import LEAD_EVERY, Succession, succeed
+from durable_shuffle.recovery.pipeline.commands.wanted import Handled, handle
+from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
+    FirstLook,
+    allow_release,
+    drop_part,
+    first_look,
+)
+from durable_shuffle.recovery.pipeline.plan.changes import Changes, Part, changes, parts_of
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.reference import plan_of
+from durable_shuffle.recovery.pipeline.plan.stages import own_stage
+from durable_shuffle.recovery.pipeline.status.records import STATUSES, Status
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    DurableShuffleError,
+    FencedError,
+    InvalidInputError,
+)
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.job_log import JobLog
+from durable_shuffle.shuffle.layout import (
+    StagePath,
+    command_log_prefix,
+    request_log_prefix,
+    status_log_prefix,
+)
+from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage import Storage
+
+_CLAIM_TRIES = 100
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan that can be run: its parts are described, its stages stand."""
+
+    plan: PipelinePlan
+    parts: Mapping[str, Part]
+    paths: Mapping[str, StagePath]
+    description: Description
+
+
+def changes_between(
+    running: PreparedPlan, parts: Mapping[str, Part], description: Description
+) -> Changes:
+    """Return how to get from what runs to other parts; raises as `reconcile.changes`."""
+    return changes(
+        running.parts,
+        parts,
+        running_version=str(running.description),
+        wanted_version=str(description),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A generation was won."""
+
+    generation: int
+    prepared: PreparedPlan | None
+    """The first time: what is to run."""
+    settings: Mapping[str, int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One external command, and what it comes to."""
+
+    slot: int
+    command: ExternalCommand | None
+    """None if it cannot be read."""
+    handled: Handled | None
+    """None if it is refused."""
+    error: DurableShuffleError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """START stands."""
+
+    slot: int
+    record: bytes
+    finished: frozenset[str]
+    """Tasks that need not start: all is done."""
+
+
+class PipelineLogs:
+    """Args:
+    plan: what the coordinator brought along.
+    given: the description of that.
+    packages: that an update may name a function of.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        given: Description,
+        *,
+        packages: Collection[str],
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._packages = packages
+        self._plan, self._given, self._clock, self._ids = plan, given, clock, ids
+        self._storage: Storage | None = None
+        self._job: JobLog | None = None
+        self._emitter: Emitter | None = None
+        self._succession = Succession(given)
+        self._looked_up: set[str] = set()
+        self._positions: dict[str, bytes] = {}
+        self._before = 0
+        """Requests below this slot stood before this coordinator came."""
+        self._status_slot: int | None = None
+
+    # -- the job log
+
+    def claim(self) -> Claimed:
+        """Win the next generation; the first time also find out what is wanted, and make it.
+
+        Raises:
+            FencedError: another coordinator leads.
+            IncompatibleError: what is wanted does not fit what is stored.
+        """
+        plan = self._plan
+        if self._job is not None:
+            self._job.check_owner()
+        storage = self._storage = self._storage or open_storage(
+            plan.url,
+            plan.storage_options,
+            call_seconds=plan.settings.shuffle.storage_call_seconds,
+        )
+        self._job = JobLog.claim(storage, plan.name, self._ids.new_id())
+        generation = self._job.generation
+        if self._emitter is not None:
+            self._emitter.lead(generation)
+            return Claimed(generation, None, self._settings)
+        for _ in range(_CLAIM_TRIES):
+            prepared = self._succeeded(generation)
+            if prepared is not None:
+                return Claimed(generation, prepared, self._settings)
+        raise ConflictError(
+            f"an older coordinator of {plan.name!r} was faster {_CLAIM_TRIES} times"
+        )
+
+    def _succeeded(self, generation: int) -> PreparedPlan | None:
+        """Take over what was asked for, carry out what was left, and lead; None: read again."""
+        plan, commands = self._plan, self._log(command_log_prefix(self._plan.name))
+        self._succession, end = succeed(commands, self._requests, self._given)
+        self._before = self._requests.find_end(self._succession.handled)
+        wanted = self._succession.wanted.run
+        prepared = self._made(plan, self._given) if wanted is None else self.prepare(wanted, None)
+        for command in self._succession.history.commands:
+            if isinstance(command, DropPart):  # nobody has carried it out to the end
+                self.drop(command, prepared)
+            elif isinstance(command, AllowRelease):
+                try:
+                    self.release(command, prepared)
+                except InvalidInputError as error:  # not a stage of this description
+                    _log.warning("not released: %s", error)
+                    self._succession.history.carried_out(command)
+        emitter = Emitter(commands, self._ids.new_id(), generation, self._ids, end)
+        if not emitter.begin(self._succession.lead()):
+            return None
+        self._emitter = emitter
+        return prepared
+
+    @property
+    def _settings(self) -> Mapping[str, int | float]:
+        return self._succession.wanted.settings or {}
+
+    def prepare(self, description: Description, running: PreparedPlan | None) -> PreparedPlan:
+        """Import what a description names, and make the stages that it needs.
+
+        Args:
+            running: what it comes in the place of.
+
+        Raises:
+            InvalidInputError: it cannot be imported, or is not of this pipeline.
+            IncompatibleError: it does not fit what runs, or what is stored. Nothing has changed.
+        """
+        plan, undo = plan_of(description, packages=self._packages, like=self._plan)
+        try:
+            described = replace(description, version=description.version or plan.version)
+            if running is not None:
+                changes_between(running, parts_of(plan), described)
+            return self._made(plan, described)
+        except BaseException:
+            undo()
+            raise
+
+    def _made(self, plan: PipelinePlan, description: Description) -> PreparedPlan:
+        assert self._storage is not None
+        assert self._job is not None
+        paths = {
+            name: own_stage(
+                self._storage,
+                self._job,
+                stage,
+                settings=plan.settings.shuffle,
+                ids=self._ids,
+                clock=self._clock,
+            )
+            for name, stage in plan.stages.items()
+            if stage.elsewhere is None
+        }
+        return PreparedPlan(plan, parts_of(plan), paths, description)
+
+    # -- the command log
+
+    def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
+        """Have commands stand. Raises: see `Emitter.emit`."""
+        emitter = self._emitter
+        assert emitter is not None
+        if emitter.number % LEAD_EVERY == 0:
+            commands = (self._succession.lead(), *commands)
+        return emitter.emit(*commands)
+
+    def check(self) -> None:
+        """Raise FencedError if another coordinator leads."""
+        assert self._emitter is not None
+        self._emitter.check()
+
+    def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
+        """Have START stand for tasks. Where one begins that never did is looked up once."""
+        assert self._storage is not None
+        found = FirstLook()
+        new = [task for task in tasks if task not in self._looked_up]
+        if new:
+            found = first_look(prepared.plan, prepared.paths, self._storage, new)
+            self._looked_up.update(new)
+            self._positions.update(found.positions)
+        begin = tuple(task for task in tasks if task not in found.finished)
+        positions = {task: self._positions[task] for task in begin if task in self._positions}
+        start = StartTasks(begin, epoch, positions, dict(self._settings))
+        return Started(*self.emit(start), found.finished)
+
+    # -- requests
+
+    def next_request(self) -> Request | None:
+        """Return the next request, None if there is none; one read, and one of the command log.
+
+        Raises:
+            FencedError: another coordinator leads.
+        """
+        slot = self._succession.handled
+        data = self._requests.read(slot)
+        if data is None:
+            self.check()
+            return None
+        try:
+            command = REQUESTS.decode(data, name=self._requests.key(slot))
+        except DurableShuffleError as error:  # nobody else can make sense of it
+            return Request(slot, None, None, error)
+        if slot < self._before and isinstance(command, StopIt | ResumeIt | RestartPart):
+            text = f"{command.KIND} was asked for before this coordinator came: ask again"
+            return Request(slot, command, None, InvalidInputError(text))
+        try:
+            return Request(slot, command, handle(self._succession.wanted, command))
+        except DurableShuffleError as error:
+            return Request(slot, command, None, error)
+
+    def answer(
+        self,
+        request: Request,
+        error: DurableShuffleError | None,
+        text: str,
+        commands: Collection[InternalCommand],
+    ) -> tuple[int, bytes]:
+        """Acknowledge a request; if there is no error, it counts from here on.
+
+        Args:
+            commands: that stand in the same slot.
+        """
+        if error is None and request.command is not None and request.handled is not None:
+            ack = Acknowledge(request.slot, "", text)
+            self._succession.take(request.command, request.handled.wanted)
+        else:
+            kind = "invalid_input" if error is None else str(error.kind)
+            ack = Acknowledge(request.slot, kind, str(error))
+            self._succession.refuse()
+        return self.emit(*commands, ack)
+
+    def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
+        """End a part for good in its logs; its tasks have ended, or are fenced by this."""
+        assert self._storage is not None
+        assert self._job is not None
+        drop_part(
+            prepared.plan,
+            prepared.paths,
+            self._storage,
+            command.part,
+            generation=self._job.generation,
+            ids=self._ids,
+        )
+        self._succession.history.carried_out(command)
+
+    def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
+        """Let data of a stage go; return what went, for people."""
+        assert self._storage is not None
+        assert self._job is not None
+        text = allow_release(
+            prepared.plan,
+            prepared.paths,
+            self._storage,
+            command,
+            generation=self._job.generation,
+            ids=self._ids,
+        )
+        self._succession.history.carried_out(command)
+        return text
+
+    # -- status
+
+    def say(self, status: Status) -> None:
+        """Have a status stand behind the others.
+
+        Raises:
+            FencedError: another coordinator leads.
+        """
+        log = self._log(status_log_prefix(self._plan.name))
+        if self._status_slot is None:
+            self._status_slot = log.find_end()
+        while True:  # ends: every turn passes a record of an older coordinator
+            data = STATUSES.encode(status)
+            answer = log.append(self._status_slot, data)
+            if isinstance(answer, Won):
+                self._status_slot += 1
+                return
+            found = STATUSES.decode(answer.existing, name=log.key(self._status_slot))
+            if found.generation > status.generation:
+                raise FencedError(f"another coordinator leads, generation {found.generation}")
+            self._status_slot += 1
+
+    @property
+    def _requests(self) -> SlotLog:
+        return self._log(request_log_prefix(self._plan.name))
+
+    def _log(self, prefix: str) -> SlotLog:
+        assert self._storage is not None
+        return SlotLog(self._storage, prefix)

@@ -1,0 +1,253 @@
+"""What the coordinator does in the logs of stages and consumers: look up, end, release.
+
+`first_look`: before tasks start for the first time, what is done and where they begin. The answer
+travels inside START, so that all tasks of a consumer begin at the same moment of what they read.
+
+`drop_part`: end a part for good, so that nobody starts it again. A consumer's tasks get FINISHED
+where they are, behind an OPEN that fences older attempts: its cursor holds no data any more. A
+source, and a consumer whose rows others read, gets an END.
+
+`allow_release`: let the consumed part of a stage go, as an operator allowed; never more than that.
+"""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
+from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, Start
+from durable_shuffle.recovery.pipeline.plan.stages import stage_of
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
+from durable_shuffle.shuffle.consumer_records import Finished
+from durable_shuffle.shuffle.layout import ConsumerPath, StagePath, consumers_prefix
+from durable_shuffle.shuffle.log_producer import LogProducer
+from durable_shuffle.shuffle.log_producer_log import appender_log, producer_status, whole_tail
+from durable_shuffle.shuffle.log_producer_records import End, LogProducerRecord
+from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
+from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.release_upto import release_upto, unpack_upto
+from durable_shuffle.shuffle.resume_set import ResumeSet, cursor
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.verify_consumers import listed_consumers
+
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What stands of tasks that this coordinator has not started yet."""
+
+    finished: frozenset[str] = frozenset()
+    """Tasks whose logs say that all is done: they need not start."""
+    positions: Mapping[str, bytes] = field(default_factory=dict)
+    """Task -> where it begins, of those that never did and do not begin at the first record."""
+
+
+def first_look(
+    plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, tasks: Collection[str]
+) -> FirstLook:
+    """Look tasks up.
+
+    Raises:
+        CorruptDataError, IncompatibleError: a log cannot be read; nothing is guessed.
+    """
+    stages: dict[str, StageHandle] = {}
+    for task in tasks:
+        owner = plan.tasks[task].owner
+        name = owner if owner in plan.sources else plan.consumers[owner].reads
+        if name not in stages:
+            stages[name] = stage_of(plan, paths, storage, name)
+
+    def state(task: str) -> tuple[bool, bool]:
+        """Whether it has finished, whether it never began."""
+        address = plan.tasks[task]
+        if address.owner in plan.sources:
+            last = producer_status(stages[address.owner], address.index)
+            return isinstance(last, End) and last.mode != "SUSPEND", False
+        stage = stages[plan.consumers[address.owner].reads]
+        path = ConsumerPath(stage.path.job, address.owner, task)
+        found = read_resume_set(SlotLog(stage.storage, path.log_prefix))
+        return found.finished, not found.epoch
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        states = dict(zip(tasks, pool.map(state, tasks), strict=True))
+    finished = frozenset(task for task, (done, _) in states.items() if done)
+    positions: dict[str, bytes] = {}
+    for owner in {plan.tasks[task].owner for task, (_, new) in states.items() if new}:
+        consumer = plan.consumers[owner]
+        stage = stages[consumer.reads]
+        vector = start_vector(stage, consumer.start)
+        for task, (_, new) in states.items():
+            if new and plan.tasks[task].owner == owner and vector:
+                positions[task] = pack_positions(_column(stage, vector, plan.tasks[task].index))
+    return FirstLook(finished, positions)
+
+
+def start_vector(stage: StageHandle, start: Start) -> dict[int, tuple[int, LogProducerRecord]]:
+    """Return per producer the slot and the record behind which a new consumer begins.
+
+    A producer that is missing: at its first record. Never below what was released.
+    """
+    if stage.describe.writing != "log":
+        return {}
+    found: dict[int, tuple[int, LogProducerRecord]] = {}
+    released = unpack_upto(read_state(stage).upto, stage.describe.producers)
+    for producer in range(stage.describe.producers):
+        log = stage.producer_log(producer)
+        if start == "latest":
+            tail = whole_tail(log)
+            if tail.last is not None:
+                found[producer] = tail.next_slot - 1, tail.last
+        elif released[producer]:
+            slot = released[producer] - 1
+            record = appender_log(log).record(slot)
+            if record is None:
+                raise CorruptDataError(f"a slot lost its record: key={log.key(slot)!r}")
+            found[producer] = slot, record
+    return found
+
+
+def _column(
+    stage: StageHandle, vector: Mapping[int, tuple[int, LogProducerRecord]], k: int
+) -> dict[int, ProducerPosition]:
+    """Return where the task of one subpartition begins."""
+    found: dict[int, ProducerPosition] = {}
+    for producer in stage.producers_of(k, stage.describe.producers):
+        if producer not in vector:
+            continue
+        slot, record = vector[producer]
+        writes = stage.subpartitions_of(producer)
+        name = stage.producer_log(producer).key(slot)
+        if isinstance(record, Closed):
+            raise CorruptDataError(f"a log was closed before its producer ended: {name!r}")
+        ordinals = record.progress.ordinals(len(writes), name)
+        next_ordinal = int(ordinals[int(writes.searchsorted(k))])
+        found[producer] = ProducerPosition(next_ordinal, slot=slot)
+    return {p: at for p, at in found.items() if at.next_ordinal}
+
+
+def drop_part(
+    plan: PipelinePlan,
+    paths: Mapping[str, StagePath],
+    storage: Storage,
+    part: str,
+    *,
+    generation: int,
+    ids: IdSource,
+) -> None:
+    """Have the logs say that a part is over. Repeatable; nothing for a part that there is not."""
+    consumer = plan.consumers.get(part)
+    if consumer is not None:
+        stage = stage_of(plan, paths, storage, consumer.reads)
+        for task, address in plan.tasks.items():
+            if address.owner == part:
+                _finish(stage, consumer, task, address.index, generation, ids)
+    written = part if part in plan.sources else consumer.writes if consumer is not None else None
+    if written is not None:
+        _end(stage_of(plan, paths, storage, written), plan, generation, ids)
+
+
+def _finish(
+    stage: StageHandle, consumer: ConsumerPlan, task: str, k: int, generation: int, ids: IdSource
+) -> None:
+    key = stage.path.folder, k
+
+    def as_it_is(found: ResumeSet) -> Opening:
+        known = found.inputs.get(key)
+        slot, acked = (0, {}) if known is None else (known.stage_slot, known.acked)
+        return Opening(
+            (cursor(key, slot, acked),), found.dropped, dropped_exact=found.dropped_exact
+        )
+
+    path = ConsumerPath(stage.path.job, consumer.name, task)
+    held = hold(
+        SlotLog(stage.storage, path.log_prefix),
+        record_id=ids.new_id(),
+        generation=generation,
+        consumer=consumer.name,
+        task=task,
+        resume="exact",
+        opening=as_it_is,
+    )
+    if isinstance(held, ResumeSet):
+        return  # it has finished before
+    found = held.state
+    held.write(
+        Finished(
+            record_id=found.owner,
+            epoch=found.epoch,
+            whole=held.whole_now(),
+            inputs=tuple(cursor(at, s.stage_slot, s.acked) for at, s in found.inputs.items()),
+            outputs=found.outputs,
+            state=found.state,
+            marker_floor=found.marker_floor,
+            pending=found.pending,
+        )
+    )
+
+
+def _end(stage: StageHandle, plan: PipelinePlan, generation: int, ids: IdSource) -> None:
+    for producer in range(stage.describe.producers):
+        last = producer_status(stage, producer)
+        if isinstance(last, End) and last.mode != "SUSPEND":
+            continue
+        with LogProducer.open(
+            stage,
+            producer,
+            record_id=ids.new_id(),
+            generation=generation,
+            settings=plan.settings.shuffle,
+        ) as log:
+            log.end("DRAIN")
+
+
+def allow_release(
+    plan: PipelinePlan,
+    paths: Mapping[str, StagePath],
+    storage: Storage,
+    command: AllowRelease,
+    *,
+    generation: int,
+    ids: IdSource,
+) -> str:
+    """Register who reads the stage, then release what all of them have committed.
+
+    The set of its consumers is closed by that: with a new one, nothing more is released.
+
+    Raises:
+        InvalidInputError: not a stage that this pipeline writes, or a producer that it has not.
+    """
+    known = plan.stages.get(command.stage)
+    if known is None or known.elsewhere is not None:
+        raise InvalidInputError(
+            f"pipeline {plan.name!r} writes no stage {command.stage!r}; it writes "
+            f"{', '.join(n for n, s in plan.stages.items() if s.elsewhere is None)}"
+        )
+    asked = {_producer(text, known.producers): upto for text, upto in command.upto.items()}
+    stage = stage_of(plan, paths, storage, command.stage)
+    ours = {name for name, consumer in plan.consumers.items() if consumer.reads == command.stage}
+    register_consumers(stage, ours | _others(stage), ids=ids, generation=generation)
+    freed = release_upto(stage, asked or None, ids=ids, generation=generation)
+    return f"{freed.objects} segments, {freed.data_bytes} bytes"
+
+
+def _producer(text: str, producers: int) -> int:
+    if not text.isdecimal() or int(text) >= producers:
+        raise InvalidInputError(f"no such producer: found={text!r} producers={producers}")
+    return int(text)
+
+
+def _others(stage: StageHandle) -> set[str]:
+    """Return consumers of other pipelines that have begun to read the stage."""
+    keys = (info.key for info in stage.storage.list(consumers_prefix(stage.path.job)))
+    found: set[str] = set()
+    for path in listed_consumers(keys):
+        state = read_resume_set(SlotLog(stage.storage, path.log_prefix))
+        if any(folder == stage.path.folder for folder, _ in state.inputs):
+            found.add(path.consumer)
+    return found

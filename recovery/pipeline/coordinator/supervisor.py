@@ -1,0 +1,426 @@
+"""Carries out what `Job` decides, and tells it what happens. One thread.
+
+Strategy: the loop waits for reports, for a stop, for an answer of the companion, or for the next
+moment at which the machine, a request from outside or the watch over silent tasks has something to
+do. It never waits for storage: the companion does that, in order. A new generation is a CLAIM in
+the job log, won before anything of it starts; what tasks are told is a slot of the command log.
+Killing may fail; the logs fence who could not be killed.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from durable_shuffle.recovery.job.ends import StopMode, combined
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import (
+    TERMINAL,
+    Failure,
+    JobAction,
+    JobPhase,
+    JobResult,
+    Kill,
+    Launch,
+    TaskPhase,
+    TaskReport,
+    Told,
+    WinGeneration,
+)
+from durable_shuffle.recovery.job.restarts import AttemptKey, Liveness, RestartBudget
+from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
+from durable_shuffle.recovery.pipeline.coordinator.control import Control
+from durable_shuffle.recovery.pipeline.coordinator.logs import (
+    Claimed,
+    PipelineLogs,
+    PreparedPlan,
+    Started,
+)
+from durable_shuffle.recovery.pipeline.coordinator.stop_desk import StopDesk
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.plan.changes import digest_of, parts_of
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, check_slots
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.status.reporter import Reporter
+from durable_shuffle.recovery.pipeline.task.link import failure_of
+from durable_shuffle.recovery.pipeline.task.run_task import RunTask
+from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.retry import Jitter
+
+_LONGEST_WAIT_SECONDS = 0.1
+"""A stop is seen at most this much later."""
+_CLOSE_SECONDS = 10.0
+"""What the companion may take to finish what it was given."""
+_PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
+_log = logging.getLogger(__name__)
+
+MakeLauncher = Callable[[RunTask, PipelineSettings], Launcher]
+
+
+class Supervisor:
+    """One coordinator of a pipeline.
+
+    Args:
+        given: where the plan comes from; its digest is filled in.
+        packages: that an update may name a function of.
+        serve: whether it stays when the pipeline is suspended from outside, to be resumed.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        make_launcher: MakeLauncher,
+        *,
+        given: Description,
+        packages: Collection[str],
+        serve: bool,
+        clock: Clock,
+        ids: IdSource,
+        jitter: Jitter,
+    ) -> None:
+        self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
+        self._clock, self._jitter = clock, jitter
+        given = replace(given, digest=digest_of(parts_of(plan)))
+        self._given = given
+        self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
+        self._companion = Companion(self._wake)
+        self._reporter = Reporter(clock, ids)
+        settings = plan.settings
+        self._control = Control(self, self._logs, self._companion, self._reporter, settings)
+        self.machine = self._new_machine(plan)
+        self.launcher: Launcher | None = None
+        self.running: PreparedPlan | None = None
+        self._awake = threading.Event()
+        self._lost = False
+        self._to_launch: set[AttemptKey] = set()
+        """Told to be launched; their START does not stand yet."""
+        self._watch = Liveness(math.inf)
+        self._stops = StopDesk()
+        self._resume = False
+        self._leave: JobPhase | None = None
+        """What a pipeline that is at rest ends with."""
+        self._say_at = 0.0
+        self._saying = False
+
+    def ask_stop(self, mode: StopMode) -> None:
+        """Ask for an end; from any thread. Returns when the job has taken it in.
+
+        Raises:
+            InvalidInputError: see `Job.stop`.
+        """
+        self._stops.ask(mode, lambda: self.machine, self._wake)
+
+    def run(self) -> JobResult:
+        """Run to the end."""
+        try:
+            self._do(self.machine.start())
+            while (result := self._result()) is None:
+                self._turn()
+            return result
+        finally:
+            self._stops.ended = True
+            if self.launcher is not None:
+                self.launcher.close()
+            self._say()
+            self._companion.close(_CLOSE_SECONDS)
+
+    def _result(self) -> JobResult | None:
+        result = self.machine.result
+        if result is None or not self._serve or result.phase not in _PAUSED:
+            return result
+        if self._leave is not None:
+            return replace(result, phase=self._leave)
+        if self._resume:
+            self._resume = False
+            self.machine = self._new_machine(self.running.plan if self.running else self._plan)
+            self._do(self.machine.start())
+        return None
+
+    def _new_machine(self, plan: PipelinePlan) -> Job:
+        budget = RestartBudget(plan.settings.restarts, self._jitter)
+        return Job(plan.graph, plan.drained, budget, plan.settings.timeouts)
+
+    def _turn(self) -> None:
+        self._stops.answer(self._stop_by_owner)
+        self._companion.answer()
+        self._control.turn(self._clock.monotonic())
+        now = self._clock.monotonic()
+        when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
+        due = [t for t in when if t is not None]
+        wait = min([_LONGEST_WAIT_SECONDS, *(max(0.0, t - now) for t in due)])
+        if self._companion.has_answer or self._stops.waiting:
+            wait = 0.0  # it came behind the last look
+        if self.launcher is None:
+            self._awake.wait(wait)
+            self._awake.clear()
+        else:
+            for report in self.launcher.receive(wait):
+                self._heard(report)
+            self._look_at_slots()
+        now = self._clock.monotonic()
+        for task, epoch in list(self._watch.silent(now)):
+            text = f"the process of {task} said nothing for {self._watch.silence_seconds:g} s"
+            self._kill(task, epoch)
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, Failure("silent", text)))
+        self._do(self.machine.tick(now))
+        if now >= self._say_at and not self._saying and self.machine.generation:
+            self._say_at = now + self._plan.settings.status_seconds
+            self._say()
+
+    def _stop_by_owner(self, mode: StopMode) -> None:
+        """As `stop`, asked for by who runs it: it does not stay to be resumed."""
+        self.stop(mode)
+        if self.at_rest:
+            self._leave = self._leave or self.machine.phase
+        self._serve = self._serve and mode is not StopMode.SUSPEND
+
+    # -- what tasks say
+
+    def _heard(self, report: TaskReport) -> None:
+        terminal = report.is_last
+        attempt = (report.task, report.epoch)
+        if not self._watch.heard(attempt, self._clock.monotonic(), terminal=terminal):
+            return
+        if report.complaint:
+            assert self.running is not None
+            address = self.running.plan.tasks.get(report.task)
+            if address is not None:
+                self._control.complain(report, address.owner, self._clock.monotonic())
+            return
+        self._said(report)
+
+    def _said(self, report: TaskReport) -> None:
+        now = self._clock.monotonic()
+        if report.failure is not None:
+            # that this coordinator was overtaken is said once, not by each of its tasks
+            told = self._lost and report.failure.kind == "fenced"
+            level = logging.DEBUG if told else logging.WARNING
+            _log.log(level, "task %s of epoch %s: %s", report.task, report.epoch, report.failure)
+            self._reporter.fell(report)
+        waited = self.machine.restart_at
+        try:
+            commands = self.machine.said(report, now)
+        except InvalidInputError as error:  # whoever says such a thing cannot be believed
+            self._kill(report.task, report.epoch)
+            failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
+            commands = self.machine.said(failed, now)
+        at = self.machine.restart_at
+        if waited is None and at is not None:
+            used, most = self.machine.budget.used, self._plan.settings.restarts.max_restarts
+            _log.warning("restart %d in %.1f s (at most %d in a row)", used, at - now, most)
+        self._do(commands)
+
+    def _say(self) -> None:
+        """Have the status log say how it is, if that is news."""
+        if self._lost or self.running is None:
+            return
+        version = str(self.running.description)
+        status = self._reporter.status(self.machine, self.running.plan, version)
+        if status is None:
+            return
+        self._saying = True
+
+        def said(_: object) -> None:
+            self._saying = False
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, FencedError):  # that is told where this coordinator ends
+                _log.warning("cannot say how the pipeline is: %s", error)
+            self._saying = isinstance(error, FencedError)
+            self._reporter.not_said()
+
+        self._companion.submit(lambda: self._logs.say(status), said, failed)
+
+    # -- what the machine decides
+
+    def _do(self, actions: Iterable[JobAction]) -> None:
+        launches: list[Launch] = []
+        told: list[Told] = []
+        for command in actions:
+            if isinstance(command, WinGeneration):
+                self._companion.submit(self._logs.claim, self._won, self._not_won)
+            elif isinstance(command, Launch):
+                launches.append(command)
+            elif isinstance(command, Kill):
+                self._kill(command.task, command.epoch)
+            else:
+                told.append(command)
+        if launches:
+            self._start([launch.task for launch in launches], launches[0].epoch)
+        if told:
+            self._tell(told)
+
+    def _won(self, won: Claimed) -> None:
+        if won.prepared is not None:
+            self.running = won.prepared
+            plan = won.prepared.plan
+            run_task = RunTask(plan, won.prepared.paths)
+            self.machine.described(plan.graph, plan.drained)
+            self._reporter.reset(tuple(won.prepared.parts))
+            if won.prepared.description != self._given:
+                _log.warning(
+                    "goes on with %s, which was asked for since this description was first "
+                    "brought; ask for another update to leave it",
+                    won.prepared.description,
+                )
+            try:
+                self.launcher = self._make_launcher(run_task, plan.settings)
+                check_slots(plan, self.launcher.slots)
+            except Exception as error:  # noqa: BLE001 - all of it is reported
+                self._not_won(error)
+                return
+            self._watch = Liveness(self.launcher.silence_seconds)
+        self._look_at_slots()
+        self._do(self.machine.generation_won(won.generation, self._clock.monotonic()))
+
+    def _look_at_slots(self) -> None:
+        slots = None if self.launcher is None else self.launcher.slots
+        if slots != self.machine.slots:
+            self._do(self.machine.slots_are(slots, self._clock.monotonic()))
+
+    def _not_won(self, error: Exception) -> None:
+        failure = failure_of(error)
+        self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
+
+    def _start(self, tasks: list[str], epoch: int) -> None:
+        """Have START stand, then launch."""
+        running = self.running
+        assert running is not None
+        self._to_launch |= {(task, epoch) for task in tasks}
+
+        def stands(started: Started) -> None:
+            if started.finished.issuperset(running.plan.tasks):
+                _log.warning(
+                    "pipeline %s has finished in an earlier run: it reads nothing any more; a "
+                    "pipeline of another name begins anew",
+                    running.plan.name,
+                )
+            for task in tasks:
+                if (task, epoch) in self._to_launch:  # else it was killed meanwhile
+                    self._to_launch.remove((task, epoch))
+                    self._launch(task, epoch, started)
+            self.push((started.slot, started.record))
+
+        def failed(error: Exception) -> None:
+            self._cannot_tell(error, [(task, epoch) for task in tasks])
+
+        self._companion.submit(lambda: self._logs.start(running, epoch, tasks), stands, failed)
+
+    def _launch(self, task: str, epoch: int, started: Started) -> None:
+        assert self.launcher is not None
+        assert self.running is not None
+        if task in started.finished:  # in an earlier life
+            self._said(TaskReport(task, epoch, TaskPhase.STARTING))
+            self._said(TaskReport(task, epoch, TaskPhase.FINISHED))
+            return
+        self._watch.launched((task, epoch))
+        address = self.running.plan.tasks.get(task)
+        if address is not None:
+            self._control.launched(address.owner, epoch)
+        try:
+            self.launcher.start(task, epoch, started.slot)
+        except Exception as error:  # noqa: BLE001 - it is the end of that attempt
+            self._watch.forget((task, epoch))
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure_of(error)))
+
+    def _tell(self, told: list[Told]) -> None:
+        """Have it stand in the command log, and pass it on."""
+
+        def failed(error: Exception) -> None:
+            self._cannot_tell(error, [(task, one.epoch) for one in told for task in one.tasks])
+
+        self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
+
+    def _cannot_tell(self, error: Exception, attempts: Iterable[AttemptKey]) -> None:
+        """What was to be said does not stand."""
+        self.lost(error)
+        failure = replace(failure_of(error), secondary=True)
+        for task, epoch in attempts:
+            self._kill(task, epoch)
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure))
+
+    def _kill(self, task: str, epoch: int) -> None:
+        self._watch.forget((task, epoch))
+        self._to_launch.discard((task, epoch))
+        try:
+            if self.launcher is not None:
+                self.launcher.kill(task, epoch)
+        except Exception:  # noqa: BLE001 - fencing is what counts
+            _log.warning("could not kill task %s of epoch %s", task, epoch, exc_info=True)
+
+    def _wake(self) -> None:
+        """End the wait for reports. From any thread."""
+        self._awake.set()
+        if self.launcher is not None:
+            self.launcher.wake()
+
+    # -- what requests from outside come to: `JobRunner`
+
+    @property
+    def all_run(self) -> bool:
+        return self.machine.phase is JobPhase.RUNNING
+
+    @property
+    def at_rest(self) -> bool:
+        return self.machine.result is not None
+
+    def check_stop(self, mode: StopMode) -> None:
+        combined(self.machine.mode, mode)
+        if self.at_rest and mode not in (StopMode.CANCEL, self.machine.mode):
+            raise InvalidInputError(f"the job has ended: {self.machine.phase}")
+
+    def stop(self, mode: StopMode) -> None:
+        self._resume = False
+        if self.at_rest and mode is StopMode.CANCEL and self.machine.phase in _PAUSED:
+            self._leave = JobPhase.CANCELED
+            return
+        self._do(self.machine.stop(mode, self._clock.monotonic()))
+
+    def resume(self) -> None:
+        self._resume = self.machine.mode is StopMode.SUSPEND
+
+    def go_on_with(
+        self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
+    ) -> None:
+        assert self.launcher is not None
+        assert self.running is not None
+        before = self.running.plan.tasks
+        try:
+            self.launcher.use(RunTask(wanted.plan, wanted.paths))
+        except Exception:  # noqa: BLE001 - what runs goes on
+            _log.exception("version %s cannot be started", wanted.description)
+            return
+        self.running = wanted
+        if self.at_rest:
+            return
+        plan = wanted.plan
+        commands = self.machine.update(
+            plan.graph,
+            plan.drained,
+            self._clock.monotonic(),
+            replace=[task for task, at in plan.tasks.items() if at.owner in replaced],
+            drop=[task for task, at in before.items() if at.owner in dropped],
+        )
+        self._do(commands)
+
+    def ended(self, tasks: Collection[str]) -> bool:
+        states = [self.machine.tasks[task] for task in tasks if task in self.machine.tasks]
+        return all(not state.epoch or state.phase in TERMINAL for state in states)
+
+    def push(self, at: tuple[int, bytes]) -> None:
+        if self.launcher is not None:
+            self.launcher.push(*at)
+
+    def lost(self, error: Exception) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        failure = failure_of(error)
+        _log.warning("this coordinator leads no more: %s", failure)
+        if self.at_rest:
+            self._leave = self.machine.phase
+        else:
+            self._do(self.machine.generation_lost(failure, self._clock.monotonic()))

@@ -1,0 +1,231 @@
+"""Runs each attempt in a process of this machine. Implements `Launcher`.
+
+Strategy: one pipe per attempt: slots of the command log go in, reports come out. A process that
+ends closes its pipe: whatever it had said is read first, then its end is reported once. Processes
+come from a server that has imported the package, where there is one (Linux), so that a restart
+costs no imports. Nothing of this is stored.
+"""
+
+import multiprocessing as mp
+import os
+import pickle
+import select
+import signal
+import struct
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
+from durable_shuffle.recovery.job.restarts import AttemptKey
+from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS, RunAttempt
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.serialization.errors import InvalidInputError
+
+_PRELOAD = ["__main__", "durable_shuffle.recovery.pipeline.task.run_task"]
+_JOIN_SECONDS = 5.0
+_POLL_SECONDS = 10.0
+"""How often a process looks for commands that were not pushed to it."""
+_SLOT = struct.Struct("<Q")
+
+
+@dataclass(slots=True)
+class _Running:
+    process: BaseProcess
+    pipe: Connection
+    ended: bool = False
+    """Its terminal report was handed on."""
+
+
+class LocalProcesses:
+    """Args:
+    run_task: what a process does.
+    heartbeat_seconds: how often a process says that it lives.
+    silence_seconds: after which one that does not counts as lost.
+    start_method: of multiprocessing; default: "forkserver" where there is one, else "spawn".
+
+    Raises:
+        InvalidInputError: `run_task` cannot be pickled, which is how it gets into a process; it is
+            never stored like that.
+    """
+
+    slots = None
+
+    def __init__(
+        self,
+        run_task: RunAttempt,
+        *,
+        heartbeat_seconds: float,
+        silence_seconds: float,
+        start_method: str | None = None,
+    ) -> None:
+        self.silence_seconds = silence_seconds
+        methods = mp.get_all_start_methods()
+        method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+        self._context: Any = mp.get_context(method)
+        if method == "forkserver":
+            self._context.set_forkserver_preload(_PRELOAD)
+        self._run_task, self._heartbeat_seconds = _packed(run_task), heartbeat_seconds
+        self._running: dict[AttemptKey, _Running] = {}
+        self._awake, self._waker = mp.Pipe(duplex=False)
+
+    def use(self, run_task: RunAttempt) -> None:
+        self._run_task = _packed(run_task)
+
+    def start(self, task: str, epoch: int, slot: int) -> None:
+        ours, theirs = self._context.Pipe(duplex=True)
+        arguments = (self._run_task, task, epoch, slot, theirs, self._heartbeat_seconds)
+        process = self._context.Process(
+            target=_main, args=arguments, name=f"durable-shuffle-{task}", daemon=True
+        )
+        process.start()
+        theirs.close()  # so that its end is seen
+        self._running[task, epoch] = _Running(process, ours)
+
+    def push(self, slot: int, record: bytes) -> None:
+        message = _SLOT.pack(slot) + record
+        for running in self._running.values():
+            # one that does not read must not hold up the others: it finds the gap by itself
+            if _has_room(running.pipe):
+                with suppress(OSError):  # it is gone; `receive` reports that
+                    running.pipe.send_bytes(message)
+
+    def kill(self, task: str, epoch: int) -> None:
+        running = self._running.pop((task, epoch), None)
+        if running is not None:
+            running.process.kill()
+            running.process.join(_JOIN_SECONDS)
+            running.pipe.close()
+
+    def pid(self, task: str) -> int | None:
+        """Return the process id of the newest attempt, None if it is gone. For tests and people."""
+        epochs = [epoch for name, epoch in self._running if name == task]
+        return self._running[task, max(epochs)].process.pid if epochs else None
+
+    def receive(self, timeout_seconds: float) -> list[TaskReport]:
+        by_pipe = {running.pipe: key for key, running in self._running.items()}
+        found: list[TaskReport] = []
+        for pipe in wait([self._awake, *by_pipe], timeout_seconds):
+            if pipe is self._awake:
+                while self._awake.poll():
+                    self._awake.recv_bytes()
+                continue
+            key = by_pipe[pipe]  # type: ignore[index]
+            found += self._read(key, self._running[key])
+        return found
+
+    def wake(self) -> None:
+        with suppress(OSError):  # closed
+            if _has_room(self._waker):  # else somebody woke it already
+                self._waker.send_bytes(b"")
+
+    def close(self) -> None:
+        for task, epoch in list(self._running):
+            self.kill(task, epoch)
+        self._waker.close()
+        self._awake.close()
+
+    def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
+        found: list[TaskReport] = []
+        try:
+            while running.pipe.poll():
+                report = REPORTS.decode(running.pipe.recv_bytes(), name=f"a report of {key[0]}")
+                running.ended = running.ended or report.is_last
+                found.append(report)
+        except (EOFError, OSError):
+            del self._running[key]
+            running.process.join(_JOIN_SECONDS)
+            code = running.process.exitcode
+            running.pipe.close()
+            if not running.ended:
+                text = f"the process of {key[0]} ended without a word, exit code {code}"
+                found.append(TaskReport(*key, TaskPhase.FAILED, Failure("lost", text)))
+        return found
+
+
+def _packed(run_task: RunAttempt) -> bytes:
+    """Return it as it is sent to processes; its modules may be imported anew before they start."""
+    try:
+        return pickle.dumps(run_task)
+    except Exception as error:
+        raise InvalidInputError(
+            f"{_unsendable(run_task)} cannot be sent to a process: {error}; define functions and "
+            "classes at the top of a module"
+        ) from error
+
+
+def _unsendable(run_task: RunAttempt) -> str:
+    """Return in words which part of a plan cannot be pickled."""
+    plan = getattr(run_task, "plan", None)
+    if isinstance(plan, PipelinePlan):
+        sources = [(f"source {s.name!r}", s.source) for s in plan.sources.values()]
+        steps = [(f"the step of consumer {c.name!r}", c.step) for c in plan.consumers.values()]
+        sinks = [(f"the sink of consumer {c.name!r}", c.sink) for c in plan.consumers.values()]
+        for what, part in (*sources, *steps, *sinks):
+            try:
+                pickle.dumps(part)
+            except Exception:  # noqa: BLE001 - whatever it is, the caller has it
+                return what
+    return "a source, step or sink"
+
+
+def _has_room(pipe: Connection) -> bool:
+    """Return whether a message of usual size can be sent without waiting."""
+    ready = select.poll()
+    ready.register(pipe.fileno(), select.POLLOUT)
+    return bool(ready.poll(0))
+
+
+def _main(
+    run_task: bytes,
+    task: str,
+    epoch: int,
+    slot: int,
+    pipe: Connection,
+    heartbeat_seconds: float,
+) -> None:
+    """Run in the new process."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the supervisor, who then suspends
+        signal.signal(number, signal.SIG_IGN)
+    lock, over = threading.Lock(), threading.Event()
+
+    def send(report: TaskReport) -> None:
+        with lock:
+            try:
+                pipe.send_bytes(REPORTS.encode(report))
+            except OSError:
+                link.lost()
+
+    link = TaskLink(task, epoch, send, slot=slot, poll_seconds=_POLL_SECONDS)
+
+    def listen() -> None:
+        try:
+            while True:
+                message = pipe.recv_bytes()
+                (slot,) = _SLOT.unpack_from(message)
+                link.push(slot, message[_SLOT.size :])
+        except (EOFError, OSError):
+            link.lost()
+
+    def beat() -> None:
+        while not over.wait(heartbeat_seconds):
+            link.alive()
+
+    threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        try:
+            run: RunAttempt = pickle.loads(run_task)
+        except BaseException as error:  # noqa: BLE001 - code that is not there, for example
+            link.failed(error, 0)
+        else:
+            run(link)
+    finally:
+        over.set()
+        with lock:
+            pass  # what is being said is said
+        os._exit(0)  # threads of user code must not keep a task that has reported its end

@@ -1,0 +1,126 @@
+"""Says how a pipeline is: gathers what there is to tell, at most so often, only what is new."""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.recovery.job.machine import Job
+from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.status.frontiers import Frontier, Frontiers, Produced
+from durable_shuffle.recovery.pipeline.status.records import (
+    RESTARTS_KEPT,
+    WHOLE_EVERY,
+    Behind,
+    Reached,
+    Restarted,
+    Status,
+    TaskStatus,
+)
+from durable_shuffle.shuffle.clock import Clock, IdSource
+
+ALIVE_SECONDS = 30.0
+"""Without news, a status is said again after so long: whoever reads it sees that somebody leads."""
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Of one coordinator."""
+
+    clock: Clock
+    ids: IdSource
+    frontiers: Frontiers = field(default_factory=Frontiers)
+    _produced: dict[str, Produced] = field(default_factory=dict)
+    _restarts: list[Restarted] = field(default_factory=list)
+    """Not said yet."""
+    _told: deque[Restarted] = field(default_factory=lambda: deque(maxlen=RESTARTS_KEPT))
+    """Said; a whole record says them again."""
+    _gone: list[str] = field(default_factory=list)
+    """Dropped, as far as whoever listens has been told."""
+    _last: Status | None = None
+    _last_at: float = 0.0
+    _number: int = 0
+    """Of records since the last whole one."""
+
+    def fell(self, report: TaskReport) -> None:
+        """A task will be started again."""
+        cause = str(report.failure) if report.failure is not None else ""
+        self._restarts.append(Restarted(report.task, report.epoch, cause, self.clock.wall()))
+
+    def reset(self, parts: Collection[str]) -> None:
+        """Somebody new listens: say everything again, but for what was dropped before he came."""
+        self.frontiers.reset(parts)
+        self._gone.clear()
+        self._number = 0
+
+    def not_said(self) -> None:
+        """The last status does not stand: the next one says everything."""
+        self._number = 0
+
+    def status(self, machine: Job, plan: PipelinePlan, version: str) -> Status | None:
+        """Return what there is to say now, None if that is nothing new."""
+        whole = self._number == 0
+        for part, frontier in _seen(machine, plan).items():
+            self.frontiers.seen(part, frontier)
+        reached, dropped = self.frontiers.report()
+        self._gone += dropped
+        if whole:
+            self.frontiers.reset(self.frontiers.asked)
+            (reached, _), dropped = self.frontiers.report(), tuple(self._gone)
+        tasks = tuple(
+            TaskStatus(name, str(state.phase), state.epoch)
+            for name, state in machine.tasks.items()
+            if name in plan.tasks
+        )
+        restarts, self._restarts = tuple(self._restarts), []
+        self._told += restarts
+        if whole:
+            restarts = tuple(self._told)
+        found = Status(
+            record_id=self.ids.new_id(),
+            generation=machine.generation,
+            whole=whole,
+            phase=str(machine.phase),
+            version=version,
+            wall_seconds=self.clock.wall(),
+            tasks=tasks,
+            reached=tuple(Reached(p, f.records, f.final) for p, f in reached.items()),
+            dropped=dropped,
+            behind=self._behind(machine, plan),
+            restarts=restarts,
+        )
+        before = self._last
+        now = self.clock.monotonic()
+        news = whole or bool(reached or dropped or restarts) or now - self._last_at >= ALIVE_SECONDS
+        if before is not None and not news:
+            news = (before.phase, before.tasks, before.version) != (found.phase, tasks, version)
+        if not news:
+            return None
+        self._last, self._last_at = found, now
+        self._number = (self._number + 1) % WHOLE_EVERY
+        same = before is not None and before.tasks == tasks and not whole
+        return replace(found, tasks=()) if same else found
+
+    def _behind(self, machine: Job, plan: PipelinePlan) -> tuple[Behind, ...]:
+        """Return how far consumers are behind the sources of this pipeline that they read."""
+        now = self.clock.monotonic()
+        records = {part: f.records for part, f in _seen(machine, plan).items()}
+        for name in plan.sources:
+            self._produced.setdefault(name, Produced()).sample(records[name], now)
+        return tuple(
+            Behind(name, *self._produced[consumer.reads].lag(records[name], now))
+            for name, consumer in plan.consumers.items()
+            if consumer.reads in self._produced
+        )
+
+
+def _seen(machine: Job, plan: PipelinePlan) -> Mapping[str, Frontier]:
+    records: dict[str, int] = {}
+    final: dict[str, bool] = {}
+    for task, address in plan.tasks.items():
+        state = machine.tasks.get(task)
+        if state is not None:
+            records[address.owner] = records.get(address.owner, 0) + state.records
+            over = state.phase is TaskPhase.FINISHED
+            final[address.owner] = final.get(address.owner, True) and over
+    return {part: Frontier(count, final[part]) for part, count in records.items()}

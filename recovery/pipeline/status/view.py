@@ -1,0 +1,161 @@
+"""How a pipeline is, read from its storage alone: the status log, and the logs of its tasks."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from durable_shuffle.recovery.pipeline.status.records import (
+    STATUSES,
+    PipelineStatus,
+    Restarted,
+    Status,
+    TaskStatus,
+    added_up,
+)
+from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.shuffle.consumer_log import read_resume_set
+from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.layout import ConsumerPath, status_log_prefix
+from durable_shuffle.shuffle.log_producer_log import producer_status
+from durable_shuffle.shuffle.records import Closed
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage import Storage
+
+_THREADS = 16
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """One source or consumer."""
+
+    part: str
+    tasks: tuple[TaskStatus, ...]
+    records: int | None
+    """Read or made so far, as the coordinator said; None if it never did."""
+    durable: int
+    """Appended by a source, acknowledged by a consumer: what its logs hold."""
+    final: bool
+    lag_records: int | None
+    """Appended to what it reads and not acknowledged; None of a source."""
+    lag_seconds: float | None
+    """How long the oldest record that it has not read has been there, as the coordinator said;
+    None where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """All of a pipeline."""
+
+    name: str
+    phase: str
+    generation: int
+    version: str
+    age_seconds: float
+    """Since the coordinator said something new."""
+    parts: tuple[PartView, ...]
+    dropped: tuple[str, ...]
+    restarts: tuple[Restarted, ...]
+    """The newest, oldest first."""
+
+
+def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
+    """Read how a pipeline is.
+
+    Raises:
+        NotFoundError: its coordinator never said anything.
+    """
+    said = _said(storage, name)
+    produced = {
+        path.name: (path.folder, _appended(open_stage(storage, path)))
+        for path in read_job(storage, name).order
+    }
+    by_folder = dict(produced.values())
+    parts: dict[str, list[TaskStatus]] = {}
+    for task in said.tasks:
+        parts.setdefault(task.task.rpartition("-")[0], []).append(task)
+    views = []
+    for part, tasks in parts.items():
+        reached = said.reached.get(part)
+        behind = said.behind.get(part)
+        source = any(task.task.rpartition("-")[2].startswith("p") for task in tasks)
+        durable, total = (
+            (produced.get(part, ("", 0))[1], None)
+            if source
+            else _acknowledged(storage, name, part, tasks, by_folder)
+        )
+        views.append(
+            PartView(
+                part,
+                tuple(tasks),
+                None if reached is None else reached.records,
+                durable,
+                reached is not None and reached.final,
+                None if total is None else max(0, total - durable),
+                None if behind is None else behind.seconds,
+            )
+        )
+    return StatusView(
+        name,
+        said.phase,
+        said.generation,
+        said.version,
+        max(0.0, now_wall - said.wall_seconds),
+        tuple(views),
+        tuple(said.dropped),
+        tuple(said.restarts),
+    )
+
+
+def _said(storage: Storage, name: str) -> PipelineStatus:
+    log = SlotLog(storage, status_log_prefix(name))
+    records: list[Status] = []
+    for slot in reversed(range(log.find_end())):
+        data = log.read(slot)
+        if data is None:
+            raise CorruptDataError(f"a slot in the middle of a log is missing: {log.key(slot)!r}")
+        records.append(STATUSES.decode(data, name=log.key(slot)))
+        if records[-1].whole:
+            break
+    if not records:
+        raise NotFoundError(f"pipeline {name!r} never said how it is on {storage.description}")
+    return added_up(reversed(records))
+
+
+def _appended(stage: StageHandle) -> int:
+    """Return how many records the producers of a stage have appended."""
+    if stage.describe.writing != "log":
+        return 0
+    found = 0
+    for producer, last in enumerate(
+        _each(lambda p: producer_status(stage, p), range(stage.describe.producers))
+    ):
+        if last is not None and not isinstance(last, Closed):
+            count = len(stage.subpartitions_of(producer))
+            found += int(last.progress.ordinals(count, f"producer {producer}").sum())
+    return found
+
+
+def _acknowledged(
+    storage: Storage, job: str, part: str, tasks: list[TaskStatus], produced: dict[str, int]
+) -> tuple[int, int | None]:
+    """Return what the tasks of a consumer have acknowledged, of how many records."""
+
+    def state(task: TaskStatus) -> tuple[int, set[str]]:
+        path = ConsumerPath(job, part, task.task)
+        found = read_resume_set(SlotLog(storage, path.log_prefix))
+        acked = sum(at.next_ordinal for s in found.inputs.values() for at in s.acked.values())
+        return acked, {folder for folder, _ in found.inputs}
+
+    states = _each(state, tasks)
+    folders = {folder for _, read in states for folder in read}
+    total = sum(produced[folder] for folder in folders) if folders <= set(produced) else None
+    return sum(acked for acked, _ in states), total if folders else None
+
+
+def _each(call: Callable[[A], B], items: Iterable[A]) -> list[B]:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(call, items))

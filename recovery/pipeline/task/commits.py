@@ -1,0 +1,145 @@
+"""The commits of one attempt at a consumer task: gathered, parked, won, published, forgotten.
+
+Strategy: rows that the step made are gathered and parked; one record acknowledges the rows they
+were made of, names what is parked as a pending effect, and holds the step's state and the commit's
+number; then it is published. What a newer record does not name any more is given back. Numbers are
+dense: the next is the last that stands plus one, so that every try at it has the same token.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pyarrow as pa
+
+from durable_shuffle.recovery.pipeline.plan.sinks import PARKED, Parked, Sink
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.consumer_records import Ending
+from durable_shuffle.shuffle.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """The state of a consumer that a pipeline runs, as its log holds it."""
+
+    KIND: ClassVar[str] = "PIPELINE_STATE"
+    commits: int
+    """Records that may have published something, so far; the next one is this plus one."""
+    snapshot: bytes | None
+    """Of the step; None without one."""
+
+
+_STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
+NO_STATE = _STATES.encode(PipelineState(0, None))
+"""Of a consumer task that never committed."""
+
+
+@dataclass(slots=True)
+class Commits:
+    """Of one attempt.
+
+    Args:
+        owner: pipeline, consumer and task: what tokens begin with.
+        check_writes: raises while this attempt is read-only.
+    """
+
+    view: View
+    sink: Sink | None
+    owner: str
+    check_writes: Callable[[], None]
+    last: int = field(default=0, init=False)
+    """Number of the last one that stands and is published."""
+    snapshot: bytes | None = field(default=None, init=False)
+    """Of the step, as the last record holds it."""
+    made_rows: int = field(default=0, init=False)
+    """Rows that wait for the next commit."""
+    _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _published: list[Parked] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        state, prefix = self.view.state, self.view.task.path.prefix
+        if state is not None:
+            found = _STATES.decode(state, name=prefix)
+            self.last, self.snapshot = found.commits, found.snapshot
+        elif self.view.acknowledged.records:
+            raise IncompatibleError(
+                f"this consumer was not run by a pipeline before: {prefix!r}; give another name"
+            )
+        ending = self.view.task.held.state.ending
+        if ending is not None:
+            self.last = ending.commit - 1  # not published yet, or nobody knows
+
+    @property
+    def token(self) -> str:
+        """Of the commit that comes next; the same in every attempt at it."""
+        return f"{self.owner}/{self.last + 1}"
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows for the next commit."""
+        if batch.num_rows:
+            self._made.append(batch)
+            self.made_rows += batch.num_rows
+
+    def ack(self, snapshot: bytes | None, marker_floor: int) -> None:
+        """Win ACK for everything that was read, and publish."""
+        parked, position = self._park(), self.view.position
+        self.view.task.ack(
+            {(position.stage, position.subpartition): position},
+            state=self._state(snapshot),
+            marker_floor=marker_floor,
+            effect=None if parked is None else PARKED.encode(parked),
+            holds=() if parked is None else (parked.output.key,),
+        )
+        self.stands()
+
+    def prepare(self, ending: Ending, snapshot: bytes | None) -> None:
+        """Win PREPARED; publishing, and `stands`, come later."""
+        parked, position = self._park(), self.view.position
+        self.view.task.prepare(
+            {(position.stage, position.subpartition): position},
+            ending,
+            state=self._state(snapshot),
+            effect=None if parked is None else PARKED.encode(parked),
+            holds=() if parked is None else (parked.output.key,),
+        )
+
+    def stands(self) -> None:
+        """The next commit is durable and published."""
+        self.last += 1
+        self._made, self.made_rows = [], 0
+        if self.sink is None:
+            return
+        named = {effect.payload for effect in self.view.task.held.state.pending}
+        for parked in [p for p in self._published if PARKED.encode(p) not in named]:
+            self.sink.forget(parked)
+            self._published.remove(parked)
+
+    def publish(self, payload: bytes) -> None:
+        """Perform a pending effect; repeatable."""
+        self.check_writes()
+        parked = PARKED.decode(payload, name=self.owner)
+        if self.sink is None:
+            raise InvalidInputError(f"rows of {self.owner!r} are pending for a sink, it has none")
+        self.sink.publish(parked)
+        self._published.append(parked)
+
+    def left_pending(self) -> int:
+        """Return the commit that stands and whose effects may be missing, 0 if there is none."""
+        found = self.view.task.held.state
+        if found.ending is not None and not found.ending.committed:
+            return found.ending.commit
+        done = {PARKED.encode(parked) for parked in self._published}
+        missing = [e for e in found.pending if e.payload not in done]
+        if not missing:
+            return 0
+        return int(PARKED.decode(missing[0].payload, name=self.owner).token.rsplit("/", 1)[-1])
+
+    def _park(self) -> Parked | None:
+        self.check_writes()
+        if not self.made_rows or self.sink is None:
+            return None
+        return self.sink.park(self._made, self.token, self.last + 1)
+
+    def _state(self, snapshot: bytes | None) -> bytes:
+        return _STATES.encode(PipelineState(self.last + 1, snapshot))

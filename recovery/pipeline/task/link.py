@@ -1,0 +1,335 @@
+"""A task's end of the line to its supervisor.
+
+Strategy: what the supervisor says stands in the command log of the pipeline. Slots of it are pushed
+by whoever reads the line, or read by a thread of the link (`follow`); either way they are taken in
+once each, in their order, and looked up by the task, which is never interrupted in the middle of a
+call. A line that is lost, or another coordinator that leads, is a cancel: a task without a
+supervisor ends, and a later supervisor goes on from the logs. A silent heart means a dead process,
+so a thread of the process says ALIVE, whatever the task does.
+"""
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import (
+    CallOff,
+    Failure,
+    PassBarrier,
+    StopTasks,
+    TaskPhase,
+    TaskReport,
+    Told,
+)
+from durable_shuffle.recovery.pipeline.commands.orders import (
+    Acknowledge,
+    Configure,
+    Decided,
+    InternalCommand,
+    Lead,
+    SlotOrder,
+    StartTasks,
+    decode_slot,
+)
+from durable_shuffle.recovery.pipeline.plan.changes import is_installed
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    DurableShuffleError,
+    FencedError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.waiting import backoff_seconds
+
+_FIRST_LOOK_SECONDS = 0.05
+_LONE_SECONDS = 2.0
+"""Whoever looks at least so often has no line: it looks more often at first."""
+_log = logging.getLogger(__name__)
+
+
+class StartAborted(AbortedError):
+    """The start barrier was called off: this attempt never runs."""
+
+
+class TaskLink:
+    """One attempt's line.
+
+    Args:
+        send: hands a report over; must not block for long, may be called by several threads.
+        slot: of the command log, from which on it is read.
+        poll_seconds: how often an idle link looks into the command log by itself, None: never.
+            An attempt without a line takes 1 or 2; one whose slots are pushed, much more.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        epoch: int,
+        send: Callable[[TaskReport], None],
+        *,
+        slot: int = 0,
+        poll_seconds: float | None = None,
+    ) -> None:
+        self.task, self.epoch, self._send = task, epoch, send
+        self._poll_seconds = poll_seconds
+        self._changed = threading.Condition()
+        self._order = SlotOrder(slot)
+        self._coordinator = ""
+        self._start: StartTasks | None = None
+        self._settings: dict[str, int | float] = {}
+        self._go = False
+        self._aborted = ""
+        self._stop: StopMode | None = None
+        self._broken: Exception | None = None
+        self._over = False
+        self._records = 0
+        self._commit = 0
+
+    # -- for the reader of the line
+
+    def push(self, slot: int, record: bytes) -> None:
+        """Take in a slot of the command log, in any order, as often as it comes."""
+        try:
+            found = decode_slot(record, name=f"slot {slot} of the command log")
+        except DurableShuffleError as error:
+            self._break(error)
+        else:
+            self.take(slot, found)
+
+    def take(self, slot: int, found: Decided) -> None:
+        """As `push`, decoded."""
+        with self._changed:
+            try:
+                for _, ready in self._order.take(slot, found):
+                    self._apply(ready)
+            except DurableShuffleError as error:
+                self._break(error)
+            self._changed.notify_all()
+
+    def follow(self, log: SlotLog) -> None:
+        """Begin to read the command log, beside what is pushed. Ends with the attempt."""
+        if self._poll_seconds is not None:
+            name = f"durable-shuffle-commands-{self.task}"
+            threading.Thread(target=self._poll, args=(log,), name=name, daemon=True).start()
+
+    def deliver(self, command: InternalCommand) -> None:
+        """Take a command in; one for another attempt is none."""
+        with self._changed:
+            self._obey(command)
+            self._changed.notify_all()
+
+    def _apply(self, found: Decided) -> None:
+        for command in found.commands:
+            if isinstance(command, StartTasks) and self._is_mine(command):
+                self._coordinator = found.coordinator
+            self._obey(command)
+        if self._coordinator not in ("", found.coordinator):
+            self._end("another coordinator leads")
+
+    def _obey(self, command: InternalCommand) -> None:
+        if isinstance(command, Configure):
+            self._settings = command.settings
+        elif isinstance(command, Lead | Acknowledge) or not self._is_mine(command):
+            return
+        elif isinstance(command, StartTasks):
+            self._start, self._settings = command, command.settings
+        elif isinstance(command, PassBarrier):
+            self._go = True
+        elif isinstance(command, CallOff):
+            self._aborted = self._aborted or command.cause or "called off"
+        elif isinstance(command, StopTasks):
+            self._stop = command.mode
+
+    def _is_mine(self, command: StartTasks | Told) -> bool:
+        return command.epoch == self.epoch and self.task in command.tasks
+
+    def _poll(self, log: SlotLog) -> None:
+        """Read on; more often while something is missing, or has just come."""
+        longest = self._poll_seconds
+        assert longest is not None
+        misses = 0
+        while True:
+            with self._changed:
+                first = min(_FIRST_LOOK_SECONDS, longest)
+                pause = (
+                    backoff_seconds(misses, first, longest) if longest <= _LONE_SECONDS else longest
+                )
+                self._changed.wait_for(lambda: self._over or self._order.has_gap, pause)
+                if self._over or self._broken is not None:
+                    return
+                slot = self._order.next_slot
+            try:
+                record = log.read(slot)
+            except UnavailableError:
+                _log.warning("cannot read the command log of task %s", self.task, exc_info=True)
+                record = None
+            except DurableShuffleError as error:
+                self._break(error)
+                return
+            misses = misses + 1 if record is None else 0
+            if record is not None:
+                self.push(slot, record)
+
+    def _break(self, error: Exception) -> None:
+        with self._changed:
+            self._broken = self._broken or error
+            self._stop = StopMode.CANCEL
+            self._changed.notify_all()
+
+    def _end(self, why: str) -> None:
+        self._aborted = self._aborted or why
+        self._stop = StopMode.CANCEL
+
+    def lost(self) -> None:
+        """Nobody listens any more."""
+        with self._changed:
+            self._end("the supervisor is gone")
+            self._changed.notify_all()
+
+    def over(self) -> None:
+        """The attempt has ended: nothing is followed any more."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def alive(self) -> None:
+        """Say that the process lives."""
+        self._send(TaskReport(self.task, self.epoch, None, records=self._records))
+
+    # -- for the task
+
+    def complain(self, cause: str) -> None:
+        """Ask that all tasks of this part start anew."""
+        self._send(TaskReport(self.task, self.epoch, None, complaint=cause or "no cause given"))
+
+    def hear(self, part: Any) -> None:
+        """Pass on what a step or source asks for by `wants_restart()`: a cause, or ""."""
+        if hasattr(part, "wants_restart") and (cause := part.wants_restart()):
+            self.complain(str(cause))
+
+    @property
+    def stop(self) -> StopMode | None:
+        """How to end, None if nobody asked."""
+        return self._stop
+
+    @property
+    def settings(self) -> dict[str, int | float]:
+        """Settings in the place of those that the pipeline was made with, as of the newest slot."""
+        return self._settings
+
+    @property
+    def start(self) -> StartTasks | None:
+        """What the attempt begins with, None before it is known."""
+        return self._start
+
+    def wait_start(self) -> StartTasks:
+        """Wait until this attempt may begin and write; return what it begins with.
+
+        Raises:
+            StartAborted: the start was called off.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None or self._is_called_off())
+        if self._start is None:
+            self.check()
+            raise StartAborted(f"the start was called off: stop {self._stop}")
+        return self._start
+
+    def check_writes(self) -> None:
+        """Refuse to write before START: until then nobody knows whether the coordinator leads.
+
+        Raises:
+            FencedError: no START for this attempt was seen.
+        """
+        if self._start is None:
+            raise FencedError(
+                f"task {self.task!r} of epoch {self.epoch} is read-only: its coordinator has not "
+                "shown that it leads"
+            )
+
+    def _is_called_off(self) -> bool:
+        return bool(self._aborted) or self._stop is not None
+
+    def say(self, report: TaskPhase, *, commit: int = 0) -> None:
+        """TaskPhase."""
+        self._commit = commit
+        self._send(TaskReport(self.task, self.epoch, report, None, commit, self._records))
+
+    def pass_barrier(self) -> None:
+        """Wait until all that start together are ready; then this one has started.
+
+        Raises:
+            StartAborted: the start was called off.
+        """
+        self.say(TaskPhase.AT_BARRIER)
+        with self._changed:
+            self._changed.wait_for(lambda: self._go or self._is_called_off())
+        self.check()
+        if not self._go:
+            raise StartAborted(f"the start was called off: stop {self._stop}")
+        self.say(TaskPhase.STARTED)
+
+    def check(self) -> None:
+        """Raise StartAborted if the start was called off, AbortedError if all shall be dropped, and
+        what was wrong with the command log: what cannot be understood is not passed over."""
+        if self._broken is not None:
+            raise self._broken
+        if self._aborted and not self._go:
+            raise StartAborted(f"the start was called off: {self._aborted}")
+        if self._stop is StopMode.CANCEL:
+            raise AbortedError("cancelled")
+
+    def progress(self, records: int) -> None:
+        """Remember how far the task is, for people."""
+        self._records = records
+
+    def failed(self, error: BaseException, commit: int) -> None:
+        """Report the end of an attempt that did not reach its own."""
+        asked = isinstance(error, AbortedError) and (self._stop or self._aborted)
+        if asked and self._stop is not None:
+            self.say(TaskPhase.CANCELED)
+            return
+        failure = failure_of(error)
+        self._send(
+            TaskReport(self.task, self.epoch, TaskPhase.FAILED, failure, commit, self._records)
+        )
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return what a supervisor has to know of an error. Its text holds no credential."""
+    kind = getattr(error, "kind", None)
+    name = str(kind) if kind is not None else type(error).__name__
+    secondary = isinstance(error, FencedError | StartAborted)
+    where = _place_of(error) if kind is None else ""
+    return Failure(
+        name, str(error) or name, retry=can_retry(error), secondary=secondary, where=where
+    )
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the innermost line of the user's own code, "" if there is none."""
+    library = Path(__file__).parents[3]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if library not in file.parents and not is_installed(frame.filename):
+            return f"{file.name}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def can_retry(error: BaseException) -> bool:
+    """Return whether another attempt can come out better.
+
+    An error of user code says so by an attribute `retry`; without it, it is tried again as often
+    as the budget allows.
+    """
+    said = getattr(error, "retry", None)
+    if isinstance(said, bool):
+        return said
+    return str(getattr(error, "kind", "")) not in _FINAL
+
+
+_FINAL = frozenset(("invalid_input", "incompatible", "corrupt_data", "not_found"))

@@ -1,0 +1,267 @@
+"""One attempt at a source task: a log producer that follows a source.
+
+A thread of its own reads the source, so that a quiet source does not delay orders. Rows are
+gathered until there are enough or time is up, and appended in one record with the position that
+they reach; a successor asks the source for what comes behind it. What was read and not appended is
+void. The end travels as END with its mode.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan.rows import batches_of
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sources import (
+    Position,
+    Pulled,
+    Source,
+    decode_position,
+    encode_position,
+)
+from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.markers import Checkpoint, EndMode
+from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.log_producer import LogProducer
+from durable_shuffle.shuffle.log_producer_log import producer_status
+from durable_shuffle.shuffle.log_producer_records import End
+from durable_shuffle.shuffle.partitioner import hash_partition_ids, round_robin_ids
+from durable_shuffle.shuffle.stage import StageHandle
+
+_AHEAD = 16
+"""Items that wait at most."""
+_IDLE_SECONDS = 0.05
+"""Pause after a source said that nothing is new."""
+_JOIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """The source has no more, or ended with an error."""
+
+    error: BaseException | None
+
+
+class Puller:
+    """Args:
+    start: makes the iterator; called in the thread.
+    """
+
+    def __init__(self, start: Callable[[], Iterator[Pulled]]) -> None:
+        self._start = start
+        self._items: queue.Queue[tuple[object, object] | SourceEnd] = queue.Queue(_AHEAD)
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="durable-shuffle-source", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, timeout_seconds: float) -> tuple[object, object] | SourceEnd | None:
+        """Return what comes next, None if nothing came in time."""
+        try:
+            return self._items.get(timeout=max(0.0, timeout_seconds))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Read no more; waits a bounded time for the source to notice."""
+        self._over.set()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        end = SourceEnd(None)
+        items: Iterator[Pulled] | None = None
+        try:
+            items = self._start()
+            for item in items:
+                if item is None:
+                    self._over.wait(_IDLE_SECONDS)
+                elif not self._put(item):
+                    return
+                if self._over.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised by whoever takes it
+            end = SourceEnd(error)
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+        self._put(end)
+
+    def _put(self, item: tuple[object, object] | SourceEnd) -> bool:
+        while not self._over.is_set():
+            try:
+                self._items.put(item, timeout=_IDLE_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class SourceRun:
+    """One attempt. `source` is its own."""
+
+    name: str
+    stage: StageHandle
+    producer: int
+    source: Source
+    link: TaskLink
+    settings: PipelineSettings
+    clock: Clock
+    ids: IdSource
+    _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _held_rows: int = field(default=0, init=False)
+    _held_since: float = field(default=0.0, init=False)
+    _position: Position | None = field(default=None, init=False)
+    _checkpoint: int = field(default=0, init=False)
+    _last_checkpoint: float = field(default=0.0, init=False)
+    _records: int = field(default=0, init=False)
+
+    def run(self) -> None:
+        """Run to the end and report it."""
+        error: BaseException | None = None
+        report = TaskPhase.FAILED
+        begun = False
+        try:
+            last = producer_status(self.stage, self.producer)
+            if isinstance(last, End) and last.mode != "SUSPEND":
+                report = TaskPhase.FINISHED  # in an earlier life; its END stands
+            else:
+                begun = True
+                if callable(opens := getattr(self.source, "open", None)):
+                    opens()
+                report = self._run()
+        except BaseException as raised:  # noqa: BLE001 - all of it is reported
+            error = raised
+        if begun and callable(close := getattr(self.source, "close", None)):
+            try:
+                close()
+            except BaseException as raised:  # noqa: BLE001 - likewise
+                error = error or raised
+        if error is not None:
+            self.link.failed(error, 0)
+        else:
+            self.link.say(report)
+
+    @property
+    def _tuned(self) -> PipelineSettings:
+        """The settings as of the newest command."""
+        return self.settings.tuned(self.link.settings)
+
+    def _run(self) -> TaskPhase:
+        self.link.check_writes()
+        with LogProducer.open(
+            self.stage,
+            self.producer,
+            record_id=self.ids.new_id(),
+            generation=self.link.epoch,
+            settings=self.settings.shuffle,
+        ) as log:
+            found = decode_position(log.source_position, name=self.link.task)
+            if found is not None:
+                self._position, self._checkpoint = found.value, found.checkpoint
+            self._records = log.rows
+            self.link.progress(self._records)
+            self.link.pass_barrier()
+            start, producers = self._position, self.stage.describe.producers
+            puller = Puller(lambda: self.source.read(start, self.producer, producers))
+            try:
+                mode = self._follow(puller, log)
+            finally:
+                puller.close()
+            self._append(log)
+            log.end(mode)
+        return TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED
+
+    def _follow(self, puller: Puller, log: LogProducer) -> EndMode:
+        """Append until the source ends or a stop is asked for; return how to end."""
+        self._last_checkpoint = self.clock.monotonic()
+        while True:
+            self.link.check()
+            stop = self.link.stop
+            if stop is not None:
+                return "DRAIN" if stop is StopMode.DRAIN else "SUSPEND"
+            left = self._held_since + self._tuned.append_seconds - self.clock.monotonic()
+            item = puller.take(min(left, _LOOK_SECONDS) if self._held else _LOOK_SECONDS)
+            if isinstance(item, SourceEnd):
+                if item.error is not None:
+                    raise item.error
+                return "FINITE"
+            if item is not None:
+                self._take(item)
+            if self._is_due():
+                self._append(log)
+
+    def _take(self, item: Any) -> None:
+        if not (isinstance(item, tuple) and len(item) == 2):
+            raise InvalidInputError(
+                f"source {self.name!r} must give (rows, position) or None, found {item!r:.80}"
+            )
+        rows, position = item
+        if not isinstance(position, int | str | bytes) or isinstance(position, bool):
+            raise InvalidInputError(
+                f"a position of source {self.name!r} is a number, text or bytes, found "
+                f"{type(position).__name__}"
+            )
+        if self._position is not None and not self.source.advances(self._position, position):
+            raise InvalidInputError(
+                f"the position of source {self.name!r} goes forward only: producer={self.producer} "
+                f"from {self._position!r:.80} to {position!r:.80}"
+            )
+        if not self._held:
+            self._held_since = self.clock.monotonic()
+        for batch in batches_of(rows, self.stage.schema, what=f"source {self.name!r}"):
+            self._held.append(batch)
+            self._held_rows += batch.num_rows
+        self._position = position
+
+    def _is_due(self) -> bool:
+        now = self.clock.monotonic()
+        full = self._held_rows >= self._tuned.append_rows
+        late = bool(self._held) and now - self._held_since >= self._tuned.append_seconds
+        return full or late or self._checkpoint_is_due(now)
+
+    def _checkpoint_is_due(self, now: float) -> bool:
+        every = self._tuned.checkpoint_seconds
+        return every > 0 and self._position is not None and now - self._last_checkpoint >= every
+
+    def _append(self, log: LogProducer) -> None:
+        self.link.hear(self.source)
+        now = self.clock.monotonic()
+        markers = []
+        if self._checkpoint_is_due(now):
+            self._checkpoint, self._last_checkpoint = self._checkpoint + 1, now
+            markers.append(Checkpoint(self._checkpoint))
+        if self._position is None or not (self._held or markers):
+            return
+        batches = [(batch, self._ids(batch)) for batch in self._held]
+        log.append(batches, encode_position(self._position, self._checkpoint), markers=markers)
+        self._records += self._held_rows
+        self._held, self._held_rows = [], 0
+        self.link.progress(self._records)
+
+    def _ids(self, batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
+        return partition_ids(self.stage, batch, self._records)
+
+
+def partition_ids(
+    stage: StageHandle, batch: pa.RecordBatch, start: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return where the rows of a batch go: by the stage's key, or in turn from `start` on."""
+    keys, partitions = stage.describe.keys, stage.describe.partitions
+    if keys:
+        return hash_partition_ids([batch.column(k) for k in keys], partitions)
+    return round_robin_ids(start, batch.num_rows, partitions)

@@ -88,7 +88,8 @@ class CountedRows:
             count -= ended
             self._rows += count
             if count:
-                yield batch.select(range(last)).slice(0, count)  # rows stay without columns, too
+                rows = batch.select(range(last))  # they stay rows without columns, too
+                yield rows.slice(0, count) if ended else rows
         if self._ends and not ended:
             raise CorruptDataError(
                 f"{_NOT_ALL}: partition={self._partition} {self._rows} rows arrived, and not the "

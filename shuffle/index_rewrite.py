@@ -3,7 +3,7 @@
 Strategy: an author reads the log, writes objects under a random id of its own and sends one record,
 slot by slot from where it stopped reading, until it is in or meets what makes it void. Whoever
 would delete an author's objects gives it an ABORT first: failure is no reason to delete, and
-neither is another author's record. Protocol: `shuffle/testing/protocol/compact_model.py`.
+neither is another author's record. Protocol: `tests/protocol_model/protocol/compact_model.py`.
 """
 
 from durable_shuffle.serialization.errors import AbortedError

@@ -5,7 +5,7 @@ more. RELEASE goes behind the end of the stage log first: a slot that is mended 
 by somebody who carries out the same release, or taken by a late writer. Then RELEASE is put into
 every slot of that log that is damaged or lost, CLOSED into those of producers' logs: what a late
 writer must meet there. Then the data goes as it always does. A stage whose DESCRIBE was lost has
-RELEASE in slot 0. Why so: `shuffle/testing/protocol/damaged_release_model.py`.
+RELEASE in slot 0. Why so: `tests/protocol_model/protocol/damaged_release_model.py`.
 
 What another version wrote, or what the storage cannot serve now, is no damage: it is an error.
 """

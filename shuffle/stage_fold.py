@@ -4,7 +4,7 @@ A record counts or not by what stands before it alone, so that everyone who read
 same. SEAL says what counts; a REPLACE changes it for some producers, a COMPACT changes the index.
 Either is void if its author was aborted before, or if its base, the SEAL or REPLACE that its index
 was made from, is no longer the newest: its index would name what was replaced. Of COMPACTs the
-first of a base counts. Why so: `shuffle/testing/protocol/compact_model.py`.
+first of a base counts. Why so: `tests/protocol_model/protocol/compact_model.py`.
 """
 
 from collections.abc import Mapping

@@ -5,18 +5,18 @@ from typing import TypeAlias
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.batch_model import (
+from protocol.batch_model import (
     BatchModel,
     finished,
     out_of_attempts,
 )
-from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
-from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explore
-from durable_shuffle.shuffle.testing.protocol.log_model import LogModel, ended
-from durable_shuffle.shuffle.testing.protocol.log_model import out_of_attempts as none_left
-from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
-from durable_shuffle.shuffle.testing.protocol.purge_model import PurgeModel
-from durable_shuffle.shuffle.testing.protocol.release_model import ReleaseModel
+from protocol.consumer_model import ConsumerModel
+from protocol.explorer import Exploration, explore
+from protocol.log_model import LogModel, ended
+from protocol.log_model import out_of_attempts as none_left
+from protocol.producer_model import ProducerModel
+from protocol.purge_model import PurgeModel
+from protocol.release_model import ReleaseModel
 
 AnyModel: TypeAlias = (
     BatchModel | ConsumerModel | LogModel | ProducerModel | PurgeModel | ReleaseModel

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.approximate_model import (
+from protocol.approximate_model import (
     DELIVERED_TWICE,
     DROPPED_UNCOUNTED,
     ApproximateModel,
     ApproximateSetup,
     ApproximateState,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import explore
+from protocol.explorer import explore
 
 SETUP = ApproximateSetup(records=2)
 LARGE = ApproximateSetup()

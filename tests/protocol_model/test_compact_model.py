@@ -2,7 +2,7 @@
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.compact_model import (
+from protocol.compact_model import (
     FALSE_SUCCESS,
     READER_STARVED,
     READS_MISSING,
@@ -10,7 +10,7 @@ from durable_shuffle.shuffle.testing.protocol.compact_model import (
     CompactModel,
     compacted,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import explore
+from protocol.explorer import explore
 
 MAX_STATES = 500_000
 

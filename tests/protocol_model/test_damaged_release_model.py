@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import damaged_release_model as damaged
-from durable_shuffle.shuffle.testing.protocol.damaged_release_model import (
+from protocol import damaged_release_model as damaged
+from protocol.damaged_release_model import (
     DamagedReleaseModel,
     DamagedState,
     Slot,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import STUCK, Exploration, explore
+from protocol.explorer import STUCK, Exploration, explore
 
 FOREIGN = DamagedReleaseModel(("DESCRIBE", "FOREIGN"))
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.ending_model import (
+from protocol.ending_model import (
     COMMITTED_TOO_EARLY,
     PREPARED_TWICE,
     EndingModel,
     ended,
     none_left,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import explore
+from protocol.explorer import explore
 
 MAX_STATES = 500_000
 

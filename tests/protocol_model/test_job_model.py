@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import job_model as job
-from durable_shuffle.shuffle.testing.protocol.explorer import explore
-from durable_shuffle.shuffle.testing.protocol.job_model import JobModel, JobModelState, all_over
+from protocol import job_model as job
+from protocol.explorer import explore
+from protocol.job_model import JobModel, JobModelState, all_over
 
 MAX_STATES = 500_000
 BEGUN = JobModel(("writer", "collector", "releaser"), counts=False)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import log_values as values
-from durable_shuffle.shuffle.testing.protocol.consumer_values import OnUnknown
-from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, Step, explore
-from durable_shuffle.shuffle.testing.protocol.log_model import LogModel
-from durable_shuffle.shuffle.testing.protocol.log_values import LogSetup, LogState
+from protocol import log_values as values
+from protocol.consumer_values import OnUnknown
+from protocol.explorer import Exploration, Step, explore
+from protocol.log_model import LogModel
+from protocol.log_values import LogSetup, LogState
 
 Visit = Callable[..., Exploration]
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import lost_replace_model as lost
-from durable_shuffle.shuffle.testing.protocol.compact_model import READS_MISSING
-from durable_shuffle.shuffle.testing.protocol.explorer import explore
-from durable_shuffle.shuffle.testing.protocol.lost_replace_model import (
+from protocol import lost_replace_model as lost
+from protocol.compact_model import READS_MISSING
+from protocol.explorer import explore
+from protocol.lost_replace_model import (
     LostReplaceModel,
     LostReplaceState,
     Stage,

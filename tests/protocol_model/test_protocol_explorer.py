@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.explorer import STUCK, explore
+from protocol.explorer import STUCK, explore
 
 
 @dataclass(frozen=True)

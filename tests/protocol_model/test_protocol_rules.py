@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import batch_values as batch
-from durable_shuffle.shuffle.testing.protocol import consumer_values as consumer
-from durable_shuffle.shuffle.testing.protocol import producer_values as producer
-from durable_shuffle.shuffle.testing.protocol import release_model as release
-from durable_shuffle.shuffle.testing.protocol.batch_model import BatchModel
-from durable_shuffle.shuffle.testing.protocol.batch_values import BatchSetup
-from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
-from durable_shuffle.shuffle.testing.protocol.consumer_values import ConsumerSetup, OnUnknown
-from durable_shuffle.shuffle.testing.protocol.explorer import STUCK, Exploration
-from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
-from durable_shuffle.shuffle.testing.protocol.producer_values import ProducerSetup, Repair
-from durable_shuffle.shuffle.testing.protocol.purge_model import OLD_RECORD_IN_NEW_LOG, PurgeModel
-from durable_shuffle.shuffle.testing.protocol.release_model import ReleaseModel, ReleaseSetup
+from protocol import batch_values as batch
+from protocol import consumer_values as consumer
+from protocol import producer_values as producer
+from protocol import release_model as release
+from protocol.batch_model import BatchModel
+from protocol.batch_values import BatchSetup
+from protocol.consumer_model import ConsumerModel
+from protocol.consumer_values import ConsumerSetup, OnUnknown
+from protocol.explorer import STUCK, Exploration
+from protocol.producer_model import ProducerModel
+from protocol.producer_values import ProducerSetup, Repair
+from protocol.purge_model import OLD_RECORD_IN_NEW_LOG, PurgeModel
+from protocol.release_model import ReleaseModel, ReleaseSetup
 
 Visit = Callable[..., Exploration]
 

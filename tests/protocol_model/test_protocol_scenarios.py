@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol.batch_model import BatchModel
-from durable_shuffle.shuffle.testing.protocol.batch_values import BatchSetup, BatchState
-from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
-from durable_shuffle.shuffle.testing.protocol.consumer_values import (
+from protocol.batch_model import BatchModel
+from protocol.batch_values import BatchSetup, BatchState
+from protocol.consumer_model import ConsumerModel
+from protocol.consumer_values import (
     ConsumerSetup,
     ConsumerState,
     Record,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, Step, explore
-from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
-from durable_shuffle.shuffle.testing.protocol.producer_values import (
+from protocol.explorer import Exploration, Step, explore
+from protocol.producer_model import ProducerModel
+from protocol.producer_values import (
     ProducerSetup,
     ProducerState,
     Repair,
 )
-from durable_shuffle.shuffle.testing.protocol.release_model import (
+from protocol.release_model import (
     ReleaseModel,
     ReleaseSetup,
     ReleaseState,

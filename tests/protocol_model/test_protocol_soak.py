@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import batch_values as batch
-from durable_shuffle.shuffle.testing.protocol.batch_model import BatchModel
-from durable_shuffle.shuffle.testing.protocol.batch_values import BatchSetup, BatchState
-from durable_shuffle.shuffle.testing.protocol.consumer_model import ConsumerModel
-from durable_shuffle.shuffle.testing.protocol.consumer_values import ConsumerSetup, Release
-from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explore
-from durable_shuffle.shuffle.testing.protocol.log_model import LogModel
-from durable_shuffle.shuffle.testing.protocol.log_values import LogSetup
-from durable_shuffle.shuffle.testing.protocol.producer_model import ProducerModel
-from durable_shuffle.shuffle.testing.protocol.producer_values import ProducerSetup, Repair
-from durable_shuffle.shuffle.testing.protocol.release_model import ReleaseModel, ReleaseSetup
+from protocol import batch_values as batch
+from protocol.batch_model import BatchModel
+from protocol.batch_values import BatchSetup, BatchState
+from protocol.consumer_model import ConsumerModel
+from protocol.consumer_values import ConsumerSetup, Release
+from protocol.explorer import Exploration, explore
+from protocol.log_model import LogModel
+from protocol.log_values import LogSetup
+from protocol.producer_model import ProducerModel
+from protocol.producer_values import ProducerSetup, Repair
+from protocol.release_model import ReleaseModel, ReleaseSetup
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.testing.protocol import run_values as runs
-from durable_shuffle.shuffle.testing.protocol.explorer import Exploration, explore
-from durable_shuffle.shuffle.testing.protocol.run_model import RunModel
-from durable_shuffle.shuffle.testing.protocol.run_values import RunSetup
+from protocol import run_values as runs
+from protocol.explorer import Exploration, explore
+from protocol.run_model import RunModel
+from protocol.run_values import RunSetup
 
 PLAIN = RunSetup()
 AGAIN = RunSetup(crashes=0, repeats=1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
+from protocol.explorer import NO_DAMAGE, Step
 
 OLD_RECORD_IN_NEW_LOG: Final = "a record of the purged run won a slot of the next run's log"
 

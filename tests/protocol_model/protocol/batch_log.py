@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.batch_values import (
+from protocol.batch_values import (
     DELETED,
     NOT_WRITTEN,
     BatchSetup,

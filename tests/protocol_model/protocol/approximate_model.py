@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent, with_item
 
 DELIVERED_TWICE: Final = "a record was delivered twice"
 DROPPED_UNCOUNTED: Final = "a record was neither acknowledged nor counted as dropped"

@@ -10,18 +10,18 @@ Not modelled: several consumers with cursors, purge, the job log.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.testing.protocol.batch_log import (
+from protocol.batch_log import (
     Reading,
     read_logs,
     replaced_by,
     same_tag,
 )
-from durable_shuffle.shuffle.testing.protocol.batch_readers import (
+from protocol.batch_readers import (
     consumer_steps,
     corruption_steps,
     reader_steps,
 )
-from durable_shuffle.shuffle.testing.protocol.batch_values import (
+from protocol.batch_values import (
     ABORTED_COUNTS,
     COUNTED_DELETED,
     COUNTED_OVERWRITTEN,
@@ -41,9 +41,9 @@ from durable_shuffle.shuffle.testing.protocol.batch_values import (
     StageCreate,
     StageRecord,
 )
-from durable_shuffle.shuffle.testing.protocol.batch_writers import attempt_steps, cleaner_steps
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import with_item
+from protocol.batch_writers import attempt_steps, cleaner_steps
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import with_item
 
 DRIVERS = 2
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent, with_item
 
 PREPARED_TWICE: Final = "an end was prepared again behind PREPARED: its output is published twice"
 COMMITTED_TOO_EARLY: Final = "COMMITTED stands, and the effect never happened"

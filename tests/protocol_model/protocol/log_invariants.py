@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from durable_shuffle.shuffle.testing.protocol.log_values import (
+from protocol.log_values import (
     AFTER_END,
     FALSE_LOSER,
     FALSE_WINNER,
@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.testing.protocol.log_values import (
     LogState,
     Record,
 )
-from durable_shuffle.shuffle.testing.protocol.slots import record_in
+from protocol.slots import record_in
 
 
 def landing_damage(log: tuple[Record, ...], create: Create, *, won: bool) -> list[str]:

@@ -9,8 +9,8 @@ only here, losing that slot is a fate that a cleaner may act upon.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.producer_values import (
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.producer_values import (
     FALSE_LOSER,
     FALSE_WINNER,
     HALF_SEAL_READ,
@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.testing.protocol.producer_values import (
     Reader,
     Repair,
 )
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in, with_item
+from protocol.slots import put_if_absent, record_in, with_item
 
 
 def _without(objects: Objects, path: Path) -> Objects:

@@ -8,8 +8,8 @@ land at any later time, or never. Attempt n carries launch generation n.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.testing.protocol.consumer_invariants import consumer_damage
-from durable_shuffle.shuffle.testing.protocol.consumer_values import (
+from protocol.consumer_invariants import consumer_damage
+from protocol.consumer_values import (
     CURSOR_WENT_BACK,
     EFFECT_TWICE,
     EFFECT_WITHOUT_SLOT,
@@ -26,8 +26,8 @@ from durable_shuffle.shuffle.testing.protocol.consumer_values import (
     Record,
     Release,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent, record_in, with_item
 
 LOOKING = IDLE._replace(phase="looking")
 

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.compact_model import (
+from protocol.compact_model import (
     FALSE_SUCCESS,
     CompactModel,
     CompactState,
     Reading,
     Record,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent
 
 ENDED: Final = "a REPLACE or COMPACT that counted counts no more"
 COMES_BACK: Final = "what was settled as lost counts again"

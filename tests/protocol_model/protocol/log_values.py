@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from durable_shuffle.shuffle.testing.protocol.consumer_values import OnUnknown
+from protocol.consumer_values import OnUnknown
 
 FENCED_APPENDED: Final = "a fenced attempt's record won a slot above its successor's OPEN"
 NOT_CONTIGUOUS: Final = "the appended records have a gap or a duplicate"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.slots import with_item
+from protocol.slots import with_item
 
 DOUBLED: Final = "a batch stands in the log twice, or out of order"
 LOST: Final = "Spark calls a batch done that the log does not have"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from durable_shuffle.shuffle.testing.protocol.batch_log import may_delete
-from durable_shuffle.shuffle.testing.protocol.batch_values import (
+from protocol.batch_log import may_delete
+from protocol.batch_values import (
     DELETED,
     Attempt,
     BatchSetup,
@@ -13,8 +13,8 @@ from durable_shuffle.shuffle.testing.protocol.batch_values import (
     ProducerCreate,
     Record,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import record_in, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import record_in, with_item
 
 
 def attempt_steps(setup: BatchSetup, state: BatchState, who: int) -> Iterator[Step[BatchState]]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.run_values import (
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.run_values import (
     BATCHES,
     DOUBLED,
     FENCED_APPENDED,
@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.testing.protocol.run_values import (
     followed,
     next_batch,
 )
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in
+from protocol.slots import put_if_absent, record_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from durable_shuffle.shuffle.testing.protocol.consumer_values import (
+from protocol.consumer_values import (
     EFFECT_LOST,
     FALSE_LOSER,
     FALSE_WINNER,

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import with_item
 
 NEEDED_GONE: Final = "the data of a stage is deleted, and nobody decided that"
 NOT_TOLD: Final = "a release is done, and who reads the stage's log is not told of it"

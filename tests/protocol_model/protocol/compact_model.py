@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent, with_item
 
 READS_MISSING: Final = "the index that counts names objects that are gone"
 READER_STARVED: Final = "an index that counted before names objects that are gone"

@@ -8,10 +8,10 @@ gave up or died may land at any later time, or never. Attempt n carries launch g
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.testing.protocol.consumer_values import OnUnknown
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.log_invariants import landing_damage, log_damage
-from durable_shuffle.shuffle.testing.protocol.log_values import (
+from protocol.consumer_values import OnUnknown
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.log_invariants import landing_damage, log_damage
+from protocol.log_values import (
     FOLLOWER_MISLED,
     IDLE,
     Attempt,
@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.testing.protocol.log_values import (
     Record,
     Segment,
 )
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in, with_item
+from protocol.slots import put_if_absent, record_in, with_item
 
 
 def _become(state: LogState, who: int, attempt: Attempt) -> LogState:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import put_if_absent, record_in, with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import put_if_absent, record_in, with_item
 
 COUNTS_AGAIN: Final = "a released stage counts again"
 COUNTED_GONE: Final = "the data of a stage that counts is deleted"

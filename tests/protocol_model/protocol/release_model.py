@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import with_item
 
 LIVE_CONSUMER_STARVED: Final = "data that a registered consumer still needs is gone"
 LATE_CONSUMER_STARVED: Final = "data that a late consumer still needs is gone"

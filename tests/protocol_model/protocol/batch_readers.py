@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from durable_shuffle.shuffle.testing.protocol.batch_log import Reading, read_segment, same_tag
-from durable_shuffle.shuffle.testing.protocol.batch_values import (
+from protocol.batch_log import Reading, read_segment, same_tag
+from protocol.batch_values import (
     CURSOR_ON_OTHER_DATA,
     READER_MIXES,
     SEGMENTS,
@@ -13,8 +13,8 @@ from durable_shuffle.shuffle.testing.protocol.batch_values import (
     Reader,
     View,
 )
-from durable_shuffle.shuffle.testing.protocol.explorer import NO_DAMAGE, Step
-from durable_shuffle.shuffle.testing.protocol.slots import with_item
+from protocol.explorer import NO_DAMAGE, Step
+from protocol.slots import with_item
 
 
 def corruption_steps(state: BatchState, reading: Reading) -> Iterator[Step[BatchState]]:

@@ -176,6 +176,8 @@ class Liveness:
     def __init__(self, silence_seconds: float) -> None:
         self.silence_seconds = silence_seconds
         self._heard: dict[AttemptKey, float] = {}
+        self.repeats = 0
+        """Messages of attempts that had ended: 0 if every launcher reports each end once."""
 
     def launched(self, attempt: AttemptKey) -> None:
         """Watch an attempt from its first message on: until then the start timeout does."""
@@ -184,6 +186,7 @@ class Liveness:
     def heard(self, attempt: AttemptKey, now: float, *, terminal: bool) -> bool:
         """Take a message in; return whether it counts, False if the attempt had ended."""
         if attempt not in self._heard:
+            self.repeats += 1
             return False
         if terminal:
             del self._heard[attempt]

@@ -76,5 +76,6 @@ def test_one_terminal_message_for_everybody() -> None:
     assert not watch.heard(("b", 1), 12, terminal=True)
     assert watch.heard(("a", 1), 13, terminal=True)
     assert not watch.heard(("a", 1), 14, terminal=True)
+    assert watch.repeats == 2
     assert list(watch.silent(1000)) == [], "who has not begun is the start timeout's"
     assert watch.next_when() is None

@@ -6,12 +6,11 @@ its loss to that COMMIT. Times are the storage's own, of objects beside each oth
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.producer_log import commit_log
 from durable_shuffle.shuffle.records import Abort, Seal
 from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.stage_fold import numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Reruns:
 
 def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
     """Compare what is stored with what SEAL names. Listings: best effort."""
-    slots = np.frombuffer(seal.commit_slots, dtype="<u4").tolist()
+    slots = numbers(seal.commit_slots)
     attempts = [seal.attempts[at : at + 16].hex() for at in range(0, len(seal.attempts), 16)]
     committed_at: dict[int, float] = {}
     rerun: set[str] = set()

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.layout import (
     ConsumerPath,
@@ -31,12 +29,10 @@ from durable_shuffle.shuffle.records import (
     Commit,
     Compact,
     Describe,
-    Release,
-    ReleaseUpto,
     Seal,
 )
 from durable_shuffle.shuffle.resume_set import ResumeSet
-from durable_shuffle.shuffle.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage import ObjectInfo
 
 Verdict = Literal["live", "orphan", "odd"]
@@ -163,11 +159,9 @@ class _StageJudge:
             except CorruptDataError as error:
                 key = path.log_prefix + slot_name(slot)
                 self._misfit.append(Judged(key, 0, "odd", str(error)))
-        self._released = any(isinstance(r, Release) for r in records)
         described = self._describe.producers if self._describe else 0
         self._producers = max([described, *(seal.producers for seal in self._seals)])
-        uptos = [r for r in records if isinstance(r, ReleaseUpto)]
-        self._upto = np.frombuffer(uptos[-1].upto, "<u4").tolist() if uptos else []
+        self._upto = numbers(self._state.upto.upto) if self._state.upto else []
 
     def oddities(self) -> list[Judged]:
         """Return what is wrong with the logs as a whole."""
@@ -182,7 +176,7 @@ class _StageJudge:
             found.append(Judged(path.log_prefix, 0, "odd", "the stage has no DESCRIBE"))
         elif f"{d.name}-{d.fingerprint}-{d.incarnation}" != path.folder:
             found.append(Judged(path.log_prefix, 0, "odd", "DESCRIBE is of another stage"))
-        if self._released and logs.in_job_log == "live":
+        if self._state.release and logs.in_job_log == "live":
             what = "the stage log says released, the job log does not"
             found.append(Judged(path.log_prefix, 0, "odd", what))
         return found

@@ -132,13 +132,14 @@ def _released(state: JobState, path: StagePath) -> JobState:
 JobRecords = TypedLog[JobRecord, JobState]
 
 
-def _job_records(storage: Storage, job: str) -> JobRecords:
+def job_records(storage: Storage, job: str) -> JobRecords:
+    """Return a job's log, to be read from `JobState(job)` on."""
     return TypedLog(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record)
 
 
 def read_job(storage: Storage, job: str) -> JobState:
     """Read a job's log to its end, without claiming it."""
-    return _job_records(storage, job).read(JobState(job))
+    return job_records(storage, job).read(JobState(job))
 
 
 class JobLog:
@@ -172,7 +173,7 @@ class JobLog:
                 )
             return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
 
-        log = _job_records(storage, job)
+        log = job_records(storage, job)
         state, _ = log.decide(log.read(JobState(job)), claim)
         return cls(log, state, record_id)
 
@@ -329,7 +330,7 @@ def _write_unclaimed(
     record: Callable[[JobState], StageBegun | StageUse | None],
 ) -> JobState:
     """Win a slot for what `record` makes of the log's state, None for nothing; return the state."""
-    log, state = _job_records(storage, job), read_job(storage, job)
+    log, state = job_records(storage, job), read_job(storage, job)
 
     def claimed_first(state: JobState) -> Claim | None:
         return None if state.generation else Claim(claim_id, job, 1, LAYOUT_VERSION)

@@ -87,7 +87,7 @@ def release_damaged(
     records = TypedLog(log, STAGE_RECORDS, with_record)
     state = put_release(records, state, Release(ids.new_id(), generation, cause))
     for bad in _bad(copy):
-        _put(log, bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
+        log.mend(bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
     for producer in _producers(path, keys, copy):
         _close(SlotLog(storage, path.producer_log_prefix(producer)), last, ids, cause)
     freed = delete_data(storage, path)
@@ -99,7 +99,7 @@ def _close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: str) -> Non
     """Fill a producer's log, of whatever kind, and close it."""
     copy = _readable(log, AnyRecord(), last.get(log.prefix, -1))
     for slot in _bad(copy):
-        _put(log, slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
+        log.mend(slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
     close_log(log, ids.new_id(), cause)
 
 
@@ -116,11 +116,6 @@ def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
 
 def _bad(copy: LogCopy[Any]) -> list[int]:
     return sorted({*copy.gaps, *(slot_of(finding) for finding in copy.findings)})
-
-
-def _put(log: SlotLog, slot: int, record: bytes) -> None:
-    log.storage.delete([log.key(slot)])
-    log.append(slot, record)  # whoever wins it instead carries this out, too, or is a late writer
 
 
 def _producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> range:

@@ -69,7 +69,7 @@ def release_upto(
             consumed_upto(map(_ends, appends_of(stage, p, begin[p])), register, progress, p)
             for p in producers
         ]
-        standing = unpack_upto(state.upto, len(consumed))
+        standing = state.released_below(len(consumed))
         upto = clamp(asked, consumed, standing)
         if upto == standing:
             return None
@@ -77,7 +77,7 @@ def release_upto(
         return ReleaseUpto(record_id, generation, np.array(upto, dtype="<u4").tobytes(), cause)
 
     state, _ = stage_log(stage).decide(read_state(stage), more)
-    upto = unpack_upto(state.upto, len(producers))
+    upto = state.released_below(len(producers))
     doomed = {
         stage.path.segment_key(p, record.record_id, segment.number)
         for p in producers
@@ -100,13 +100,6 @@ def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[
     """Return the APPENDs of a producer with their slots, from slot `begin` on."""
     records = appender_log(stage.producer_log(producer)).records(begin)
     return [(slot, record) for slot, record in records if isinstance(record, Append)]
-
-
-def unpack_upto(record: ReleaseUpto | None, producers: int) -> tuple[int, ...]:
-    """Return the slot per producer below which data went; 0 if nothing did."""
-    if record is None:
-        return (0,) * producers
-    return tuple(np.frombuffer(record.upto, dtype="<u4").tolist())
 
 
 def _ends(append: tuple[int, Append]) -> Appended:

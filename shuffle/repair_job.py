@@ -81,8 +81,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     for slot in bad:
         filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
         record = left.pop(0) if left and slot else filler
-        storage.delete([log.key(slot)])
-        log.append(slot, JOB_RECORDS.encode(record))
+        log.mend(slot, JOB_RECORDS.encode(record))
     claimed = JobLog.claim(storage, job, ids.new_id())
     for record in left:
         assert isinstance(record, StageUse | StageReleased)

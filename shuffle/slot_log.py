@@ -68,6 +68,14 @@ class SlotLog:
             return Won()
         return Lost(bound(answer.existing, key))
 
+    def mend(self, slot: int, record: bytes) -> None:
+        """Put a record into a slot whose own is damaged or lost, for repairs and releases alone.
+
+        A rival that wins the slot carries the same thing out, or is a late writer.
+        """
+        self.storage.delete([self.key(slot)])
+        self.append(slot, record)
+
     def read(self, slot: int) -> bytes | None:
         """Return the record in `slot`, None while the slot is empty."""
         key = self.key(slot)

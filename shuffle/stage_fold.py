@@ -63,6 +63,22 @@ class StageState:
         """What says that the stage was released, None if it was not."""
         return self.release or self.closed
 
+    def released_below(self, producers: int) -> tuple[int, ...]:
+        """Return per producer that appends the slot below which data went, 0 if none did.
+
+        Raises:
+            CorruptDataError: RELEASE_UPTO is of another number of producers.
+        """
+        if self.upto is None:
+            return (0,) * producers
+        slots = numbers(self.upto.upto)
+        if len(slots) != producers:
+            raise CorruptDataError(
+                f"a RELEASE_UPTO does not fit its stage: record={self.upto.record_id} "
+                f"slots={slots} M={producers}"
+            )
+        return tuple(slots)
+
 
 def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
     """Return the state behind the record of slot `state.next_slot`, of any kind.

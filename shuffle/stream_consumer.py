@@ -12,7 +12,7 @@ from durable_shuffle.shuffle.consumer_records import Ack, InputCursor
 from durable_shuffle.shuffle.layout import ConsumerPath
 from durable_shuffle.shuffle.position import Positions, ProducerPosition
 from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release_upto import release_upto, unpack_upto
+from durable_shuffle.shuffle.release_upto import release_upto
 from durable_shuffle.shuffle.resume_set import InputKey, ResumeSet, cursor
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, read_state
@@ -88,7 +88,7 @@ class StreamConsumer:
         What stands before the call is deleted by it; what another reader released meanwhile may
         not be.
         """
-        standing = unpack_upto(read_state(self._stage).upto, self._stage.describe.producers)
+        standing = read_state(self._stage).released_below(self._stage.describe.producers)
         release_upto(
             self._stage,
             None,

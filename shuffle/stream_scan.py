@@ -27,7 +27,6 @@ from durable_shuffle.shuffle.log_producer_records import (
     parts_of,
 )
 from durable_shuffle.shuffle.records import Closed, Seal
-from durable_shuffle.shuffle.release_upto import unpack_upto
 from durable_shuffle.shuffle.run_log import newest_schema
 from durable_shuffle.shuffle.sealed_reader import read_extents
 from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal, stage_released
@@ -97,7 +96,7 @@ class StageScan:
         state = read_state(stage)
         if state.release is not None:
             raise stage_released(stage, state.release)
-        upto = unpack_upto(state.upto, stage.describe.producers)
+        upto = state.released_below(stage.describe.producers)
         self.lanes = [_Lane(stage, p, at) for p, at in enumerate(upto)]
 
     @property
@@ -192,7 +191,7 @@ class _Lane:
         state = read_state(self._stage)
         if state.release is not None:
             raise stage_released(self._stage, state.release)
-        self._upto = unpack_upto(state.upto, self._stage.describe.producers)[self._producer]
+        self._upto = state.released_below(self._stage.describe.producers)[self._producer]
         if not self._upto:
             return LaneOffset(0, (0,) * len(self.subpartitions))
         record = self._record(self._upto - 1)

@@ -6,7 +6,7 @@ SEAL, the first COMMIT of each producer, and every APPEND of log producers that 
 Damage to data is believed only if nothing was released meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.records import (
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.typed_log import AnyRecord
 from durable_shuffle.shuffle.verify_commit import check_commit
@@ -127,7 +127,6 @@ class StageWalk:
         self.logs.add(log.objects, log.checked_bytes, (*log.findings, *repeated(log)))
         self._log, self._key = log, log.log.key
         self.describe: Describe | None = None
-        self.upto = _upto(log.records.values())
         self.state = StageState()
         for slot, record in log.records.items():
             try:
@@ -139,6 +138,7 @@ class StageWalk:
                 self.describe = record
             elif isinstance(record, Describe):
                 self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
+        self.upto = _upto(self.state.upto)
         self._seal, self._seal_slot = self.state.replaced, self.state.seal_slot
         self._check_description(slot_0=0 in log.records)
         self._producers = self.describe.producers if self.describe else None
@@ -221,8 +221,7 @@ class StageWalk:
         }
         known = dict.fromkeys(range(self._producers or 0), -1)
         if self._seal is not None:
-            slots = np.frombuffer(_whole(self._seal.commit_slots, 4), dtype="<u4")
-            known.update(enumerate(slots.tolist()))
+            known.update(enumerate(numbers(self._seal.commit_slots)))
         for p, slot in listed.items():
             known[p] = max(known.get(p, -1), slot)
 
@@ -252,9 +251,8 @@ class StageWalk:
             tally.differs(key, f"bytes of {name}", expected, found)
         if self.describe is not None:
             tally.differs(key, "M", self.describe.producers, seal.producers)
-        slots = np.frombuffer(_whole(seal.commit_slots, 4), dtype="<u4").tolist()
         commits = {}
-        for p, slot in enumerate(slots):
+        for p, slot in enumerate(numbers(seal.commit_slots)):
             record = self.copies[p].records.get(slot)
             if record is None:
                 continue  # a finding of the producer's log
@@ -373,19 +371,14 @@ class StageWalk:
             return None  # a finding of the description
 
 
-def _whole(data: bytes, size: int) -> bytes:
-    return data[: len(data) - len(data) % size]
-
-
 def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:
-    records = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS).records.values()
-    return any(isinstance(record, Release) for record in records) or _upto(records) != upto
+    log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
+    return log.last(Release) is not None or _upto(log.last(ReleaseUpto)) != upto
 
 
-def _upto(records: Iterable[Any]) -> list[int]:
-    """Return per producer the slot below which segments may be gone, by the newest record."""
-    found = [record for record in records if isinstance(record, ReleaseUpto)]
-    return np.frombuffer(_whole(found[-1].upto, 4), "<u4").tolist() if found else []
+def _upto(record: Any) -> list[int]:
+    """Return per producer the slot below which segments may be gone."""
+    return numbers(record.upto) if record else []
 
 
 def _no_progress(_done: int, _total: int) -> None:

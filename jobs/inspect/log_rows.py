@@ -20,7 +20,6 @@ from durable_shuffle.shuffle.frame_source import FrameSource
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.log_producer_log import refuse_holes
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.release_upto import unpack_upto
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, read_state, require_not_released
@@ -55,7 +54,7 @@ class LogRows:
         self._stage, self._copy = stage, StageHandle(memory, stage.path, stage.describe)
         require_not_released(self._copy)
         state = read_state(self._copy)
-        self._upto = unpack_upto(state.upto, len(producers))
+        self._upto = state.released_below(len(producers))
         logs = read_producer_logs(self._copy, state)
         self.producers = len(logs)
         self.ended = sum(log.ended for log in logs)

@@ -20,7 +20,6 @@ from durable_shuffle.shuffle.log_producer_records import (
     owner_after,
 )
 from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.release_upto import unpack_upto
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 from durable_shuffle.shuffle.stage_fold import StageState
@@ -89,7 +88,7 @@ def read_producer_logs(stage: StageHandle, state: StageState) -> list[ProducerLo
     Raises:
         CorruptDataError, IncompatibleError: a record is damaged or not of this version.
     """
-    upto = unpack_upto(state.upto, stage.describe.producers)
+    upto = state.released_below(stage.describe.producers)
 
     def read(producer: int) -> ProducerLog:
         records = appender_log(stage.producer_log(producer)).records()

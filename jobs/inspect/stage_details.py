@@ -16,6 +16,7 @@ from durable_shuffle.shuffle.layout import parse_segment_key
 from durable_shuffle.shuffle.producer_log import read_producer
 from durable_shuffle.shuffle.records import Abort, Seal
 from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.stage_fold import numbers
 
 
 def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
@@ -103,11 +104,11 @@ def _producers(
     stored: dict[tuple[int, str], list[int]],
 ) -> tuple[list[dict[str, Any]], npt.NDArray[np.uint64]]:
     """Return one entry per committed producer, and the rows of each partition."""
-    slots = np.frombuffer(seal.commit_slots, dtype="<u4").tolist() if seal else None
+    slots = numbers(seal.commit_slots) if seal else None
     rows = np.zeros(stage.describe.partitions, dtype=np.uint64)
     found: list[dict[str, Any]] = []
-    numbers = range(m) if m is not None else sorted({producer for producer, _ in stored})
-    for producer in numbers:
+    producers = range(m) if m is not None else sorted({producer for producer, _ in stored})
+    for producer in producers:
         log = stage.producer_log(producer)
         state = read_producer(log)
         if slots is None:

@@ -8,8 +8,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from durable_shuffle.jobs.inspect.names import find_job
 from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.jobs.reports.log_history import (
@@ -19,8 +17,9 @@ from durable_shuffle.jobs.reports.log_history import (
     thinned,
 )
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Finished, Open, Released
-from durable_shuffle.shuffle.job_log import read_job
+from durable_shuffle.shuffle.consumer_log import resume_log
+from durable_shuffle.shuffle.consumer_records import Finished, Open, Released
+from durable_shuffle.shuffle.job_log import job_records, read_job
 from durable_shuffle.shuffle.layout import (
     ConsumerPath,
     consumers_prefix,
@@ -30,8 +29,6 @@ from durable_shuffle.shuffle.layout import (
 )
 from durable_shuffle.shuffle.producer_log import read_producer
 from durable_shuffle.shuffle.records import (
-    JOB_RECORDS,
-    STAGE_RECORDS,
     Claim,
     Compact,
     Replace,
@@ -39,7 +36,8 @@ from durable_shuffle.shuffle.records import (
     StageUse,
 )
 from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state
+from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state, stage_log
+from durable_shuffle.shuffle.stage_fold import numbers
 from durable_shuffle.shuffle.storage import Storage
 
 Fate = Literal["counts", "superseded", "uncommitted"]
@@ -142,9 +140,8 @@ def read_history(storage: Storage, job: str) -> JobHistory:
     times = _times(storage, job_log_prefix(job))
     drivers: list[tuple[float, int]] = []
     uses: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    log = SlotLog(storage, job_log_prefix(job))
-    for slot, data in log.read_from():
-        record = JOB_RECORDS.decode(data, name=log.key(slot))
+    log = job_records(storage, job)
+    for slot, record in log.records():
         at = times.get(log.key(slot), 0.0)
         if isinstance(record, Claim):
             drivers.append((at, record.generation))
@@ -206,9 +203,9 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
 def _changes(
     stage: StageHandle, counted: set[str], times: dict[str, float]
 ) -> list[tuple[float, Change]]:
-    log, found = stage.log(), list[tuple[float, Change]]()
-    for slot, data in log.read_from():
-        record, at = STAGE_RECORDS.decode(data, name=log.key(slot)), times.get(log.key(slot))
+    log, found = stage_log(stage), list[tuple[float, Change]]()
+    for slot, record in log.records():
+        at = times.get(log.key(slot))
         if at is not None and isinstance(record, Compact | Replace) and record.record_id in counted:
             found.append((at, "compact" if isinstance(record, Compact) else "replace"))
     return found
@@ -227,7 +224,7 @@ def _counting(
 ) -> dict[int, tuple[str, int]]:
     """Return producer -> attempt that counts and the slot of its COMMIT."""
     if seal is not None:
-        slots = np.frombuffer(seal.commit_slots, dtype="<u4").tolist()
+        slots = numbers(seal.commit_slots)
         return {
             p: (seal.attempts[16 * p : 16 * p + 16].hex(), slot) for p, slot in enumerate(slots)
         }
@@ -251,14 +248,13 @@ def _views(storage: Storage, job: str) -> list[ConsumerView]:
             slots[path].append((int(slot), info.modified_wall_seconds))
     found: list[ConsumerView] = []
     for path, written in sorted(slots.items(), key=lambda item: item[0].prefix):
-        log = SlotLog(storage, path.log_prefix)
+        log = resume_log(SlotLog(storage, path.log_prefix))
         views: list[list[tuple[float, object]]] = []
         for number, at in sorted(written):
-            if (data := log.read(number)) is None:
+            if (record := log.record(number)) is None:
                 raise NotFoundError(
                     f"a consumer's record went while it was read: {log.key(number)}"
                 )
-            record = CONSUMER_RECORDS.decode(data, name=log.key(number))
             if isinstance(record, Open):
                 views.append([])
             if views:

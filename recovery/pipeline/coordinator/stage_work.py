@@ -28,7 +28,7 @@ from durable_shuffle.shuffle.log_producer_records import End, LogProducerRecord
 from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
 from durable_shuffle.shuffle.records import Closed
 from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release_upto import release_upto, unpack_upto
+from durable_shuffle.shuffle.release_upto import release_upto
 from durable_shuffle.shuffle.resume_set import ResumeSet, cursor
 from durable_shuffle.shuffle.slot_log import SlotLog
 from durable_shuffle.shuffle.stage import StageHandle, read_state
@@ -96,7 +96,7 @@ def start_vector(stage: StageHandle, start: Start) -> dict[int, tuple[int, LogPr
     if stage.describe.writing != "log":
         return {}
     found: dict[int, tuple[int, LogProducerRecord]] = {}
-    released = unpack_upto(read_state(stage).upto, stage.describe.producers)
+    released = read_state(stage).released_below(stage.describe.producers)
     for producer in range(stage.describe.producers):
         log = stage.producer_log(producer)
         if start == "latest":

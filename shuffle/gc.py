@@ -154,10 +154,10 @@ class _StageJudge:
         self._state = StageState()
         self._misfit: list[Judged] = []
         for slot, record in sorted(logs.stage.items()):
+            key = path.log_prefix + slot_name(slot)
             try:
-                self._state = with_record(replace(self._state, next_slot=slot), record)
+                self._state = with_record(replace(self._state, next_slot=slot), record, key)
             except CorruptDataError as error:
-                key = path.log_prefix + slot_name(slot)
                 self._misfit.append(Judged(key, 0, "odd", str(error)))
         described = self._describe.producers if self._describe else 0
         self._producers = max([described, *(seal.producers for seal in self._seals)])

@@ -80,8 +80,11 @@ class StageState:
         return tuple(slots)
 
 
-def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
+def with_record(state: StageState, record: Any, name: str) -> StageState:
     """Return the state behind the record of slot `state.next_slot`, of any kind.
+
+    Args:
+        name: the record's key, for messages.
 
     Raises:
         CorruptDataError: a REPLACE or DAMAGED that does not fit the seal, or a second SEAL.
@@ -92,8 +95,8 @@ def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
         case Seal():
             if state.replaced is not None:
                 raise CorruptDataError(
-                    f"a stage log holds a second SEAL, and nobody seals a sealed stage: slot "
-                    f"{slot}, base of what counts: slot {state.seal_slot}; run verify"
+                    f"a stage log holds a second SEAL, and nobody seals a sealed stage: "
+                    f"{name!r}, base of what counts: slot {state.seal_slot}; run verify"
                 )
             return replace(
                 state, seal=record, replaced=record, seal_slot=slot, compact=None, damaged={}
@@ -101,9 +104,10 @@ def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
         case Abort(attempt=attempt) if attempt not in state.counted:
             return replace(state, void={**state.void, attempt: record.cause})
         case Replace() | Compact():
-            return _changed(state, slot, record)
+            return _changed(state, slot, record, name)
         case Damaged() if state.replaced is not None:
-            return replace(state, damaged={**state.damaged, **_still(state.replaced, record)})
+            still = _still(state.replaced, record, name)
+            return replace(state, damaged={**state.damaged, **still})
         case Release():
             return replace(state, release=record)
         case Register():
@@ -115,7 +119,7 @@ def with_record(state: StageState, record: Any, _name: str = "") -> StageState:
     return state
 
 
-def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageState:
+def _changed(state: StageState, slot: int, record: Replace | Compact, name: str) -> StageState:
     if record.record_id in state.counted:
         return state
     before = state.replaced
@@ -126,7 +130,7 @@ def _changed(state: StageState, slot: int, record: Replace | Compact) -> StageSt
     if isinstance(record, Compact):
         seal = replace(before, index=record.index, index_bytes=record.index_bytes)
         return replace(state, seal=seal, compact=record, counted=counted)
-    seal = replaced_seal(before, record)
+    seal = replaced_seal(before, record, name)
     now = numbers(seal.commit_slots)
     damaged = {p: at for p, at in state.damaged.items() if now[p] <= at}
     return replace(
@@ -150,8 +154,11 @@ def too_late(state: StageState, record: Replace | Compact) -> bool:
     return isinstance(record, Compact) and state.compact is not None
 
 
-def replaced_seal(seal: Seal, record: Replace) -> Seal:
+def replaced_seal(seal: Seal, record: Replace, key: str) -> Seal:
     """Return the seal with what a REPLACE changes.
+
+    Args:
+        key: of the record, for messages.
 
     Raises:
         CorruptDataError: it does not name one value per producer, or producers that there are not.
@@ -162,7 +169,7 @@ def replaced_seal(seal: Seal, record: Replace) -> Seal:
         values, table = getattr(record, name), bytearray(getattr(seal, name))
         if len(values) != size * len(producers) or max(producers, default=-1) >= seal.producers:
             raise CorruptDataError(
-                f"a REPLACE does not fit its seal: replace={record.record_id} {name} has "
+                f"a REPLACE does not fit its seal: key={key!r} {name} has "
                 f"{len(values)} bytes for {len(producers)} producers of {seal.producers}"
             )
         for n, p in enumerate(producers):
@@ -179,12 +186,12 @@ def replaced_seal(seal: Seal, record: Replace) -> Seal:
     )
 
 
-def _still(seal: Seal, record: Damaged) -> dict[int, int]:
+def _still(seal: Seal, record: Damaged, name: str) -> dict[int, int]:
     """Return what a DAMAGED says of producers of which no COMMIT above the named one counts."""
     producers, slots = numbers(record.producers), numbers(record.commit_slots)
     if len(producers) != len(slots) or max(producers, default=-1) >= seal.producers:
         raise CorruptDataError(
-            f"a DAMAGED does not fit its seal: record={record.record_id} producers={producers} "
+            f"a DAMAGED does not fit its seal: key={name!r} producers={producers} "
             f"commit_slots={slots} M={seal.producers}"
         )
     now = numbers(seal.commit_slots)

@@ -155,12 +155,12 @@ def _is_another(
 def _tables(log: LogCopy[Any]) -> Iterator[list[int]]:
     """Yield the slots of the COMMITs that counted, from SEAL on."""
     seal: Seal | None = None
-    for record in log.records.values():
+    for slot, record in log.records.items():
         if isinstance(record, Seal):
             seal = record
         elif isinstance(record, Replace) and seal is not None:
             try:
-                seal = replaced_seal(seal, record)
+                seal = replaced_seal(seal, record, log.log.key(slot))
             except DurableShuffleError:
                 continue  # a finding of the log
         else:

@@ -130,7 +130,8 @@ class StageWalk:
         self.state = StageState()
         for slot, record in log.records.items():
             try:
-                self.state = with_record(replace(self.state, next_slot=slot), record)
+                state = replace(self.state, next_slot=slot)
+                self.state = with_record(state, record, self._key(slot))
             except DurableShuffleError as error:
                 expected = "a record that fits those before it"
                 self.logs.findings.append(finding_of(error, self._key(slot), expected))

@@ -131,7 +131,7 @@ def _unpacked(data: bytes) -> Any:
 def fold_stage(records: Iterator[Any]) -> None:
     state = StageState()
     for record in records:
-        state = with_record(state, record)
+        state = with_record(state, record, "name")
 
 
 def fold_job(records: Iterator[Any]) -> None:

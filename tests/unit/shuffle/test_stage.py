@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.layout import StagePath
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Release
+from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Damaged, Release, Replace
 from durable_shuffle.shuffle.seal import seal_stage
 from durable_shuffle.shuffle.segment_writer import IdBatch
 from durable_shuffle.shuffle.slot_log import SlotLog
@@ -155,7 +155,7 @@ def test_a_second_seal_is_corruption(stage: StageHandle, ids: SeededIds) -> None
     first = seal(stage, 1, ids.new_id())
     other = dataclasses.replace(first, record_id=ids.new_id(), rows=2)
     stage.log().append(2, STAGE_RECORDS.encode(other))
-    with pytest.raises(CorruptDataError, match=r"second SEAL.*slot 2"):
+    with pytest.raises(CorruptDataError, match=r"second SEAL.*0000000002"):
         read_state(stage)
     with pytest.raises(CorruptDataError, match="second SEAL"):
         require_seal(stage)
@@ -220,4 +220,20 @@ def test_a_foreign_record_in_the_stage_log_is_an_error(stage: StageHandle) -> No
     key = f"{stage.path.log_prefix}0000000001"
     stage.storage.put_if_absent(key, random.Random(1).randbytes(50))
     with pytest.raises(CorruptDataError, match="0000000001"):
+        read_state(stage)
+
+
+@pytest.mark.parametrize("kind", ["SEAL", "REPLACE", "DAMAGED"])
+def test_a_record_that_does_not_fit_is_named(stage: StageHandle, ids: SeededIds, kind: str) -> None:
+    """Intact, bound to its slot, and impossible behind what stands before it."""
+    write(stage, 0, rows(1), ids.new_id(), producers=1)
+    first = seal(stage, 1, ids.new_id())
+    replaces = Replace(ids.new_id(), 1, 1, first.index, 1, b"", b"", b"", b"x", 0, 0, 0, "test")
+    wrong = {
+        "SEAL": dataclasses.replace(first, record_id=ids.new_id()),
+        "REPLACE": replaces,
+        "DAMAGED": Damaged(ids.new_id(), 1, bytes(4), b""),
+    }
+    stage.log().append(2, STAGE_RECORDS.encode(wrong[kind]))
+    with pytest.raises(CorruptDataError, match=stage.log().key(2)):
         read_state(stage)

@@ -72,8 +72,9 @@ _VALUE_TEXTS = frozenset(
 _ID_AT_END = re.compile(r"#(\d+)L?$")
 _ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
 """Names of intermediate columns quote expressions, and these show ids of the JVM."""
-_COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+")
-"""Names, or parts of names, that Spark makes of counters of the JVM."""
+_COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
+"""Names, or parts of names, that Spark makes of counters of the JVM, or draws: those of frames that
+`sql("... {df}", df=df)` puts into a text."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]

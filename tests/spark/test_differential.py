@@ -108,6 +108,7 @@ SHOWN = [
     "select id % 2 as k, count(distinct id % 2), count_if(id > 1), count(distinct id % 3)"
     " from range(0, 20, 1, 2) group by id % 2",
     "select * from (select id % 3 as k from range(0, 20, 1, 2)) pivot (count(*) for k in (0, 1))",
+    "select * from {a} pivot (max(id) for id in (0, 1))",
 ]
 
 
@@ -117,5 +118,6 @@ def test_programs_that_were_not_recognised(spark: SparkSession, root: str, text:
     for ran in (True, False):
         session = spark.newSession()
         store = differential.DurableShuffle(session, root, job="tests")
-        assert store.query(session.sql(text)).collect() == session.sql(text).collect()
+        df = session.sql(text, a=session.range(0, 4, 1, 2))
+        assert store.query(df).collect() == df.collect()
         assert bool(store.report().total()["producers_run"]) is ran

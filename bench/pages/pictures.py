@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from durable_shuffle.bench.workloads.cases import FAULTS
-from durable_shuffle.jobs.reports.style import FAULT_COLOUR, OUTCOME_COLOURS, PEER_COLOURS
+from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS, PEER_COLOURS
 from durable_shuffle.jobs.reports.timeline import OUTCOMES, Timeline, rows_of_lane
 
+_FAULT = "#d11a3a"
 _INK, _SOFT, _LANE = "#1c2127", "#5d6773", "#f3f5f7"
 _WIDTH_INCHES = 10.0
 _DPI = 150
@@ -115,18 +116,18 @@ def _timelines(title: str, drawn: Sequence[tuple[str, Timeline]], path: Path) ->
                         y, max(bar.end - bar.start, line.seconds / 400), left=bar.start, height=0.7,
                         color=OUTCOME_COLOURS[bar.outcome],
                         alpha=0.35 if lost else 1.0 if bar.phase == "map" else 0.62,
-                        edgecolor=FAULT_COLOUR if lost else "white", linewidth=0.6, zorder=2,
+                        edgecolor=_FAULT if lost else "white", linewidth=0.6, zorder=2,
                     )  # fmt: skip
                 y += 1
             y += 0.25
         for mark in line.marks:
             fault = mark.kind == "fault"
-            colour = FAULT_COLOUR if fault else _SOFT
+            colour = _FAULT if fault else _SOFT
             axes.axvline(mark.at, color=colour, linestyle="--", linewidth=1.3, zorder=3)
             hit = line.lanes.index(mark.lane) if mark.lane in line.lanes else None
             if fault:
                 at = ticks[hit] if hit is not None else y / 2 - 0.5
-                axes.plot([mark.at], [at], "x", color=FAULT_COLOUR, ms=9, mew=2.4, zorder=4)
+                axes.plot([mark.at], [at], "x", color=_FAULT, ms=9, mew=2.4, zorder=4)
         axes.set_yticks(ticks, line.lanes)
         _tidy(axes, f"{peer}: {line.took:.1f} s")
         axes.invert_yaxis()

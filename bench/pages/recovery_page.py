@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from durable_shuffle.bench.pages.bars import Amount, bar_chart
 from durable_shuffle.bench.workloads.cases import FAULTS, PEERS, WORKLOADS
-from durable_shuffle.jobs.reports.drawing import Amount, bar_chart, legend, timeline_svg
+from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.page import (
     Value,
     code,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from durable_shuffle.bench.pages.bars import Amount, bar_chart
 from durable_shuffle.bench.workloads.cases import WORKLOADS
-from durable_shuffle.jobs.reports.drawing import Amount, bar_chart
 from durable_shuffle.jobs.reports.page import code, heading, page, section, table
 from durable_shuffle.jobs.text import size
 

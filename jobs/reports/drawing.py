@@ -1,16 +1,15 @@
-"""Timelines as inline SVG and bars as HTML: text in, text out. Pure.
+"""Timelines as inline SVG: text in, text out. Pure.
 
 Colours come from style classes and `style.py`, so that one drawing reads on light and on dark.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
 from durable_shuffle.jobs.reports.axis import axis, breaks
 from durable_shuffle.jobs.reports.drawn_time import clock_text, duration_text, wall_at
-from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS, PEER_COLOURS
+from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS
 from durable_shuffle.jobs.reports.timeline import (
     OUTCOMES,
     Bar,
@@ -209,29 +208,3 @@ def legend(
         entries.append(('class="key-break"', "a pause, drawn shortened"))
     spans = "".join(f"<span><i {how}></i>{escape(text)}</span>" for how, text in entries)
     return f'<div class="legend">{spans}</div>'
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """One bar of a chart."""
-
-    who: str
-    value: float
-    text: str
-
-
-def bar_chart(groups: Sequence[tuple[str, Sequence[Amount]]]) -> str:
-    """Return horizontal bars, all on one scale; a value below 0 is drawn as 0."""
-    most = max((a.value for _, amounts in groups for a in amounts), default=0.0)
-    parts = []
-    for title, amounts in groups:
-        parts.append(f'<div class="group">{escape(title)}</div>')
-        for amount in amounts:
-            share = 78 * max(0.0, amount.value) / most if most > 0 else 0
-            colour = PEER_COLOURS.get(amount.who, "#7b93ad")
-            parts.append(
-                f'<div class="who">{escape(amount.who)}</div><div class="track">'
-                f'<div class="bar" style="width:{share:.1f}%;background:{colour}"></div>'
-                f'<div class="number">{escape(amount.text)}</div></div>'
-            )
-    return f'<div class="card chart">{"".join(parts)}</div>'

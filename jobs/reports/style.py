@@ -19,8 +19,6 @@ OUTCOME_COLOURS = {
     "lost": "#9aa0a8",
 }
 
-FAULT_COLOUR = "#d11a3a"
-
 STYLE = """
 :root { color-scheme: light dark; --paper: #fbfbfa; --card: #ffffff; --ink: #1c2127;
   --soft: #5d6773; --line: #dfe3e8; --lane: #f3f5f7; --good: #0b7a70; --bad: #c22f1d;

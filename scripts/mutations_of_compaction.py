@@ -36,8 +36,8 @@ MUTATIONS = (
         "compaction",
         "frames are moved without a look at their checksums",
         "shuffle/compaction.py",
-        "            check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
-        "            pass",
+        "        check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
+        "        pass",
         f"{COMPACTION} -k damaged",
     ),
     Mutation(

@@ -18,20 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import (
-    CorruptDataError,
     InvalidInputError,
     NotReadyError,
 )
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.group_reader import read_slices
 from durable_shuffle.shuffle.index import pack_index
 from durable_shuffle.shuffle.index_rewrite import commit_rewrite
 from durable_shuffle.shuffle.layout import COMPACTED
 from durable_shuffle.shuffle.records import Compact, Replace, SegmentInfo
-from durable_shuffle.shuffle.sealed_reader import fetch, place_of
+from durable_shuffle.shuffle.sealed_reader import entry_frames, fetch, place_of
 from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
@@ -226,15 +223,9 @@ def _copied(
     order = np.lexsort((entries["offset"], entries["segment"], entries["producer"]))
     found = [b""] * len(entries)
     ranges = (place_of(stage, entries[n]) for n in order)
-    for n, (where, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
+    for n, (_, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
         found[n] = bytes(data)
-        try:
-            check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
-        except CorruptDataError as error:
-            raise CorruptDataError(
-                f"{error}: segment={where.key!r} bytes=[{where.start}, "
-                f"{where.start + where.length}) subpartition={int(subpartitions[n])}"
-            ) from error
+        check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
     return found
 
 
@@ -249,21 +240,9 @@ def check_frames(
     Raises:
         CorruptDataError: also if it has other rows than committed.
     """
-    producer, first = int(entry["producer"]), int(entry["first_ordinal"])
-
-    def seed(ordinal: int) -> int:
-        return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
-
-    decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
-    decoder.feed(data)
-    while decoder.next_record() is not NEED_DATA:
+    where = place_of(stage, entry)
+    for _ in entry_frames(stage, subpartition, where, entry, data, lambda *_: (), settings):
         pass
-    decoder.end()
-    if decoder.next_ordinal - first != int(entry["rows"]):
-        raise CorruptDataError(
-            f"rows in frames are not rows committed: expected={int(entry['rows'])} "
-            f"found={decoder.next_ordinal - first}"
-        )
 
 
 def _info(number: int, parts: list[bytes]) -> SegmentInfo:

@@ -13,6 +13,7 @@ from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_frames import refuse_other_rows
 from durable_shuffle.shuffle.position import ProducerPosition
 
 
@@ -120,10 +121,7 @@ class FrameSource:
 
     def _end(self, extent: Extent, decoder: FrameDecoder) -> None:
         decoder.end()
-        if self._rows != extent.rows:
-            raise CorruptDataError(
-                f"rows delivered are not rows committed: expected={extent.rows} found={self._rows}"
-            )
+        refuse_other_rows(self._rows, committed=extent.rows)
         self._decoder = self._piece = None
 
     def _place(self, extent: Extent) -> str:

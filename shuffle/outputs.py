@@ -12,11 +12,15 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_frame, iter_slices, storable_batch
 from durable_shuffle.serialization.checksum import Bytes, frame_seed
-from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
-from durable_shuffle.serialization.frames import FrameKind, record_parts
+from durable_shuffle.serialization.frames import (
+    MAX_FRAME_BODY_BYTES,
+    Frame,
+    FrameKind,
+    record_parts,
+)
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import ConsumerTask
+from durable_shuffle.shuffle.extent_frames import read_frames
 from durable_shuffle.shuffle.segments import frame_bounds, wanted_bytes
 from durable_shuffle.shuffle.storage import Storage
 
@@ -65,19 +69,15 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     """
     name = output.key.rsplit("/", 1)[-1]
     data = storage.read_range(output.key, 0, output.length)
-    decoder = FrameDecoder(lambda ordinal: frame_seed(name, 0, 0, ordinal))
-    decoder.feed(data)
-    rows = at = 0
-    try:
-        while (frame := decoder.next_record()) is not NEED_DATA:
-            rows += frame.rows
-            yield decode_frame(frame, schema, at=at)
-            at = decoder.record_position
-        decoder.end()
-    except CorruptDataError as e:
-        raise CorruptDataError(f"{e}: output={output.key!r}") from e
-    if rows != output.rows:
-        raise CorruptDataError(
-            f"rows read are not rows published: expected={output.rows} found={rows} "
-            f"output={output.key!r}"
-        )
+
+    def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
+        return (decode_frame(frame, schema, at=begin),)
+
+    yield from read_frames(
+        data,
+        lambda ordinal: frame_seed(name, 0, 0, ordinal),
+        batch_of,
+        rows=output.rows,
+        place=f"output={output.key!r}",
+        max_body_bytes=MAX_FRAME_BODY_BYTES,
+    )

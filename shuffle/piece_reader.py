@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import Frame
 from durable_shuffle.shuffle.extent_feed import shifted
+from durable_shuffle.shuffle.extent_frames import place_text, read_frames
 from durable_shuffle.shuffle.sealed_reader import fetch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
@@ -31,36 +31,33 @@ def read_pieces(
     """
     ranges = [ByteRange(piece.key, piece.offset, piece.length) for piece in pieces]
     schemas = {data: schema_from_bytes(data) for data in {piece.schema for piece in pieces}}
-    for piece, (_, data) in zip(pieces, fetch(stage, ranges, settings), strict=True):
-        try:
-            yield from _rows(stage, piece, data, schemas[piece.schema], settings)
-        except CorruptDataError as e:
-            raise CorruptDataError(
-                f"{e}: segment={piece.key!r} bytes=[{piece.offset}, {piece.offset + piece.length}) "
-                f"subpartition={piece.subpartition}"
-            ) from e
+    for piece, (where, data) in zip(pieces, fetch(stage, ranges, settings), strict=True):
+        yield from _rows(stage, piece, where, data, schemas[piece.schema], settings)
 
 
 def _rows(
-    stage: StageHandle, piece: Piece, data: memoryview, schema: pa.Schema, settings: Settings
+    stage: StageHandle,
+    piece: Piece,
+    where: ByteRange,
+    data: memoryview,
+    schema: pa.Schema,
+    settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
     def seed(ordinal: int) -> int:
-        at = shifted(ordinal, piece.seeded)
-        return frame_seed(stage.path.incarnation, piece.producer, piece.subpartition, at)
+        seeded = shifted(ordinal, piece.seeded)
+        return frame_seed(stage.path.incarnation, piece.producer, piece.subpartition, seeded)
 
-    decoder = FrameDecoder(seed, max_body_bytes=settings.max_frame_bytes)
-    decoder.feed(data)
-    first = at = 0
-    while (frame := decoder.next_record()) is not NEED_DATA:
-        skip, end = max(0, piece.skip - first), min(frame.rows, piece.end - first)
-        first += frame.rows
-        start, at = at, decoder.record_position
-        if skip >= end:
-            continue
-        batch = decode_frame(frame, schema, at=start, check_offsets=settings.check_offsets)
-        yield batch.slice(skip, end - skip)
-    decoder.end()
-    if first != piece.rows:
-        raise CorruptDataError(
-            f"rows delivered are not rows committed: expected={piece.rows} found={first}"
-        )
+    def wanted(frame: Frame, begin: int, before: int) -> Iterator[pa.RecordBatch]:
+        skip, end = max(0, piece.skip - before), min(frame.rows, piece.end - before)
+        if skip < end:
+            batch = decode_frame(frame, schema, at=begin, check_offsets=settings.check_offsets)
+            yield batch.slice(skip, end - skip)
+
+    return read_frames(
+        data,
+        seed,
+        wanted,
+        rows=piece.rows,
+        place=place_text(where, piece.subpartition),
+        max_body_bytes=settings.max_frame_bytes,
+    )

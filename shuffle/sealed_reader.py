@@ -7,6 +7,7 @@ empty.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,14 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
-from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.shuffle.extent_frames import DecodeFrame, place_text, read_frames
 from durable_shuffle.shuffle.index import (
     ENTRY_BYTES,
     entry_offset,
@@ -32,6 +34,8 @@ from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.storage import ByteRange
+
+T = TypeVar("T")
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -160,39 +164,38 @@ def decode_extent(
     settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one extent, whose bytes are `data`, checked and counted."""
-    place = (
-        f"segment={where.key!r} bytes=[{where.start}, {where.start + where.length}) "
-        f"subpartition={subpartition}"
-    )
-    rows = 0
-    try:
-        for batch in _decode_frames(stage, subpartition, entry, data, settings):
-            rows += batch.num_rows
-            yield batch
-    except CorruptDataError as e:
-        raise CorruptDataError(f"{e}: {place}") from e
-    if rows != int(entry["rows"]):
-        raise CorruptDataError(
-            f"rows delivered are not rows committed: expected={int(entry['rows'])} found={rows} "
-            f"{place}"
-        )
+
+    def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
+        check = settings.check_offsets
+        return (decode_frame(frame, stage.schema, at=begin, check_offsets=check),)
+
+    return entry_frames(stage, subpartition, where, entry, data, batch_of, settings)
 
 
-def _decode_frames(
-    stage: StageHandle, subpartition: int, entry: np.void, data: memoryview, settings: Settings
-) -> Iterator[pa.RecordBatch]:
-    producer, first = int(entry["producer"]), int(entry["first_ordinal"])
+def entry_frames(
+    stage: StageHandle,
+    subpartition: int,
+    where: ByteRange,
+    entry: np.void,
+    data: Bytes,
+    decode: DecodeFrame[T],
+    settings: Settings,
+) -> Iterator[T]:
+    """Yield what `decode` makes of the frames of an extent that an index entry names."""
+    producer = int(entry["producer"])
 
     def seed(ordinal: int) -> int:
         return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
 
-    decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=settings.max_frame_bytes)
-    decoder.feed(data)
-    at = 0
-    while (frame := decoder.next_record()) is not NEED_DATA:
-        yield decode_frame(frame, stage.schema, at=at, check_offsets=settings.check_offsets)
-        at = decoder.record_position
-    decoder.end()
+    return read_frames(
+        data,
+        seed,
+        decode,
+        rows=int(entry["rows"]),
+        place=place_text(where, subpartition),
+        max_body_bytes=settings.max_frame_bytes,
+        first_ordinal=int(entry["first_ordinal"]),
+    )
 
 
 def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -177,7 +177,7 @@ def test_a_damaged_missing_or_swapped_output_is_an_error(
         list(read_output(memory, one, OUTPUT))
     memory.delete([one.key])
     memory.put(one.key, [content])
-    with pytest.raises(CorruptDataError, match="rows published"):
+    with pytest.raises(CorruptDataError, match=r"rows delivered are not rows committed.*output="):
         list(read_output(memory, replace(one, rows=3), OUTPUT))
 
 

@@ -13,7 +13,7 @@ from durable_shuffle.serialization.errors import IncompatibleError
 ReusePolicy = Literal["auto", "never", "require"]
 
 MAX_COMMITS = 8
-"""Of one producer: a storage that lost its data that often is not asked to keep it again."""
+"""Commits of one producer: a storage that lost its data this often is not trusted with it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class KnownStage:
     committed: frozenset[int]
     """Producers whose COMMIT counts."""
     damaged: frozenset[int] = frozenset()
-    """Of a sealed stage: producers whose data `verify --repair` found lost."""
+    """Producers of a sealed stage whose data `verify --repair` found lost."""
     commits: int = 0
     """Most COMMITs that a damaged producer has, repairs included."""
 
@@ -132,7 +132,7 @@ def explain_miss(wanted: Mapping[str, str], stored: Iterable[Mapping[str, str]])
     """Name the aspects in which an identity differs from the one most like it, for people.
 
     Args:
-        stored: at least one; of those that are equally alike the last one counts.
+        stored: at least one; among equally similar ones the last one counts.
     """
     near = min((_differing(wanted, one) for one in reversed([*stored])), key=len)
     return f"differs from the stored stage in: {', '.join(near)}" if near else "nothing differs"

@@ -1,8 +1,8 @@
 """How the async operator's calls are made: as tasks, in a pool of threads, or through callbacks.
 
-Strategy: whichever way, an answer arrives on the loop as (element, attempt, result or error), where
-the machine decides whether anybody still waits for it. Answers of other threads travel there first;
-those that find the loop closed are dropped.
+Every answer arrives on the loop as (element, attempt, result or error). There the machine decides
+whether anybody still waits for it. Answers of other threads travel to the loop first; if the loop
+is closed, they are dropped.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Answers(Protocol):
-    """Who is told what calls came to; on the loop."""
+    """Receives the answers of calls, on the loop."""
 
     def on_result(self, element: Element, attempt: int, result: Any) -> None:
         """Call number `attempt` returned."""

@@ -1,10 +1,10 @@
 """The async operator without I/O: events in, commands out, one outcome per element.
 
-Strategy: the shell reports what happened (`completed`, `failed`, `tick`, ...) with the time, and
-carries out the commands that come back. A completion names its element and its attempt's number;
-whatever does not fit the call that is under way came late, is counted and ignored, so neither
-cancelling a call nor cancelling a timer has to be trusted. Deadlines are looked at before retry
-timers: nothing is tried after a deadline.
+The shell reports what happened (`completed`, `failed`, `tick`, ...) with the time, and carries out
+the actions that come back. A completion names its element and its attempt's number. If it does not
+fit the call under way, it came late: it is counted and ignored, so the machine need not trust that
+a cancelled call or timer stays silent. Deadlines come before retry timers: nothing is tried after
+a deadline.
 
 Not thread-safe: one owner calls it.
 """

@@ -1,6 +1,6 @@
 """The async operator: calls that are retried one by one; nothing is lost or doubled.
 
-Strategy: `AsyncMachine` decides; this shell runs on one asyncio loop, turns calls into tasks (or
+`AsyncMachine` decides. This shell runs on one asyncio loop, turns calls into tasks (or
 into work for a bounded pool of threads, if fn is a plain function), reports their completions with
 the attempt's number, keeps one timer for the machine's next moment, and lets submitters and the one
 consumer wait. Everything happens on the loop that the operator was first used on; completions from

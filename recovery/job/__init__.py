@@ -2,8 +2,8 @@
 
 `machine.py` is the machine: one class `Job`. It uses `phases.py` (phases, reports, actions and the
 tables of what may follow what), `state.py` (what is known of each task; the start barrier),
-`restarts.py` (who restarts, how often, who is silent), `waves.py` (who runs when there are fewer
-slots than tasks) and `ends.py` (the ways to end, step by step).
+`restarts.py` (restart sets, restart budget, silent tasks), `waves.py` (fewer slots than tasks) and
+`ends.py` (the ways to end, step by step).
 
 No clock, no storage, no threads: times are arguments. May import `serialization` and the pure parts
 of `shuffle`, nothing else of `recovery`. Start reading in `phases.py`, then `machine.py`.

@@ -1,8 +1,8 @@
 """How work ends: the order of calls and records of each way of stopping. Pure.
 
-Strategy: a row of steps per mode, after FLIP-46. Optional calls that nobody offers are left out;
-whatever fails, or whenever a cancel comes, only CLOSE is left. A successor that finds PREPARED or
-COMMITTED in the log enters the row behind it. Steps in capitals that begin with WIN are durable
+Each mode has a row of steps, after FLIP-46. Optional calls that nobody offers are left out. After a
+failure or a cancel only CLOSE is left. A successor that finds PREPARED or COMMITTED in the log goes
+on behind that step. Steps in capitals that begin with WIN are durable
 records, the others are calls.
 
 `prepare` and `shutdown` are made only where the input has truly ended. Nothing is published before
@@ -25,7 +25,7 @@ class StopMode(StrEnum):
     SUSPEND = "SUSPEND"
     """Stop where we are, to be continued."""
     CANCEL = "CANCEL"
-    """Stop at once; also what an error comes to. What was acknowledged stays."""
+    """Stop at once. An error ends like this, too. What was acknowledged stays."""
 
 
 class EndStep(StrEnum):

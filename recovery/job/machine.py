@@ -1,4 +1,4 @@
-"""One job: which tasks to start, restart, replace and stop, and what it all came to. Pure.
+"""One job: which tasks to start, restart, replace and stop, and how the job ended. Pure.
 
 Reports, stops, updates and the time come in; actions come out, in the order in which the shell has
 to carry them out. Every attempt has an epoch, the generation of the scheduling attempt that started
@@ -56,7 +56,7 @@ class Job:
     """Decides for one job. Times are of one monotonic clock, in seconds.
 
     Args:
-        graph: the tasks and who restarts with whom.
+        graph: the tasks, and which of them restart together.
         drained: tasks that a DRAIN is sent to: those whose input is not of this job. The others end
             because their input does.
     """
@@ -290,7 +290,7 @@ class Job:
 
     @property
     def result(self) -> JobResult | None:
-        """What it came to, None while it goes on."""
+        """How the job ended, None while it goes on."""
         if self.phase not in ENDS:
             return None
         pending = tuple((task, s.commit) for task, s in self.tasks.items() if s.commit)
@@ -323,7 +323,7 @@ class Job:
         return self._asked_generation or self.restart_at is not None or bool(self._to_start)
 
     def _settle(self, now: float) -> list[JobAction]:
-        """Look what the tasks add up to."""
+        """Derive the job's phase from its tasks."""
         placed = [s for s in self.tasks.values() if s.phase is not TaskPhase.WAITING]
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
@@ -348,7 +348,7 @@ class Job:
                 state.phase = TaskPhase.RUNNING
 
     def _send_stops(self, now: float) -> list[JobAction]:
-        """Tell everybody who has to know and was not told."""
+        """Tell the tasks that have to stop and were not told."""
         failing = self.phase is JobPhase.FAILING
         mode = StopMode.CANCEL if failing else self.mode
         if mode is None:
@@ -380,7 +380,7 @@ class Job:
         return [WinGeneration()]
 
     def _launch(self, tasks: Collection[str], now: float) -> list[JobAction]:
-        """Start those that fit, and only these, with a barrier of their own; the others wait."""
+        """Start the tasks that fit, with a barrier of their own; the others wait."""
         wave = self._waves.plan(self.graph, self._live(), tasks)
         actions = self._evicted(wave.evict)
         for task in set(tasks).difference(wave.launch):
@@ -436,7 +436,7 @@ class Job:
         return [PassBarrier(waiting, start.epoch)] if waiting else []
 
     def _call_off(self, start: Starting, cause: str, now: float) -> list[JobAction]:
-        """Call the start off for everybody who has not passed the barrier."""
+        """Call the start off for all members that have not passed the barrier."""
         if not start.barrier.abort(cause):
             return []
         start.start_by = math.inf

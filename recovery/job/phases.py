@@ -134,7 +134,7 @@ class Failure:
     """Why an attempt ended."""
 
     kind: str
-    """Of the library's errors, or the class of another."""
+    """Kind of a library error, or class name of any other error."""
     text: str
     retry: bool = True
     """Whether trying again can help."""

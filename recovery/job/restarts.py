@@ -1,4 +1,4 @@
-"""Who restarts, how often, and who is silent for too long. Pure.
+"""Which tasks restart, how often, and which are silent for too long. Pure.
 
 Restart set: tasks that exchange volatile data form a region and restart together. Durable data is a
 boundary, with two exceptions: an input that is missing or damaged needs its producer again, and a

@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 class BarrierState(StrEnum):
-    """What a barrier has come to."""
+    """The state of a start barrier."""
 
     WAITING = "waiting"
     OPEN = "open"
@@ -51,11 +51,11 @@ class StartBarrier:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Who has neither arrived nor ended, by name."""
+        """Members that have neither arrived nor ended, sorted by name."""
         return tuple(sorted(self._missing))
 
     def arrive(self, member: str) -> tuple[str, ...]:
-        """Take an arrival in; return who may go now: all that arrived if it was the last, or none.
+        """Take an arrival in. Return the members that may go now: all, after the last arrival.
 
         An arrival at a barrier that was called off changes nothing; the caller tells the member.
 
@@ -129,7 +129,7 @@ ENDING = frozenset(
 
 
 def late_members(members: Mapping[str, TaskState], epoch: int) -> list[str]:
-    """Return whom a start of `epoch` waits for: who has not arrived, else who has not gone on."""
+    """Return the members that a start waits for: to arrive, else to go on behind the barrier."""
     missing = [
         task
         for task, state in sorted(members.items())
@@ -139,7 +139,7 @@ def late_members(members: Mapping[str, TaskState], epoch: int) -> list[str]:
 
 
 def end_of(phase: JobPhase, mode: StopMode | None, tasks: Collection[TaskState]) -> JobPhase | None:
-    """Return what a job has come to of which nothing runs and nothing will; None if it goes on."""
+    """Return the end of a job of which nothing runs and nothing will; None if it goes on."""
     pending = any(state.commit for state in tasks)
     if phase is JobPhase.FAILING:
         return JobPhase.EFFECTS_PENDING if pending else JobPhase.FAILED

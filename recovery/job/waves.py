@@ -1,10 +1,9 @@
 """Which tasks run when there are fewer slots than tasks. Pure.
 
-Strategy: data between tasks is durable, so a consumer may start when its producers are long gone.
-The tasks that have not finished are taken in the order of their data, sources first, as many as
-fit; the others wait, and each slot that becomes free goes to the next. Whoever runs keeps its slot,
-unless a task that comes before it in that order has none: a source that lost its slot would
-else wait for a consumer that waits for what the source has still to give.
+Data between tasks is durable, so a consumer may start long after its producers ended. Tasks that
+have not finished get slots in the order of their data, sources first. The others wait, and each
+free slot goes to the next. A task that runs keeps its slot, unless a task before it in that order
+has none: otherwise a source that lost its slot would wait for a consumer that waits for the source.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,18 +23,18 @@ class Wave:
 
 @dataclass(slots=True)
 class Waves:
-    """The slots of one job and who waits for one. Volatile edges are not looked at."""
+    """The slots of one job and the tasks that wait for one. The kind of an edge does not matter."""
 
     slots: int | None = None
     """How many tasks can run at once; None: as many as there are."""
     waiting: set[str] = field(default_factory=set, init=False)
 
     def plan(self, graph: RestartGraph, live: Collection[str], more: Collection[str] = ()) -> Wave:
-        """Return who starts now, of those that wait and of `more`, and who makes room for them."""
+        """Return which waiting tasks and which of `more` start now, and which tasks make room."""
         idle = self.waiting | set(more)
         if self.slots is None:
             return Wave(tuple(sorted(idle)))
-        rank = ranks(graph)  # who is not in it is on the way out
+        rank = ranks(graph)  # a task that is not in it is about to end
         order = sorted({*live, *idle}, key=lambda task: (rank.get(task, -1), task in idle, task))
         chosen = order[: self.slots]
         launch = [task for task in chosen if task in idle]

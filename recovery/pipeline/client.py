@@ -1,8 +1,7 @@
-"""Operating a pipeline from another process: writes down what is wanted, waits for the answer.
+"""Operates a pipeline from another process: writes down what is wanted, waits for the answer.
 
-Strategy: a command is one record in the pipeline's request log; its coordinator answers in the
-command log. There is nothing between the two but the storage, and nothing here that could start or
-stop anything itself.
+A command is one record in the pipeline's request log; the coordinator answers in the command log.
+The two share nothing but the storage. Nothing here could start or stop anything itself.
 """
 
 import json
@@ -69,7 +68,7 @@ class Answer:
     request: int
     """The command's slot in the request log."""
     text: str
-    """What it comes to, for people."""
+    """What is done, for people."""
 
 
 class PipelineClient:

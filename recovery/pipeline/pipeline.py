@@ -160,8 +160,8 @@ class Pipeline:
             given: how the pipeline was made, if another process can make it again.
             serve: stay when it is suspended from outside, so that it can be resumed from there.
             updates_from: names of packages, or of single modules, whose functions marked by
-                `pipeline_factory` an update may name, besides the package of `given`. Whoever can
-                write to the storage can have these functions called.
+                `pipeline_factory` an update may name, besides the package of `given`. Anybody
+                who can write to the storage can have these functions called.
 
         Raises:
             InvalidInputError: there is nothing to run.

@@ -1,7 +1,7 @@
 """The one emitter of a pipeline's internal commands: wins slots of the command log.
 
-Two coordinators may both think that they lead. The log decides: whoever meets a slot of a higher
-generation is fenced for good and emits nothing more; a lower one is passed.
+Two coordinators may both think that they lead. The log decides: an emitter that meets a slot of a
+higher generation is fenced for good and emits nothing more; it passes slots of a lower one.
 """
 
 from durable_shuffle.recovery.pipeline.commands.orders import (
@@ -18,7 +18,7 @@ class Emitter:
     """Used by one thread.
 
     Args:
-        coordinator: random id of whoever emits.
+        coordinator: random id of the coordinator that emits.
         generation: that it won in the job log.
         end: the first slot that was found empty; default: it is looked for.
     """

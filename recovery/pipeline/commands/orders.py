@@ -135,8 +135,10 @@ def decode_slot(data: bytes, *, name: str) -> Decided:
 
 
 class SlotOrder:
-    """Args:
-    first: the slot that is given out first.
+    """Gives slots out in order, once each.
+
+    Args:
+        first: the slot that is given out first.
     """
 
     def __init__(self, first: int) -> None:

@@ -21,7 +21,7 @@ class Description:
     version: str
     """As its author calls it, for people."""
     digest: str = ""
-    """Of all its parts as they were made; "" where nobody has made them yet."""
+    """Digest of all its parts as they were made; "" before anybody made them."""
 
     def __str__(self) -> str:
         return self.version or self.factory or self.digest[:8] or "without a version"
@@ -29,7 +29,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class RunThis:
-    """This is what should run, in the place of whatever does."""
+    """This description should run, in the place of the one that does."""
 
     KIND: ClassVar[str] = "RUN"
     record_id: str

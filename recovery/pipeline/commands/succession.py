@@ -1,7 +1,7 @@
 """What a new coordinator goes on from: reads the newest LEAD, and what came behind it.
 
-Strategy: as in a consumer log, a full record is never far: every coordinator begins with one and
-repeats it every so many slots. Behind it, acknowledgements say which requests count.
+A full record is never far: every coordinator begins with a LEAD and repeats it every so many slots.
+Behind it, acknowledgements say which requests count.
 """
 
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ class Succession:
     wanted: Wanted = field(default_factory=Wanted)
 
     def take(self, command: ExternalCommand, wanted: Wanted) -> None:
-        """A request counts; `wanted` is what that comes to."""
+        """A request counts; `wanted` is the state behind it."""
         if isinstance(command, Reconcile):
             self.history.replace(listed(command))
         else:
@@ -60,10 +60,10 @@ class Succession:
 
 
 def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[Succession, int]:
-    """Return what the log comes to for a coordinator that brings `given`, and the log's end.
+    """Return the state for a coordinator that brings `given`, and the log's end.
 
-    Whoever brings the same as the coordinator before goes on with what was asked for since.
-    Whoever brings something else thereby asks for that.
+    With the same description as the coordinator before, it goes on with what was asked for since.
+    With another one, it thereby asks for that one.
 
     Raises:
         CorruptDataError, IncompatibleError: a record that cannot be understood; it is not passed.
@@ -99,7 +99,7 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     found.wanted = replace(found.wanted, stop=None)
     if lead.given != given:
         found.wanted = replace(found.wanted, run=None)
-        found.history.forget_run()  # or it would rise again in whoever brings `given` next
+        found.history.forget_run()  # or it would rise again in the next coordinator with `given`
     return found, end
 
 

@@ -121,8 +121,10 @@ def reduced(commands: Sequence[ExternalCommand]) -> tuple[ExternalCommand, ...]:
 
 
 class CommandHistory:
-    """Args:
-    commands: as an earlier `commands` gave them.
+    """What a successor has to know.
+
+    Args:
+        commands: as an earlier `commands` gave them.
     """
 
     def __init__(self, commands: tuple[ExternalCommand, ...] = ()) -> None:

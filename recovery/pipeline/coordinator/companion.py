@@ -1,8 +1,8 @@
 """The async companion of a coordinator: a thread that does its storage work, in order.
 
-Strategy: one queue in, one queue out. What is done later in the queue was decided later, so a drop
-cannot overtake the run that it ends. The companion lives as long as its coordinator, whoever
-connects and leaves meanwhile. Answers wake the control loop, which never waits for storage.
+One queue goes in, one comes out. Work is done in the order in which it was decided, so a drop
+cannot overtake the run that it ends. The companion lives as long as its coordinator, whichever
+clients connect meanwhile. Answers wake the control loop, which never waits for storage.
 """
 
 import queue
@@ -20,8 +20,10 @@ class _Job:
 
 
 class Companion:
-    """Args:
-    wake: called from the companion's thread when an answer is there.
+    """A thread with a queue of work.
+
+    Args:
+        wake: called from the companion's thread when an answer is there.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

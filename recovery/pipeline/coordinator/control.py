@@ -1,8 +1,8 @@
-"""Carries out what is asked for from outside, through the one who runs the job.
+"""Carries out what is asked for from outside, through the supervisor.
 
-Strategy: requests are read one after the other; the next is looked at once the last is answered. A
-description is imported and checked by the companion; it is taken over when all tasks run, part by
-part. Drops and runs go through the same queue, so that none overtakes another.
+Requests are read one after the other: the next one once the last is answered. The companion imports
+and checks a description; it is taken over when all tasks run, part by part. Drops and runs go
+through the same queue, so that none overtakes another.
 """
 
 import logging
@@ -90,7 +90,7 @@ class _Drop:
 
 
 class Control:
-    """Of one coordinator. Used by its one thread."""
+    """Handles the requests for one coordinator. Used by its one thread."""
 
     def __init__(
         self,

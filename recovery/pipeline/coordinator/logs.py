@@ -93,7 +93,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One external command, and what it comes to."""
+    """One external command, and what has to be done for it."""
 
     slot: int
     command: ExternalCommand | None
@@ -114,10 +114,12 @@ class Started:
 
 
 class PipelineLogs:
-    """Args:
-    plan: what the coordinator brought along.
-    given: the description of that.
-    packages: that an update may name a function of.
+    """The logs of one pipeline, for one coordinator.
+
+    Args:
+        plan: what the coordinator brought along.
+        given: the description of that plan.
+        packages: that an update may name a function of.
     """
 
     def __init__(
@@ -191,6 +193,12 @@ class PipelineLogs:
         if not emitter.begin(self._succession.lead()):
             return None
         self._emitter = emitter
+        if prepared.description != self._given:
+            _log.warning(
+                "goes on with %s, which was asked for since this description was first brought; "
+                "ask for another update to leave it",
+                prepared.description,
+            )
         return prepared
 
     @property
@@ -260,6 +268,12 @@ class PipelineLogs:
             self._positions.update(found.positions)
         begin = tuple(task for task in tasks if task not in found.finished)
         positions = {task: self._positions[task] for task in begin if task in self._positions}
+        if found.finished.issuperset(prepared.plan.tasks):
+            _log.warning(
+                "pipeline %s has finished in an earlier run: it reads nothing any more; a pipeline "
+                "of another name begins anew",
+                prepared.plan.name,
+            )
         start = StartTasks(begin, epoch, positions, dict(self._settings))
         return Started(*self.emit(start), found.finished)
 

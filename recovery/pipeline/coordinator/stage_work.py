@@ -45,7 +45,7 @@ class FirstLook:
     finished: frozenset[str] = frozenset()
     """Tasks whose logs say that all is done: they need not start."""
     positions: Mapping[str, bytes] = field(default_factory=dict)
-    """Task -> where it begins, of those that never did and do not begin at the first record."""
+    """Task -> where it begins, for tasks that never began and do not begin at the first record."""
 
 
 def first_look(
@@ -215,7 +215,7 @@ def allow_release(
     generation: int,
     ids: IdSource,
 ) -> str:
-    """Register who reads the stage, then release what all of them have committed.
+    """Register the stage's consumers, then release what all of them have committed.
 
     The set of its consumers is closed by that: with a new one, nothing more is released.
 

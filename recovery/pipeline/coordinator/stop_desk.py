@@ -14,7 +14,7 @@ _Answer = queue.SimpleQueue[Exception | None]
 
 @dataclass(slots=True)
 class StopDesk:
-    """Of one supervisor."""
+    """The stops that one supervisor was asked for."""
 
     _asked: "queue.SimpleQueue[tuple[StopMode, _Answer]]" = field(default_factory=queue.SimpleQueue)
     ended: bool = False
@@ -48,7 +48,7 @@ class StopDesk:
             return
 
     def answer(self, stop: Callable[[StopMode], None]) -> None:
-        """Have everybody who asks answered by what `stop` does or raises."""
+        """Answer every request with what `stop` does or raises."""
         while self.waiting:
             mode, answer = self._asked.get()
             try:

@@ -1,10 +1,10 @@
 """Carries out what `Job` decides, and tells it what happens. One thread.
 
-Strategy: the loop waits for reports, for a stop, for an answer of the companion, or for the next
-moment at which the machine, a request from outside or the watch over silent tasks has something to
-do. It never waits for storage: the companion does that, in order. A new generation is a CLAIM in
-the job log, won before anything of it starts; what tasks are told is a slot of the command log.
-Killing may fail; the logs fence who could not be killed.
+The loop waits for reports, for a stop, for an answer of the companion, or for the next moment at
+which the machine, a request from outside or the watch over silent tasks has something to do. It
+never waits for storage: the companion does that, in order. A new generation is a CLAIM in the job
+log, won before anything of it starts. What tasks are told stands in the command log first. Killing
+a task may fail; then the logs fence it.
 """
 
 import logging
@@ -38,6 +38,7 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PreparedPlan,
     Started,
 )
+from durable_shuffle.recovery.pipeline.coordinator.status_log import StatusLog
 from durable_shuffle.recovery.pipeline.coordinator.stop_desk import StopDesk
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
 from durable_shuffle.recovery.pipeline.plan.changes import digest_of, parts_of
@@ -46,7 +47,7 @@ from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.status.reporter import Reporter
 from durable_shuffle.recovery.pipeline.task.link import failure_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
-from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import Clock, IdSource
 from durable_shuffle.shuffle.retry import Jitter
 
@@ -84,11 +85,12 @@ class Supervisor:
         self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
         self._clock, self._jitter = clock, jitter
         given = replace(given, digest=digest_of(parts_of(plan)))
-        self._given = given
         self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
         self._companion = Companion(self._wake)
         self._reporter = Reporter(clock, ids)
         settings = plan.settings
+        every = settings.status_seconds
+        self._status = StatusLog(self._reporter, self._logs, self._companion, every)
         self._control = Control(self, self._logs, self._companion, self._reporter, settings)
         self.machine = self._new_machine(plan)
         self.launcher: Launcher | None = None
@@ -102,8 +104,6 @@ class Supervisor:
         self._resume = False
         self._leave: JobPhase | None = None
         """What a pipeline that is at rest ends with."""
-        self._say_at = 0.0
-        self._saying = False
 
     def ask_stop(self, mode: StopMode) -> None:
         """Ask for an end; from any thread. Returns when the job has taken it in.
@@ -166,12 +166,11 @@ class Supervisor:
             self._kill(task, epoch)
             self._said(TaskReport(task, epoch, TaskPhase.FAILED, Failure("silent", text)))
         self._do(self.machine.tick(now))
-        if now >= self._say_at and not self._saying and self.machine.generation:
-            self._say_at = now + self._plan.settings.status_seconds
+        if self.machine.generation and self._status.is_due(now):
             self._say()
 
     def _stop_by_owner(self, mode: StopMode) -> None:
-        """As `stop`, asked for by who runs it: it does not stay to be resumed."""
+        """Stop as the program that runs the pipeline asks: it does not stay to be resumed."""
         self.stop(mode)
         if self.at_rest:
             self._leave = self._leave or self.machine.phase
@@ -203,7 +202,7 @@ class Supervisor:
         waited = self.machine.restart_at
         try:
             commands = self.machine.said(report, now)
-        except InvalidInputError as error:  # whoever says such a thing cannot be believed
+        except InvalidInputError as error:  # nothing that this attempt says can be believed
             self._kill(report.task, report.epoch)
             failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
             commands = self.machine.said(failed, now)
@@ -215,24 +214,8 @@ class Supervisor:
 
     def _say(self) -> None:
         """Have the status log say how it is, if that is news."""
-        if self._lost or self.running is None:
-            return
-        version = str(self.running.description)
-        status = self._reporter.status(self.machine, self.running.plan, version)
-        if status is None:
-            return
-        self._saying = True
-
-        def said(_: object) -> None:
-            self._saying = False
-
-        def failed(error: Exception) -> None:
-            if not isinstance(error, FencedError):  # that is told where this coordinator ends
-                _log.warning("cannot say how the pipeline is: %s", error)
-            self._saying = isinstance(error, FencedError)
-            self._reporter.not_said()
-
-        self._companion.submit(lambda: self._logs.say(status), said, failed)
+        if not self._lost and self.running is not None:
+            self._status.write(self.machine, self.running)
 
     # -- what the machine decides
 
@@ -260,12 +243,6 @@ class Supervisor:
             run_task = RunTask(plan, won.prepared.paths)
             self.machine.described(plan.graph, plan.drained)
             self._reporter.reset(tuple(won.prepared.parts))
-            if won.prepared.description != self._given:
-                _log.warning(
-                    "goes on with %s, which was asked for since this description was first "
-                    "brought; ask for another update to leave it",
-                    won.prepared.description,
-                )
             try:
                 self.launcher = self._make_launcher(run_task, plan.settings)
                 check_slots(plan, self.launcher.slots)
@@ -292,12 +269,6 @@ class Supervisor:
         self._to_launch |= {(task, epoch) for task in tasks}
 
         def stands(started: Started) -> None:
-            if started.finished.issuperset(running.plan.tasks):
-                _log.warning(
-                    "pipeline %s has finished in an earlier run: it reads nothing any more; a "
-                    "pipeline of another name begins anew",
-                    running.plan.name,
-                )
             for task in tasks:
                 if (task, epoch) in self._to_launch:  # else it was killed meanwhile
                     self._to_launch.remove((task, epoch))
@@ -357,7 +328,7 @@ class Supervisor:
         if self.launcher is not None:
             self.launcher.wake()
 
-    # -- what requests from outside come to: `JobRunner`
+    # -- what `Control` asks for: `JobRunner`
 
     @property
     def all_run(self) -> bool:

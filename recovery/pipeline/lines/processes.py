@@ -1,9 +1,9 @@
 """Runs each attempt in a process of this machine. Implements `Launcher`.
 
-Strategy: one pipe per attempt: slots of the command log go in, reports come out. A process that
-ends closes its pipe: whatever it had said is read first, then its end is reported once. Processes
-come from a server that has imported the package, where there is one (Linux), so that a restart
-costs no imports. Nothing of this is stored.
+Each attempt has a pipe: slots of the command log go in, reports come out. A process that ends
+closes its pipe: its last reports are read first, then its end is reported once. Where there is a
+fork server (Linux), it has imported the package, so a restart costs no imports. Nothing of this is
+stored.
 """
 
 import multiprocessing as mp
@@ -189,7 +189,7 @@ def _main(
     heartbeat_seconds: float,
 ) -> None:
     """Run in the new process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the supervisor, who then suspends
+    for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor gets them and suspends
         signal.signal(number, signal.SIG_IGN)
     lock, over = threading.Lock(), threading.Event()
 

@@ -1,9 +1,9 @@
 """What a task says, as a log on the storage: for tasks that share nothing else with a supervisor.
 
-Strategy: a log per attempt, under a random id that the launcher made, so that no other life of the
-task can be mixed up with it. The task appends entries of one or several reports, the supervisor
-reads them in order and deletes what it has read. So the log stays short, and an entry that stays
-tells the task that nobody listens. Nothing that must be decided stands in it.
+Each attempt has a log under a random id that the launcher made, so that attempts cannot be mixed
+up. The task appends entries of one or several reports; the supervisor reads them in order and
+deletes what it has read. So the log stays short, and an entry that stays tells the task that nobody
+listens. Nothing is decided by it.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ class Entry:
     line: str
     """Id of the line."""
     writer: str
-    """Random id of whoever writes it."""
+    """Random id of its writer."""
     number: int
     """The slot that it was written for."""
     reports: tuple[TaskReport, ...]

@@ -1,8 +1,8 @@
 """Runs one attempt whose only connection to its supervisor is the storage.
 
-Strategy: one thread beside the task writes what the task says; the link itself follows the command
-log. Reports that cannot be written are held and sent again. A line that is broken for too long,
-or that nobody reads, is lost: the task ends, and its successor goes on from the logs.
+One thread beside the task writes the task's reports; the link itself follows the command log.
+Reports that cannot be written are held and sent again. A line that is broken for too long, or that
+nobody reads, is lost: the task ends, and its successor goes on from the logs.
 """
 
 import logging

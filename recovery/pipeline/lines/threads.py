@@ -16,8 +16,10 @@ from durable_shuffle.recovery.pipeline.task.link import TaskLink
 
 
 class Threads:
-    """Args:
-    run_task: what a thread does.
+    """Starts a thread per attempt.
+
+    Args:
+        run_task: what a thread does.
     """
 
     silence_seconds = math.inf

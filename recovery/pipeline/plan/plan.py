@@ -39,7 +39,7 @@ class SourcePlan:
     name: str
     source: Source
     version: str = ""
-    """Another one makes it a new part, whatever else is the same."""
+    """Another version makes it a new part, also if everything else is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class PipelinePlan:
 
     @property
     def graph(self) -> RestartGraph:
-        """Who restarts with whom: nobody, since a log producer goes on where its log ends."""
+        """Tasks and data. Each task restarts alone: a log producer goes on where its log ends."""
         tasks = self.tasks
         writes = {name: name for name in self.sources}
         writes |= {c.name: c.writes for c in self.consumers.values() if c.writes is not None}

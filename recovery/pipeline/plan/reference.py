@@ -1,11 +1,11 @@
 """Pipelines by reference: "module:function", and the JSON arguments of the function.
 
-Strategy: what another terminal asks for is code that lies where the coordinator runs, never bytes
-from the storage. A name that was read from the storage counts only if it is in a package that the
-coordinator was started with, which is looked at before anything is imported, and if the function is
-marked by `pipeline_factory`: whoever can write to the storage must not be able to have any other
-function called. The module, and its package, are imported anew, so that an edited file counts; a
-description that is refused puts back what was there.
+An update runs code that lies where the coordinator runs, never bytes from the storage. A name that
+was read from the storage counts only if it is in a package that the coordinator was started with,
+and if the function is marked by `pipeline_factory`. The package is checked before anything is
+imported. Otherwise anybody who can write to the storage could have any function called. The module,
+and its package, are imported anew, so that an edited file counts; a description that is refused
+puts back what was there.
 """
 
 import importlib
@@ -28,7 +28,7 @@ _MARK = "__durable_shuffle_pipeline__"
 def pipeline_factory(function: F) -> F:
     """Mark a function that returns a `Pipeline`: `durable-shuffle pipeline update` may name it.
 
-    Whoever can write to the storage can then have it called, with arguments of their choice.
+    Anybody who can write to the storage can then have it called, with any arguments.
     """
     setattr(function, _MARK, True)
     return function
@@ -52,7 +52,7 @@ def plan_of(
         like: a plan of the same pipeline.
 
     Returns:
-        The plan, and a function that puts the modules back, for who does not use it.
+        The plan, and a function that puts the modules back, for a caller that does not use it.
 
     Raises:
         InvalidInputError: it may not be named, cannot be imported, fails, or is of another

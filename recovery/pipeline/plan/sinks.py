@@ -165,7 +165,7 @@ class FileSink:
         check_name("task", place.task)
         storage = self._storage = open_storage(self.url, self.storage_options)
         self._place, self._task = place, task
-        # whoever parked these is fenced: no record names them, and none will
+        # the attempt that parked these is fenced: no record names them, and none will
         named = {PARKED.decode(e.payload, name=e.token).output.key for e in task.held.state.pending}
         left = [info.key for info in storage.list(self._folder) if info.key not in named]
         with suppress(DurableShuffleError):

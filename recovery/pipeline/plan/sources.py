@@ -1,7 +1,7 @@
 """Where rows come from: sources that can be asked to go on behind a position.
 
-A position is whatever a source says it is at, a number or text or bytes; it is stored with the rows
-that it covers, in one record. A source that is asked again with a position gives the rows behind
+A position is a number, text or bytes of the source's choice. One record holds it with the rows that
+it covers. A source that is asked again with a position gives the rows behind
 it, each row once, in an order of its own.
 """
 

@@ -24,7 +24,7 @@ class Frontier:
 
 
 class Frontiers:
-    """Of one pipeline."""
+    """The frontiers of one pipeline."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Frontier] = {}
@@ -50,7 +50,7 @@ class Frontiers:
         return True
 
     def reset(self, parts: Collection[str]) -> None:
-        """Somebody new listens, who knows of these parts alone: report them again, in full."""
+        """A new listener knows these parts alone: report them again, in full."""
         self._reported = {part: Frontier() for part in parts}
         self._dropped = []
 

@@ -20,12 +20,12 @@ from durable_shuffle.recovery.pipeline.status.records import (
 from durable_shuffle.shuffle.clock import Clock, IdSource
 
 ALIVE_SECONDS = 30.0
-"""Without news, a status is said again after so long: whoever reads it sees that somebody leads."""
+"""Without news, a status is written again after this time, to show that a coordinator leads."""
 
 
 @dataclass(slots=True)
 class Reporter:
-    """Of one coordinator."""
+    """The reporter of one coordinator."""
 
     clock: Clock
     ids: IdSource
@@ -36,11 +36,11 @@ class Reporter:
     _told: deque[Restarted] = field(default_factory=lambda: deque(maxlen=RESTARTS_KEPT))
     """Said; a whole record says them again."""
     _gone: list[str] = field(default_factory=list)
-    """Dropped, as far as whoever listens has been told."""
+    """Dropped parts that the listener has been told of."""
     _last: Status | None = None
     _last_at: float = 0.0
     _number: int = 0
-    """Of records since the last whole one."""
+    """Records since the last whole one."""
 
     def fell(self, report: TaskReport) -> None:
         """A task will be started again."""

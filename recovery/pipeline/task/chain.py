@@ -1,8 +1,8 @@
 """The parts of a consumer in the order in which rows pass them, and their optional calls.
 
-Strategy: opened from the tail to the head, so that nobody gets rows before the one behind can take
-them; closed from the head to the tail. Every part whose opening began is closed exactly once,
-whatever the others did; the first error counts, later ones are noted on it.
+Parts are opened from the tail to the head, so that no part gets rows before the next one can take
+them, and closed from the head to the tail. Every part whose opening began is closed exactly once,
+also if others fail; the first error counts, later ones are noted on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,10 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 class Chain:
-    """Args:
-    parts: head first; objects with any of the optional methods.
+    """The parts of one attempt.
+
+    Args:
+        parts: head first; objects with any of the optional methods.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:

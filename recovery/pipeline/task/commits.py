@@ -1,9 +1,9 @@
 """The commits of one attempt at a consumer task: gathered, parked, won, published, forgotten.
 
-Strategy: rows that the step made are gathered and parked; one record acknowledges the rows they
-were made of, names what is parked as a pending effect, and holds the step's state and the commit's
-number; then it is published. What a newer record does not name any more is given back. Numbers are
-dense: the next is the last that stands plus one, so that every try at it has the same token.
+Rows that the step made are gathered and parked. One record acknowledges the input rows, names what
+is parked as a pending effect, and holds the step's state and the commit's number. Then the rows are
+published. What a newer record does not name any more is deleted. Numbers are dense: the next is the
+last that stands plus one, so that every try at it has the same token.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ NO_STATE = _STATES.encode(PipelineState(0, None))
 
 @dataclass(slots=True)
 class Commits:
-    """Of one attempt.
+    """The commits of one attempt.
 
     Args:
         owner: pipeline, consumer and task: what tokens begin with.

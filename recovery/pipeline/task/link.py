@@ -1,11 +1,11 @@
 """A task's end of the line to its supervisor.
 
-Strategy: what the supervisor says stands in the command log of the pipeline. Slots of it are pushed
-by whoever reads the line, or read by a thread of the link (`follow`); either way they are taken in
-once each, in their order, and looked up by the task, which is never interrupted in the middle of a
-call. A line that is lost, or another coordinator that leads, is a cancel: a task without a
-supervisor ends, and a later supervisor goes on from the logs. A silent heart means a dead process,
-so a thread of the process says ALIVE, whatever the task does.
+What the supervisor says stands in the command log of the pipeline. The reader of the line pushes
+slots, or a thread of the link reads them (`follow`). Either way each slot is taken in once, in
+order. The task looks for orders; it is never interrupted in the middle of a call. A lost line, or
+another coordinator that leads, is a cancel: a task without a supervisor ends, and a later
+supervisor goes on from the logs. A process without heartbeats counts as dead, so a thread of its
+own sends them.
 """
 
 import logging
@@ -47,7 +47,7 @@ from durable_shuffle.shuffle.waiting import backoff_seconds
 
 _FIRST_LOOK_SECONDS = 0.05
 _LONE_SECONDS = 2.0
-"""Whoever looks at least so often has no line: it looks more often at first."""
+"""A link that looks at least this often has no line, so it looks more often at first."""
 _log = logging.getLogger(__name__)
 
 

@@ -52,8 +52,10 @@ class SourceEnd:
 
 
 class Puller:
-    """Args:
-    start: makes the iterator; called in the thread.
+    """Reads a source in a thread of its own.
+
+    Args:
+        start: makes the iterator; called in the thread.
     """
 
     def __init__(self, start: Callable[[], Iterator[Pulled]]) -> None:
@@ -89,7 +91,7 @@ class Puller:
                     return
                 if self._over.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes it
+        except BaseException as error:  # noqa: BLE001 - the reader raises it
             end = SourceEnd(error)
         finally:
             close = getattr(items, "close", None)

@@ -1,6 +1,6 @@
 """The rows of a consumer as a producer of the pipeline's next stage.
 
-Strategy: a commit is parked as an output and appended with its token as batch id, so that a repeat
+A commit is parked as an output and appended with its token as batch id, so that a repeat
 appends nothing. The end is forwarded with its mode; a suspended consumer ends as a suspended
 producer, whose successor goes on.
 """

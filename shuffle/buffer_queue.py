@@ -21,7 +21,8 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent, ExtentFeed
+from durable_shuffle.shuffle.extent_feed import EndOfInput, ExtentFeed
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.position import Positions, ordinal_of
 from durable_shuffle.shuffle.range_plan import (
     REQUESTS_AT_ONCE,

@@ -23,12 +23,13 @@ from durable_shuffle.serialization.errors import (
     NotReadyError,
 )
 from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.extents import indexed_extent
 from durable_shuffle.shuffle.group_reader import read_slices
 from durable_shuffle.shuffle.index import pack_index
 from durable_shuffle.shuffle.index_rewrite import commit_rewrite
 from durable_shuffle.shuffle.layout import COMPACTED
 from durable_shuffle.shuffle.records import Compact, Replace, SegmentInfo
-from durable_shuffle.shuffle.sealed_reader import entry_frames, fetch, place_of
+from durable_shuffle.shuffle.sealed_reader import fetch
 from durable_shuffle.shuffle.segment_writer import give_back
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, read_state, stage_released
@@ -222,7 +223,8 @@ def _copied(
     """
     order = np.lexsort((entries["offset"], entries["segment"], entries["producer"]))
     found = [b""] * len(entries)
-    ranges = (place_of(stage, entries[n]) for n in order)
+    extents = (indexed_extent(stage.path, int(subpartitions[n]), entries[n]) for n in order)
+    ranges = (extent.where for extent in extents)
     for n, (_, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
         found[n] = bytes(data)
         check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
@@ -240,8 +242,8 @@ def check_frames(
     Raises:
         CorruptDataError: also if it has other rows than committed.
     """
-    where = place_of(stage, entry)
-    for _ in entry_frames(stage, subpartition, where, entry, data, lambda *_: (), settings):
+    extent, limit = indexed_extent(stage.path, subpartition, entry), settings.max_frame_bytes
+    for _ in extent.frames(data, stage.path.incarnation, lambda *_: (), max_body_bytes=limit):
         pass
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from durable_shuffle.serialization.buffers import Buffer
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.position import (
     Position,
     ProducerPosition,

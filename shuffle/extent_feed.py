@@ -4,45 +4,11 @@ A sealed stage's extents are all known from its index (`sealed_feed`); those of 
 while they write (`log_feed`). A view knows neither: it asks its feed for the next extent.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.markers import EndMode as EndMode
-from durable_shuffle.shuffle.position import ProducerPosition
-
-
-def shifted(ordinal: int, shift: int) -> int:
-    """Return the ordinal in the count of the frame's writer."""
-    return (ordinal + shift) % 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Whole frames of one subpartition: bytes [offset, offset + length) of a committed segment."""
-
-    producer: int
-    key: str
-    """Of the segment."""
-    segment: int
-    """Number of the segment within its attempt."""
-    slot: int
-    """Of a log producer: the slot of its log that made it count. In a sealed stage: the first four
-    bytes of the id of the attempt or compaction that wrote the segment."""
-    offset: int
-    length: int
-    first_ordinal: int
-    """Of the first record, from 0."""
-    rows: int
-    """Records; 0 if the frames are markers only."""
-    shift: int = 0
-    """Added to an ordinal, modulo 2**64, for the seed of a frame."""
-    schema: bytes = b""
-    """Arrow IPC schema message of the rows; b"" if it is the stage's."""
-
-    def seed(self, incarnation: str, subpartition: int, ordinal: int) -> int:
-        """Return what the checksum of the frame is seeded with whose first record is `ordinal`."""
-        return frame_seed(incarnation, self.producer, subpartition, shifted(ordinal, self.shift))
+from durable_shuffle.shuffle.extents import Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +40,3 @@ class ExtentFeed(Protocol):
             NotFoundError: the data was released or is missing; names it.
             CorruptDataError: log or index contradict themselves.
         """
-
-
-def clip(extent: Extent, at: ProducerPosition) -> Extent:
-    """Return the part of `extent` that starts with the frame of the next record, if `at` tells.
-
-    A hint that does not fit the extent is ignored: the whole extent is right, too.
-    """
-    frame_ordinal = at.frame_ordinal
-    skipped = at.frame_offset - extent.offset
-    if (
-        at.segment != extent.segment
-        or at.slot != extent.slot
-        or not 0 < skipped < extent.length
-        or not extent.first_ordinal <= frame_ordinal < extent.first_ordinal + extent.rows
-    ):
-        return extent
-    return replace(
-        extent,
-        offset=at.frame_offset,
-        length=extent.length - skipped,
-        first_ordinal=frame_ordinal,
-        rows=extent.rows - (frame_ordinal - extent.first_ordinal),
-    )

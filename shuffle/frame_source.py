@@ -12,8 +12,8 @@ from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
-from durable_shuffle.shuffle.extent_frames import refuse_other_rows
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent, refuse_other_rows
 from durable_shuffle.shuffle.position import ProducerPosition
 
 
@@ -61,11 +61,10 @@ class FrameSource:
         *,
         owner: str,
         incarnation: str,
-        subpartition: int,
         max_body_bytes: int,
     ) -> None:
         self._queue, self._owner = queue, owner
-        self._incarnation, self._subpartition = incarnation, subpartition
+        self._incarnation = incarnation
         self._max_body_bytes = max_body_bytes
         self._piece: Piece | None = None
         self._decoder: FrameDecoder | None = None
@@ -99,19 +98,19 @@ class FrameSource:
                     self._end(extent, decoder)
                     continue
             except CorruptDataError as e:
-                raise CorruptDataError(f"{e}: {self._place(extent)}") from e
+                raise CorruptDataError(f"{e}: {extent.place}") from e
             following = self._queue.poll(self._owner)
             if not isinstance(following, Piece) or following.extent is not extent:
-                raise CorruptDataError(f"an extent breaks off: {self._place(extent)}")
+                raise CorruptDataError(f"an extent breaks off: {extent.place}")
             decoder.feed(following.buffer.data)
             self._piece = following
 
     def _begin(self, piece: Piece) -> None:
         extent, first = piece.extent, piece.buffer.first_ordinal
-        incarnation, subpartition = self._incarnation, self._subpartition
+        incarnation = self._incarnation
 
         def seed(ordinal: int) -> int:
-            return extent.seed(incarnation, subpartition, ordinal)
+            return extent.seed(incarnation, ordinal)
 
         self._decoder = FrameDecoder(seed, first_ordinal=first, max_body_bytes=self._max_body_bytes)
         self._decoder.feed(piece.buffer.data)
@@ -123,9 +122,3 @@ class FrameSource:
         decoder.end()
         refuse_other_rows(self._rows, committed=extent.rows)
         self._decoder = self._piece = None
-
-    def _place(self, extent: Extent) -> str:
-        return (
-            f"segment={extent.key!r} bytes=[{extent.offset}, {extent.offset + extent.length}) "
-            f"producer={extent.producer} subpartition={self._subpartition}"
-        )

@@ -12,16 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
+from durable_shuffle.shuffle.extents import indexed_extent
 from durable_shuffle.shuffle.index import ENTRY_BYTES, entry_offset, parse_entry, parse_slice
 from durable_shuffle.shuffle.range_plan import join_near
 from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent, fetch, place_of
+from durable_shuffle.shuffle.sealed_reader import check_entries, decode_extent, fetch
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.storage import ByteRange
-
-Place = tuple[int, np.void]
-"""A subpartition and one of its index entries."""
 
 
 def subpartition_bytes(stage: StageHandle, seal: Seal) -> npt.NDArray[np.int64]:
@@ -41,13 +39,15 @@ def read_group(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    places: list[Place] = []
-    for k, entries in enumerate(read_slices(stage, seal, first, end), start=first):
-        places += [(k, entry) for entry in entries if entry["rows"] > 0]
-    places.sort(key=lambda p: (int(p[1]["producer"]), p[0], int(p[1]["first_ordinal"])))
-    ranges = [place_of(stage, entry) for _, entry in places]
-    for (k, entry), (where, data) in zip(places, _in_order(stage, ranges, settings), strict=True):
-        yield from decode_extent(stage, k, where, entry, data, settings)
+    extents = [
+        indexed_extent(stage.path, k, entry)
+        for k, entries in enumerate(read_slices(stage, seal, first, end), start=first)
+        for entry in entries[entries["rows"] > 0]
+    ]
+    extents.sort(key=lambda e: (e.producer, e.subpartition, e.first_ordinal))
+    ranges = [extent.where for extent in extents]
+    for extent, (_, data) in zip(extents, _in_order(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, extent, data, settings)
 
 
 def _in_order(

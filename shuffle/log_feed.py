@@ -17,7 +17,8 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.clock import Clock
-from durable_shuffle.shuffle.extent_feed import EndMode, EndOfInput, Extent, clip
+from durable_shuffle.shuffle.extent_feed import EndMode, EndOfInput
+from durable_shuffle.shuffle.extents import Extent, appended_extents, clip
 from durable_shuffle.shuffle.log_producer_log import appender_log
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
@@ -26,7 +27,6 @@ from durable_shuffle.shuffle.log_producer_records import (
     ProducerOpen,
     RunAbort,
     owner_after,
-    parts_of,
 )
 from durable_shuffle.shuffle.position import Positions, ProducerPosition
 from durable_shuffle.shuffle.records import Closed
@@ -216,35 +216,16 @@ class _Cursor:
 
     def _extents_of(self, record: Append) -> list[Extent]:
         """Return what an APPEND names for this subpartition."""
-        entries = record.extent_array(self._where)
-        shifts, schema = parts_of(record, len(entries), self._where)
-        lengths = {segment.number: segment.length for segment in record.segments}
-        found = []
-        mine = entries["subpartition"] == self._subpartition
-        for (_, number, offset, length, first, rows), shift in zip(
-            entries[mine].tolist(), shifts[mine].tolist(), strict=True
-        ):
-            if length == 0 or offset + length > lengths.get(number, -1):
-                raise CorruptDataError(
-                    f"an extent is empty or not in the segments of its APPEND: {self._where} "
-                    f"segment={number} bytes=[{offset}, {offset + length})"
-                )
-            key = self._stage.path.segment_key(self._producer, record.record_id, number)
-            found.append(
-                Extent(
-                    self._producer,
-                    key,
-                    number,
-                    self._slot,
-                    offset,
-                    length,
-                    first,
-                    rows,
-                    shift,
-                    schema,
-                )
+        return list(
+            appended_extents(
+                self._stage.path,
+                self._producer,
+                self._slot,
+                record,
+                lambda entries: entries["subpartition"] == self._subpartition,
+                self._log.key(self._slot),
             )
-        return found
+        )
 
     def _check(
         self, record: ProducerOpen | Append | End | RunAbort, found: list[Extent], before: int

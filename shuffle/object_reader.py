@@ -6,7 +6,7 @@ from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.pair_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.sealed_reader import entry_frames, fetch, place_of, read_extents
+from durable_shuffle.shuffle.sealed_reader import fetch_extents
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 
@@ -22,11 +22,9 @@ def read_pairs(
         CorruptDataError: a frame fails its check or pairs do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    entries = read_extents(stage, seal, subpartition)
-    entries = entries[entries["rows"] > 0]
-    ranges = [place_of(stage, entry) for entry in entries]
-    for entry, (where, data) in zip(entries, fetch(stage, ranges, settings), strict=True):
-        yield from entry_frames(stage, subpartition, where, entry, data, _pairs, settings)
+    incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
+    for extent, data in fetch_extents(stage, seal, subpartition, settings):
+        yield from extent.frames(data, incarnation, _pairs, max_body_bytes=limit)
 
 
 def _pairs(frame: Frame, _begin: int, _before: int) -> Iterable[Pair]:

@@ -20,7 +20,7 @@ from durable_shuffle.serialization.frames import (
 )
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import ConsumerTask
-from durable_shuffle.shuffle.extent_frames import read_frames
+from durable_shuffle.shuffle.extents import read_frames
 from durable_shuffle.shuffle.segments import frame_bounds, wanted_bytes
 from durable_shuffle.shuffle.storage import Storage
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.compaction import check_frames
+from durable_shuffle.shuffle.extents import indexed_extent
 from durable_shuffle.shuffle.group_reader import read_slices
 from durable_shuffle.shuffle.index import INDEX_ENTRY
 from durable_shuffle.shuffle.layout import COMPACTED
 from durable_shuffle.shuffle.records import Commit, Compact, Seal, SegmentInfo
-from durable_shuffle.shuffle.sealed_reader import place_of
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle
 
@@ -102,7 +102,7 @@ class RepairSources:
     def _copy(self, k: int, entry: np.void) -> bytes | None:
         place = int(entry["producer"]), k, int(entry["first_ordinal"])
         for moved in self._moved.get(place, ()):
-            where = place_of(self._stage, moved)
+            where = indexed_extent(self._stage.path, k, moved).where
             try:
                 found = self._stage.storage.read_range(where.key, where.start, where.length)
             except (CorruptDataError, NotFoundError):

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
-from durable_shuffle.shuffle.extent_feed import EndMode, EndOfInput, Extent, clip
+from durable_shuffle.shuffle.extent_feed import EndMode, EndOfInput
+from durable_shuffle.shuffle.extents import Extent, clip, indexed_extent
 from durable_shuffle.shuffle.position import Positions, ordinal_of
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.sealed_reader import read_extents
@@ -60,20 +61,9 @@ class SealedFeed:
 
     def _iterate(self, entries: np.ndarray, positions: Positions) -> Iterator[Extent]:
         for entry in entries:
-            producer, number = int(entry["producer"]), int(entry["segment"])
-            attempt = bytes(entry["attempt"]).hex()
-            extent = Extent(
-                producer,
-                self._stage.path.extent_key(producer, attempt, number),
-                number,
-                int.from_bytes(bytes(entry["attempt"])[:4], "little"),
-                int(entry["offset"]),
-                int(entry["length"]),
-                int(entry["first_ordinal"]),
-                int(entry["rows"]),
-            )
-            at = ordinal_of(positions, producer)
-            yield clip(extent, positions[producer]) if at > extent.first_ordinal else extent
+            extent = indexed_extent(self._stage.path, self._subpartition, entry)
+            at = ordinal_of(positions, extent.producer)
+            yield clip(extent, positions[extent.producer]) if at > extent.first_ordinal else extent
 
 
 def check_tags(positions: Positions, before: list[bytes], now: list[bytes], *, name: str) -> None:

@@ -7,7 +7,6 @@ empty.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +14,13 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
-from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.serialization.frames import Frame
-from durable_shuffle.shuffle.extent_frames import DecodeFrame, place_text, read_frames
+from durable_shuffle.shuffle.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.index import (
     ENTRY_BYTES,
     entry_offset,
@@ -34,8 +32,6 @@ from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.storage import ByteRange
-
-T = TypeVar("T")
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -121,18 +117,21 @@ def read_subpartition(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
+    for extent, data in fetch_extents(stage, seal, subpartition, settings):
+        yield from decode_extent(stage, extent, data, settings)
+
+
+def fetch_extents(
+    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+) -> Iterator[tuple[Extent, memoryview]]:
+    """Yield the extents of partition k that hold rows, each with its bytes."""
     entries = read_extents(stage, seal, subpartition)
     entries = entries[entries["rows"] > 0]
-    ranges = [place_of(stage, entry) for entry in entries]
-    for entry, (where, data) in zip(entries, fetch(stage, ranges, settings), strict=True):
-        yield from decode_extent(stage, subpartition, where, entry, data, settings)
-
-
-def place_of(stage: StageHandle, entry: np.void) -> ByteRange:
-    """Return where the extent of an index entry stands."""
-    attempt = bytes(entry["attempt"]).hex()
-    key = stage.path.extent_key(int(entry["producer"]), attempt, int(entry["segment"]))
-    return ByteRange(key, int(entry["offset"]), int(entry["length"]))
+    extents = [indexed_extent(stage.path, subpartition, entry) for entry in entries]
+    for extent, (_, data) in zip(
+        extents, fetch(stage, [extent.where for extent in extents], settings), strict=True
+    ):
+        yield extent, data
 
 
 def fetch(
@@ -156,12 +155,7 @@ def fetch(
 
 
 def decode_extent(
-    stage: StageHandle,
-    subpartition: int,
-    where: ByteRange,
-    entry: np.void,
-    data: memoryview,
-    settings: Settings,
+    stage: StageHandle, extent: Extent, data: memoryview, settings: Settings
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one extent, whose bytes are `data`, checked and counted."""
 
@@ -169,33 +163,8 @@ def decode_extent(
         check = settings.check_offsets
         return (decode_frame(frame, stage.schema, at=begin, check_offsets=check),)
 
-    return entry_frames(stage, subpartition, where, entry, data, batch_of, settings)
-
-
-def entry_frames(
-    stage: StageHandle,
-    subpartition: int,
-    where: ByteRange,
-    entry: np.void,
-    data: Bytes,
-    decode: DecodeFrame[T],
-    settings: Settings,
-) -> Iterator[T]:
-    """Yield what `decode` makes of the frames of an extent that an index entry names."""
-    producer = int(entry["producer"])
-
-    def seed(ordinal: int) -> int:
-        return frame_seed(stage.path.incarnation, producer, subpartition, ordinal)
-
-    return read_frames(
-        data,
-        seed,
-        decode,
-        rows=int(entry["rows"]),
-        place=place_text(where, subpartition),
-        max_body_bytes=settings.max_frame_bytes,
-        first_ordinal=int(entry["first_ordinal"]),
-    )
+    limit = settings.max_frame_bytes
+    return extent.frames(data, stage.path.incarnation, batch_of, max_body_bytes=limit)
 
 
 def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

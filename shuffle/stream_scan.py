@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -20,11 +21,11 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
+from durable_shuffle.shuffle.extents import Extent, appended_extents, indexed_extent
 from durable_shuffle.shuffle.log_producer_log import appender_log, read_tail, refuse_holes
 from durable_shuffle.shuffle.log_producer_records import (
     Append,
     LogProducerRecord,
-    parts_of,
 )
 from durable_shuffle.shuffle.records import Closed, Seal
 from durable_shuffle.shuffle.run_log import newest_schema
@@ -39,15 +40,7 @@ _KEPT_RECORDS = 256
 class Piece:
     """An extent, and the rows [skip, end) of it that are wanted."""
 
-    subpartition: int
-    producer: int
-    key: str
-    offset: int
-    length: int
-    seeded: int
-    """Ordinal of its first row in its writer's count: what its frames' seeds start at."""
-    rows: int
-    schema: bytes
+    extent: Extent
     skip: int
     end: int
 
@@ -138,7 +131,7 @@ class StageScan:
             for lane, low, high in zip(self.lanes, start.lanes, end.lanes, strict=True)
             for piece in lane.pieces(low, high)
         ]
-        return sorted(found, key=lambda piece: piece.subpartition)
+        return sorted(found, key=lambda piece: piece.extent.subpartition)
 
     def check_standing(self, start: StreamOffset) -> None:
         """Refuse to read rows that were released, or from logs that lost a record. Lists the logs.
@@ -228,31 +221,18 @@ class _Lane:
     def _pieces_of(
         self, record: Append, slot: int, low: np.ndarray, high: np.ndarray
     ) -> Iterator[Piece]:
+        def wanted(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+            k, first, rows = (entries[n] for n in ("subpartition", "first_ordinal", "rows"))
+            mask: npt.NDArray[np.bool_] = (first + rows > low[k]) & (first < high[k])
+            return mask & (rows > 0)  # no markers
+
         where = self._log.key(slot)
-        entries = record.extent_array(where, self._stage.describe.partitions)
-        shifts, schema = parts_of(record, len(entries), where)
-        k = entries["subpartition"]
-        wanted = (entries["first_ordinal"] + entries["rows"] > low[k]) & (
-            entries["first_ordinal"] < high[k]
-        )
-        for (k, number, offset, length, first, rows), shift in zip(
-            entries[wanted].tolist(), shifts[wanted].tolist(), strict=True
-        ):
-            if rows == 0:
-                continue  # a marker
-            key = self._stage.path.segment_key(self._producer, record.record_id, number)
-            yield Piece(
-                k,
-                self._producer,
-                key,
-                offset,
-                length,
-                (first + shift) % 2**64,
-                rows,
-                schema or self._stage.describe.schema,
-                max(0, int(low[k]) - first),
-                min(rows, int(high[k]) - first),
-            )
+        record.extent_array(where, self._stage.describe.partitions)  # checked
+        path = self._stage.path
+        for extent in appended_extents(path, self._producer, slot, record, wanted, where):
+            k, first = extent.subpartition, extent.first_ordinal
+            skip, end = max(0, int(low[k]) - first), min(extent.rows, int(high[k]) - first)
+            yield Piece(extent, skip, end)
 
     def _arrival(self, record: Append, slot: int) -> Arrival:
         where = self._log.key(slot)
@@ -290,19 +270,6 @@ class _Lane:
 def _sealed(stage: StageHandle, seal: Seal, k: int) -> Iterator[Piece]:
     """Yield the rows of a subpartition of a sealed stage, in the order of producers."""
     for entry in read_extents(stage, seal, k):
-        rows = int(entry["rows"])
-        if not rows:
-            continue
-        producer, attempt = int(entry["producer"]), bytes(entry["attempt"]).hex()
-        yield Piece(
-            k,
-            producer,
-            stage.path.extent_key(producer, attempt, int(entry["segment"])),
-            int(entry["offset"]),
-            int(entry["length"]),
-            int(entry["first_ordinal"]),
-            rows,
-            stage.describe.schema,
-            0,
-            rows,
-        )
+        extent = indexed_extent(stage.path, k, entry)
+        if extent.rows:
+            yield Piece(extent, 0, extent.rows)

@@ -30,7 +30,7 @@ from durable_shuffle.serialization.frames import (
 )
 from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.serialization.pair_codec import unpack_pairs
-from durable_shuffle.shuffle.extent_feed import shifted
+from durable_shuffle.shuffle.extents import shifted
 from durable_shuffle.shuffle.records import SegmentInfo
 from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify_report import Finding, finding_of

@@ -27,7 +27,8 @@ from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.consumer_records import OutputRef
 from durable_shuffle.shuffle.consumer_task import KEEP, ConsumerTask
 from durable_shuffle.shuffle.delivered import Delivered
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.frame_source import (
     NOTHING_YET,
     FrameSource,
@@ -74,7 +75,6 @@ class View:
             queue,
             owner=task.held.state.owner,
             incarnation=stage.path.incarnation,
-            subpartition=key[1],
             max_body_bytes=task.settings.max_frame_bytes,
         )
         self._source = ReadAhead(

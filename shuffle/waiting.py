@@ -8,7 +8,8 @@ from typing import Protocol
 
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.shuffle.clock import Clock
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 
 _CANCEL_SECONDS = 0.5
 """A cancellation is seen within this time."""

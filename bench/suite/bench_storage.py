@@ -18,11 +18,12 @@ from document import record
 from durable_shuffle.bench.interleaved import Timings, interleave
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.compaction import compact_stage
+from durable_shuffle.shuffle.extents import indexed_extent
 from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
 from durable_shuffle.shuffle.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.records import Seal
 from durable_shuffle.shuffle.retrying_storage import RetryingStorage
-from durable_shuffle.shuffle.sealed_reader import place_of, read_extents, read_subpartition
+from durable_shuffle.shuffle.sealed_reader import read_extents, read_subpartition
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
@@ -67,7 +68,7 @@ def download(stage: StageHandle, sealed: Seal, k: int) -> Callable[[], int]:
     backend = stage.storage.backend  # type: ignore[attr-defined]
     filesystem, root = backend._connect()
     entries = read_extents(stage, sealed, k)
-    places = [place_of(stage, entry) for entry in entries[entries["rows"] > 0]]
+    places = [indexed_extent(stage.path, k, entry).where for entry in entries[entries["rows"] > 0]]
 
     def run() -> int:
         size = 0

@@ -15,7 +15,8 @@ from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
 from durable_shuffle.shuffle.buffer_queue import BufferQueue
 from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.frame_source import FrameSource
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.log_producer_log import refuse_holes
@@ -80,7 +81,6 @@ class LogRows:
             queue,
             owner=_READER,
             incarnation=stage.path.incarnation,
-            subpartition=k,
             max_body_bytes=settings.max_frame_bytes,
         )
         source = BatchSource(frames, stage.schema, lambda _: True)

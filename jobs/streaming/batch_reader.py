@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
         pieces = standing_pieces(stage)
         kept = subpartitions_for(stage, self._wanted, self._schema)
         if kept is not None:
-            pieces = [piece for piece in pieces if piece.subpartition in kept]
+            pieces = [piece for piece in pieces if piece.extent.subpartition in kept]
         # for an empty list Spark would call `read` with a partition of its own
         return list(tasks_of(stage, pieces)) or [Pieces(stage.path, ())]
 

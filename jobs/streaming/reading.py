@@ -41,11 +41,11 @@ def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
     """Return the pieces as tasks: neighbouring small subpartitions are read by one."""
     sizes = [0] * stage.describe.partitions
     for piece in pieces:
-        sizes[piece.subpartition] += piece.length
+        sizes[piece.extent.subpartition] += piece.extent.length
     rule = GroupingRule(target_bytes=64 * _MIB, tasks=os.cpu_count() or 8, least_bytes=4 * _MIB)
     groups = group_alike([sizes], rule)
     found = [
-        tuple(piece for piece in pieces if first <= piece.subpartition < end)
+        tuple(piece for piece in pieces if first <= piece.extent.subpartition < end)
         for first, end in groups
     ]
     return [Pieces(stage.path, mine) for mine in found if mine]

@@ -13,7 +13,8 @@ from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.position import ProducerPosition
 from durable_shuffle.shuffle.segment_writer import IdBatch
@@ -46,7 +47,7 @@ def read_extent(stage: StageHandle, subpartition: int, extent: Extent) -> Iterat
     """Yield what an extent holds; every frame's checksum is checked."""
 
     def seed(ordinal: int) -> int:
-        return extent.seed(stage.path.incarnation, subpartition, ordinal)
+        return extent.seed(stage.path.incarnation, ordinal)
 
     decoder = FrameDecoder(seed, first_ordinal=extent.first_ordinal)
     decoder.feed(stage.storage.read_range(extent.key, extent.offset, extent.length))

@@ -19,7 +19,8 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.memory_storage import MemoryStorage
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.storage import ByteRange
@@ -67,7 +68,7 @@ class Partition:
         key, data = f"s{len(self.extents)}", b"".join(records)
         rows = sum(not r[5] & 1 and r[4] != 3 for r in records)
         self.storage.put(key, [data])
-        self.extents.append(Extent(0, key, 0, 0, 0, len(data), self.rows, rows))
+        self.extents.append(Extent(0, 0, key, 0, 0, 0, len(data), self.rows, rows))
         self.rows += rows
 
     def poll(self) -> Extent | EndOfInput | None:

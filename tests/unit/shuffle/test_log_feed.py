@@ -18,7 +18,8 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.markers import Checkpoint, EndMode, EndOfData
 from durable_shuffle.shuffle.cleanup import release_stage
 from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.extent_feed import EndOfInput, Extent
+from durable_shuffle.shuffle.extent_feed import EndOfInput
+from durable_shuffle.shuffle.extents import Extent
 from durable_shuffle.shuffle.log_feed import LogFeed
 from durable_shuffle.shuffle.log_producer import LogProducer
 from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append

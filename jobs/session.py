@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.arguments import check_option, check_version, is_column
-from durable_shuffle.jobs.consume import (
+from durable_shuffle.jobs.consume.run import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
     OnNewCode,
@@ -25,13 +25,13 @@ from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.make import make_query_runner
-from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.seen_inputs import SeenInputs
-from durable_shuffle.jobs.stage_info import StageInfo
-from durable_shuffle.jobs.stage_request import StageRequest
-from durable_shuffle.jobs.stage_runner import Explanation, StageRunner
-from durable_shuffle.jobs.stage_store import StageStore
-from durable_shuffle.jobs.stored_stages import StoredStages
+from durable_shuffle.jobs.stages.info import StageInfo
+from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
+from durable_shuffle.jobs.stages.request import StageRequest
+from durable_shuffle.jobs.stages.runner import Explanation, StageRunner
+from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
+from durable_shuffle.jobs.stages.store import StageStore
+from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError

@@ -152,7 +152,7 @@ MUTATIONS = (
     Mutation(
         "retention",
         "a Spark consumer holds nothing back",
-        "jobs/consume.py",
+        "jobs/consume/run.py",
         "            [request.consumer],\n            ids",
         "            [f'not {request.consumer}'.replace(' ', '-')],\n            ids",
         "tests/spark/test_retention.py -k consume_holds",

@@ -14,8 +14,8 @@ from durable_shuffle.jobs.python_stage.objects import ObjectWork, check_objects
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction, check_spec
 from durable_shuffle.jobs.python_stage.work import PythonWork, result_frame
-from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.stage_runner import StageRunner
+from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.job_log import JobLog
 from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer

@@ -19,8 +19,8 @@ from durable_shuffle.jobs.identity.function_identity import identify_function
 from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
 from durable_shuffle.jobs.identity.plan_identity import identify_rdd
 from durable_shuffle.jobs.identity.worker_pools import environment_of, note_code
-from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
-from durable_shuffle.jobs.stage_work import Shape
+from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.work import Shape
 from durable_shuffle.jobs.tasks import (
     MapResult,
     check_code,

@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.arrow_schema import arrow_schema, named_arrow_schema
-from durable_shuffle.jobs.captured import captured_text
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine import Engine, Planned
 from durable_shuffle.jobs.frames import rows_of_tasks
@@ -24,8 +23,9 @@ from durable_shuffle.jobs.python_stage.map_side import (
 from durable_shuffle.jobs.python_stage.reading_tasks import reading_tasks
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
 from durable_shuffle.jobs.python_stage.spec import StageSpec
-from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
-from durable_shuffle.jobs.stage_work import Shape
+from durable_shuffle.jobs.stages.captured import captured_text
+from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.work import Shape
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.records import Seal

@@ -9,8 +9,8 @@ from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut
 from durable_shuffle.jobs.plan_cut.rebuild import active
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
-from durable_shuffle.jobs.stage_store import StoredStage
-from durable_shuffle.jobs.stage_work import Shape, row_writer
+from durable_shuffle.jobs.stages.store import StoredStage
+from durable_shuffle.jobs.stages.work import Shape, row_writer
 from durable_shuffle.jobs.tasks import RESULT_SCHEMA, ArrowFunction, MapResult
 from durable_shuffle.shuffle.settings import Settings
 from durable_shuffle.shuffle.stage import StageHandle

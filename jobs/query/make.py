@@ -6,11 +6,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.result import QueryResult
-from durable_shuffle.jobs.seen_inputs import SeenInputs
-from durable_shuffle.jobs.stage_store import StageStore
+from durable_shuffle.jobs.stages.progress import Progress
+from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
+from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.clock import IdSource

@@ -13,7 +13,6 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs import catalyst
 from durable_shuffle.jobs.arrow_schema import narrow_schema
-from durable_shuffle.jobs.captured import captured_text
 from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Planned
@@ -45,8 +44,9 @@ from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, with_ids
 from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
-from durable_shuffle.jobs.stage_identity import StageIdentity, fingerprinted
-from durable_shuffle.jobs.stage_store import StoredStage
+from durable_shuffle.jobs.stages.captured import captured_text
+from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.tasks import read_groups_function
 from durable_shuffle.jobs.transfer import transfer_settings
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike

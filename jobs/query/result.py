@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.stages.report import StageReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from durable_shuffle.jobs.frame_checks import check_frame
 from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
-from durable_shuffle.jobs.progress import Progress
 from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.result import QueryResult
-from durable_shuffle.jobs.seen_inputs import SeenInputs
-from durable_shuffle.jobs.stage_store import StageStore, StoredStage
+from durable_shuffle.jobs.stages.progress import Progress
+from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
+from durable_shuffle.jobs.stages.store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.records import Seal

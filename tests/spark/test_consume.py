@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.consume_task import (
+from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
     ConsumeSpec,
     consume_function,

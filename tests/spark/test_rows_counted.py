@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle import DurableShuffle, named_stage, open_view, register
-from durable_shuffle.jobs import stage_work
 from durable_shuffle.jobs.python_stage import work
+from durable_shuffle.jobs.stages import work as stage_work
 from durable_shuffle.serialization.errors import CorruptDataError
 
 pytestmark = pytest.mark.spark

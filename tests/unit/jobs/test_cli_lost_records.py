@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from durable_shuffle.bench.sessions import sessionize
-from durable_shuffle.jobs.stage_identity import StageIdentity
-from durable_shuffle.jobs.stage_store import StageStore
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import Fresh, Reuse
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock

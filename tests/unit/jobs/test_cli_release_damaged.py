@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.jobs.stored_stages import StoredStages
+from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.counting_storage import CountingStorage

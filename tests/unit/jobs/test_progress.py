@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from durable_shuffle.jobs import progress as shown
-from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.stages import progress as shown
+from durable_shuffle.jobs.stages.report import StageReport
 
 
 def report(producers: int, reused: int) -> StageReport:

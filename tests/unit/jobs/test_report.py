@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 
-from durable_shuffle.jobs.report import ConsumerReport, Report, StageReport
+from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
 
 LONG = "a_stage_whose_name_is_as_long_as_people_make_them_when_they_mean_well_and_have_the_space"
 

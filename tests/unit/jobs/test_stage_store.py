@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from durable_shuffle.jobs.stage_identity import StageIdentity
-from durable_shuffle.jobs.stage_store import StageStore
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import Fresh, Reuse, ReusePolicy
 from durable_shuffle.serialization.errors import IncompatibleError, NotFoundError
 from durable_shuffle.shuffle.cleanup import release_stage

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from durable_shuffle.jobs.captured import moved_sentence, moved_values
-from durable_shuffle.jobs.compact_tasks import tile_writer
 from durable_shuffle.jobs.engine import Engine, Planned
-from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.stage_identity import StageIdentity
-from durable_shuffle.jobs.stage_work import Writing
+from durable_shuffle.jobs.stages.captured import moved_sentence, moved_values
+from durable_shuffle.jobs.stages.compact_tasks import tile_writer
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.work import Writing
 from durable_shuffle.jobs.tasks import MapResult
 from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (

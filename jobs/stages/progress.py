@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from durable_shuffle.jobs.report import StageReport
+from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.text import size
 
 _POLL_SECONDS = 1.0

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
-from durable_shuffle.jobs.stage_identity import StageIdentity, identify_stage
-from durable_shuffle.jobs.stage_request import CheckedRequest
+from durable_shuffle.jobs.stages.identity import StageIdentity, identify_stage
+from durable_shuffle.jobs.stages.request import CheckedRequest
 from durable_shuffle.jobs.tasks import ArrowFunction, MapResult, map_function, read_function
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.records import Seal

@@ -1,7 +1,7 @@
 """One wrapped stage, from the user's DataFrame to the stored one.
 
 The order of steps is the same on every kind of session: check the request, fingerprint the plan,
-have the stage stored (stage_store.py), hand the read side back.
+have the stage stored (store.py), hand the read side back.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.progress import show_progress
-from durable_shuffle.jobs.report import StageReport
-from durable_shuffle.jobs.seen_inputs import SeenInputs
-from durable_shuffle.jobs.stage_identity import StageIdentity
-from durable_shuffle.jobs.stage_request import StageRequest, check_request
-from durable_shuffle.jobs.stage_store import StageStore
-from durable_shuffle.jobs.stage_work import FrameWork, StageWork
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.progress import show_progress
+from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.request import StageRequest, check_request
+from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
+from durable_shuffle.jobs.stages.store import StageStore
+from durable_shuffle.jobs.stages.work import FrameWork, StageWork
 from durable_shuffle.recovery.resume import Fresh
 from durable_shuffle.shuffle.clock import IdSource
 from durable_shuffle.shuffle.settings import Settings

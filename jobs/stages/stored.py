@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.stage_info import StageInfo, stage_info
+from durable_shuffle.jobs.stages.info import StageInfo, stage_info
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.captured import CAPTURED, captured_text
 from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.stage_request import CheckedRequest
+from durable_shuffle.jobs.stages.captured import CAPTURED, captured_text
+from durable_shuffle.jobs.stages.request import CheckedRequest
 from durable_shuffle.shuffle.clock import IdSource
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark import TaskContext
 
-from durable_shuffle.jobs.consume_step import UserCodeError, UserStep
+from durable_shuffle.jobs.consume.step import UserCodeError, UserStep
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.tasks import ArrowFunction, check_code
 from durable_shuffle.serialization import errors

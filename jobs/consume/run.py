@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.arguments import as_schema, check_function, check_option
 from durable_shuffle.jobs.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.column_types import check_columns
-from durable_shuffle.jobs.consume_step import is_stateful
-from durable_shuffle.jobs.consume_task import (
+from durable_shuffle.jobs.consume.step import is_stateful
+from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
     ConsumeSpec,
     consume_function,
@@ -30,7 +30,7 @@ from durable_shuffle.jobs.consume_task import (
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import Engine, ReadBack
 from durable_shuffle.jobs.identity.function_identity import identify_function
-from durable_shuffle.jobs.report import ConsumerReport
+from durable_shuffle.jobs.stages.report import ConsumerReport
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,

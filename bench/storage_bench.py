@@ -17,9 +17,9 @@ from rich.table import Table
 
 from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.storage import Created
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds, SystemClock
+from durable_shuffle.shuffle.storage.contract import Created
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _MIB = 1 << 20
 

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arguments import check_option, check_version, is_column
 from durable_shuffle.jobs.consume.run import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
@@ -20,7 +19,8 @@ from durable_shuffle.jobs.consume.run import (
 )
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
-from durable_shuffle.jobs.engines import engine_for
+from durable_shuffle.jobs.engine.arguments import check_option, check_version, is_column
+from durable_shuffle.jobs.engine.choice import engine_for
 from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.explain import QueryExplanation
@@ -35,13 +35,13 @@ from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.consumer_records import ResumeMode
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath, check_name
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.consumer_records import ResumeMode
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath, check_name
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 Retention = Literal["until_released", "when_consumed"] | timedelta
 

@@ -22,17 +22,17 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.consume_loop import await_finished
-from durable_shuffle.shuffle.layout import ConsumerPath, default_task
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import read_output, write_output
-from durable_shuffle.shuffle.reducers import ResumableReducer
-from durable_shuffle.shuffle.resume_set import ResumeSet
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.loop import await_finished
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import read_output, write_output
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.reducers import ResumableReducer
 
 _RUNNING, _ENDED = b"\x00", b"\x01"
 """First byte of a stored state: whether the reducer has said all."""

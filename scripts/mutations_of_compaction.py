@@ -10,7 +10,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a cleaner deletes what no COMPACT names, without an ABORT",
-        "shuffle/index_rewrite.py",
+        "shuffle/seal/index_rewrite.py",
         "        return None if decided else abort",
         "        return None",
         f"{COMPACTION} -k cleaner",
@@ -18,7 +18,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a compaction goes on behind its own ABORT",
-        "shuffle/index_rewrite.py",
+        "shuffle/seal/index_rewrite.py",
         "        cause = state.void.get(record.record_id)",
         "        cause = None",
         f"{COMPACTION} -k cleaner",
@@ -26,7 +26,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a compaction without an answer deletes what it wrote",
-        "shuffle/compaction.py",
+        "shuffle/repair/compaction.py",
         "    found = commit_rewrite(stage, state, record, written)",
         "    try:\n        found = commit_rewrite(stage, state, record, written)\n"
         "    except Exception:\n        give_back(stage.storage, written)\n        raise",
@@ -35,7 +35,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "frames are moved without a look at their checksums",
-        "shuffle/compaction.py",
+        "shuffle/repair/compaction.py",
         "        check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
         "        pass",
         f"{COMPACTION} -k damaged",
@@ -43,7 +43,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "the position of an extent that has moved is taken for the one before",
-        "shuffle/compaction.py",
+        "shuffle/repair/compaction.py",
         '        rewritten["segment"][at] = number | COMPACTED',
         '        rewritten["segment"][at] = number',
         COMPACTION,
@@ -51,7 +51,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a COMPACT that was made from replaced data counts",
-        "shuffle/stage_fold.py",
+        "shuffle/log/stage_fold.py",
         "record.base != state.seal_slot",
         "False",
         f"{REPAIR_RACES} -k landed_behind",
@@ -59,7 +59,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a compaction goes on past a REPLACE, and tells that it won",
-        "shuffle/index_rewrite.py",
+        "shuffle/seal/index_rewrite.py",
         "cause is None and not too_late(state, record):",
         "cause is None and (isinstance(record, Compact) or not too_late(state, record)):",
         f"{REPAIR_RACES} -k began_before",
@@ -67,7 +67,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a COMPACT that counts is the end of all others that change the index",
-        "shuffle/index_rewrite.py",
+        "shuffle/seal/index_rewrite.py",
         "        decided = attempt in state.counted or",
         "        decided = state.compact is not None or attempt in state.counted or",
         f"{REPAIR_RACES} -k replace_on_its_way",
@@ -75,7 +75,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "what the storage did not serve is taken for lost",
-        "shuffle/repair.py",
+        "shuffle/repair/stage.py",
         "_DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)",
         "_DAMAGE = tuple(ErrorKind)",
         f"{REPAIR_RACES} -k does_not_answer",
@@ -83,7 +83,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a repair stops at the COMMIT that it is to replace",
-        "shuffle/producer_log.py",
+        "shuffle/log/producer_log.py",
         "        if state.counting(after=after) is not None:",
         "        if state.counting() is not None:",
         f"{REPAIR} -k compaction",
@@ -91,7 +91,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a repair deletes what it replaces",
-        "shuffle/repair.py",
+        "shuffle/repair/stage.py",
         "        lost = tuple(p for p in",
         "        for p in instead:\n"
         "            old = self._walk.commits[p][1]\n"
@@ -105,7 +105,7 @@ MUTATIONS = (
     Mutation(
         "requests",
         "ranges of one object are joined, whatever stands between",
-        "shuffle/range_plan.py",
+        "shuffle/storage/range_plan.py",
         "0 <= gap <= near_bytes",
         "gap >= 0",
         "tests/unit/shuffle/test_range_plan.py",

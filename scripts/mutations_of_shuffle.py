@@ -15,7 +15,7 @@ MUTATIONS = (
     Mutation(
         "N1",
         "the resume point is where the bytes handed out end, inside a record",
-        "shuffle/delivered.py",
+        "shuffle/consume/delivered.py",
         "        for producer, ordinal in self._cut.items():",
         "        for producer, ordinal in ():",
         f"{READ} -k raw_buffers",
@@ -23,7 +23,7 @@ MUTATIONS = (
     Mutation(
         "N2",
         "what was delivered is acknowledged, when a view ends",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "        self._source.stop()\n        if not self._task.held.fenced:\n            # raw",
         "        self._source.stop()\n"
         "        if not self._task.held.fenced and not self._task.ended:\n"
@@ -33,7 +33,7 @@ MUTATIONS = (
     Mutation(
         "N3",
         "outputs are published in one record and acknowledged in the next",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
         "        whole = self.held.whole()\n"
         "        if outputs:\n            now = self.held.state\n"
@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "N4",
         "a view is known by a number that another process has, too",
-        "shuffle/open_view.py",
+        "shuffle/consume/open_view.py",
         "record_id=ids.new_id(),",
         'record_id="0" * 32,',
         OPEN,
@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "N5",
         "create looks first and then writes",
-        "shuffle/local_storage.py",
+        "shuffle/storage/local.py",
         "            path.hardlink_to(hidden)\n",
         "            if path.exists():\n                return False\n"
         "            hidden.replace(path)\n"
@@ -63,7 +63,7 @@ MUTATIONS = (
     Mutation(
         "N6",
         "a storage that no other process sees is taken for one that all share",
-        "shuffle/exclusive_create.py",
+        "shuffle/storage/exclusive_create.py",
         "    driver = DRIVERS.get(protocol)",
         '    driver = DRIVERS.get("s3" if protocol == "memory" else protocol)',
         "tests/storage/test_open_storage.py",
@@ -96,7 +96,7 @@ MUTATIONS = (
     Mutation(
         "N9",
         "a queue serves whoever asks",
-        "shuffle/buffer_queue.py",
+        "shuffle/read/buffer_queue.py",
         "                if owner != self._owner:",
         "                if not owner:",
         f"{QUEUE} {OPEN}",
@@ -104,7 +104,7 @@ MUTATIONS = (
     Mutation(
         "N9",
         "a superseded view of the same process is not told",
-        "shuffle/live_views.py",
+        "shuffle/consume/live_views.py",
         "        if other.epoch < newest:",
         "        if other.epoch > newest:",
         OPEN,
@@ -112,7 +112,7 @@ MUTATIONS = (
     Mutation(
         "N10",
         "what a listing shows below the consumer's name is what it published",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "        return self._task.held.state.outputs\n",
         "        known = {one.key: one for one in self._task.held.state.outputs}\n"
         "        listed = self._task.storage.list(self._task.path.outputs_prefix)\n"
@@ -123,7 +123,7 @@ MUTATIONS = (
     Mutation(
         "N10",
         "a listing says where a log ends",
-        "shuffle/slot_log.py",
+        "shuffle/log/slot_log.py",
         "        if self.read(hint) is None:\n",
         "        listed = [i.key for i in self.storage.list(self.prefix)]\n"
         "        return 1 + max((int(key[-10:]) for key in listed), default=-1)\n"
@@ -133,7 +133,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "OPEN forgets that the end was prepared",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "            ending=state.ending,\n",
         "",
         f"{ENDING} -k crash_behind",
@@ -141,7 +141,7 @@ MUTATIONS = (
     Mutation(
         "N13",
         "a view goes on where a view of this process stopped, whatever the log says",
-        "shuffle/open_view.py",
+        "shuffle/consume/open_view.py",
         '    usable = resume == "approximate" and left.way',
         "    same = True\n    usable = left.way",
         f"{OPEN} {READ} {APPROXIMATE}",
@@ -149,7 +149,7 @@ MUTATIONS = (
     Mutation(
         "N14",
         "a backoff remembers the calls before: a new one begins with their delay",
-        "shuffle/retrying_storage.py",
+        "shuffle/storage/retrying.py",
         "        start, attempt, unknown = self._begin(), 1, False",
         "        start, attempt, unknown = self._begin(), 1 + self._counts.retries, False",
         "tests/unit/shuffle/test_retrying_storage.py",
@@ -157,7 +157,7 @@ MUTATIONS = (
     Mutation(
         "N15",
         "any end of a loop is the end of the input",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "        if self._ended is None:\n            raise InvalidInputError(",
         "        if self._way is None:\n            raise InvalidInputError(",
         ACK,
@@ -165,7 +165,7 @@ MUTATIONS = (
     Mutation(
         "N18",
         "the end of a producer counts as the checkpoint with the highest number",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "                if isinstance(found.marker, Checkpoint):\n"
         "                    if found.marker.id <= self._task.held.state.marker_floor:\n"
         "                        continue\n"
@@ -179,7 +179,7 @@ MUTATIONS = (
     Mutation(
         "N20",
         "what one view left in this process counts for the next: its start is the last position",
-        "shuffle/buffer_queue.py",
+        "shuffle/read/buffer_queue.py",
         "            self._sequence = self._handed_bytes = self.trimmed_bytes = 0\n",
         "            pass\n",
         QUEUE,
@@ -187,7 +187,7 @@ MUTATIONS = (
     Mutation(
         "N21",
         "a create that is refused has lost, without a look at what stands there",
-        "shuffle/slot_log.py",
+        "shuffle/log/slot_log.py",
         "if isinstance(answer, Created) or answer.existing == stored:",
         "if isinstance(answer, Created):",
         ACK,
@@ -195,7 +195,7 @@ MUTATIONS = (
     Mutation(
         "N21",
         "a record of unknown outcome makes room for another one",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "= self._may_stand or isinstance(error, OutcomeUnknownError)\n",
         "= False\n",
         ACK,
@@ -203,7 +203,7 @@ MUTATIONS = (
     Mutation(
         "N22",
         "a successor starts where it looked before its OPEN, though another record came first",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "        said = opening(state)\n",
         "        said = opening(before)\n",
         OPEN,
@@ -211,7 +211,7 @@ MUTATIONS = (
     Mutation(
         "N22",
         "a view starts by the log alone and wins no slot before it reads",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "    before = read_resume_set(log)\n",
         "    before = read_resume_set(log)\n"
         "    if before.owner:\n        return HeldLog(log, before)\n",
@@ -220,7 +220,7 @@ MUTATIONS = (
     Mutation(
         "N23",
         "an effect happens before its record is won",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
         "        whole = self.held.whole()\n        for mine in self._pending(effect):\n"
         "            if self.on_effect: self.on_effect(mine.token, mine.payload)\n"
@@ -230,7 +230,7 @@ MUTATIONS = (
     Mutation(
         "N23",
         "a successor does not replay what may not have happened",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "            pending=state.pending,\n",
         "            pending=(),\n",
         ACK,
@@ -238,7 +238,7 @@ MUTATIONS = (
     Mutation(
         "N24",
         "the state before is deleted as soon as a new one is written",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "            self.storage.put(key, [state])\n",
         "            self.storage.put(key, [state])\n"
         "            if isinstance(self.held.state.state, StateRef):\n"
@@ -248,7 +248,7 @@ MUTATIONS = (
     Mutation(
         "full records",
         "a full acknowledgement forgets what is reserved",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         '            reached if state.resume == "approximate" else (),',
         "            (),",
         APPROXIMATE,
@@ -256,7 +256,7 @@ MUTATIONS = (
     Mutation(
         "full records",
         "a reservation is never a full record",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "        if whole is None:\n            inputs = (cursor(",
         "        if found:\n            inputs = (cursor(",
         APPROXIMATE,
@@ -264,7 +264,7 @@ MUTATIONS = (
     Mutation(
         "full records",
         "a full acknowledgement names the new outputs only",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "(*self.held.state.outputs, *outputs) if whole else tuple(outputs)",
         "tuple(outputs)",
         ACK,
@@ -272,7 +272,7 @@ MUTATIONS = (
     Mutation(
         "approximate",
         "records are handed out first and reserved afterwards",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "        goal = max(upto, min(end, upto + self.settings.reserve_records))",
         "        goal = max(0, upto - 1)",
         APPROXIMATE,
@@ -280,7 +280,7 @@ MUTATIONS = (
     Mutation(
         "approximate",
         "release says nothing of what was delivered",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         '        if self.held.state.resume == "approximate":\n            with',
         '        if self.held.state.resume == "never":\n            with',
         APPROXIMATE,
@@ -288,7 +288,7 @@ MUTATIONS = (
     Mutation(
         "loops",
         "a loop that was left in the middle of a batch goes on with the next batch",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "        if self._last is not None:  # a loop",
         "        if False:  # a loop",
         f"{ACK} {OPEN}",
@@ -296,7 +296,7 @@ MUTATIONS = (
     Mutation(
         "positions",
         "what was never handed out can be acknowledged",
-        "shuffle/delivered.py",
+        "shuffle/consume/delivered.py",
         "        if beyond is not None:",
         "        if beyond == -1:",
         ACK,
@@ -304,7 +304,7 @@ MUTATIONS = (
     Mutation(
         "positions",
         "an acknowledgement may go back",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "        if behind is not None:",
         "        if behind == -1:",
         ACK,
@@ -312,7 +312,7 @@ MUTATIONS = (
     Mutation(
         "reconciliation",
         "the end of the feed is the end of the input",
-        "shuffle/delivered.py",
+        "shuffle/consume/delivered.py",
         "        if end.records is not None and found != end.records:",
         "        if end.records == -1:",
         READ,
@@ -320,7 +320,7 @@ MUTATIONS = (
     Mutation(
         "reconciliation",
         "a gap in the ordinals is passed over",
-        "shuffle/delivered.py",
+        "shuffle/consume/delivered.py",
         "        if first_ordinal > at:",
         "        if first_ordinal < 0:",
         READ,
@@ -328,7 +328,7 @@ MUTATIONS = (
     Mutation(
         "seek",
         "a resumed view reads from the start of the extent",
-        "shuffle/sealed_feed.py",
+        "shuffle/read/sealed_feed.py",
         "yield clip(extent, positions[producer]) if at > extent.first_ordinal else extent",
         "yield extent if at >= 0 else clip(extent, positions[producer])",
         READ,
@@ -336,7 +336,7 @@ MUTATIONS = (
     Mutation(
         "seek",
         "what was reserved says nothing of where it stands",
-        "shuffle/consumer_task.py",
+        "shuffle/consume/task.py",
         "producer: begin.at(goal)}",
         "producer: ProducerPosition(goal)}",
         f"{VIEWS}test_seek.py -k approximate",
@@ -344,7 +344,7 @@ MUTATIONS = (
     Mutation(
         "seek",
         "what was passed in raw buffers says nothing of where it stands",
-        "shuffle/delivered.py",
+        "shuffle/consume/delivered.py",
         "            self.producers[producer] = begin.at(buffer.end_ordinal)\n",
         "            begin = ProducerPosition(0, begin.segment, begin.slot)\n"
         "            self.producers[producer] = begin.at(buffer.end_ordinal)\n",
@@ -353,7 +353,7 @@ MUTATIONS = (
     Mutation(
         "holes",
         "whatever stands behind one's own record is a successor's",
-        "shuffle/slot_log.py",
+        "shuffle/log/slot_log.py",
         "    if found <= mine:",
         "    if found < 0:",
         f"{VIEWS}test_holes.py",
@@ -361,7 +361,7 @@ MUTATIONS = (
     Mutation(
         "typed log",
         "what was proposed first is sent for every slot, whatever came between",
-        "shuffle/typed_log.py",
+        "shuffle/log/typed_log.py",
         "            wanted = propose(state)\n",
         "            wanted = propose(state) if not _ else wanted\n",
         "tests/unit/shuffle/test_typed_log.py tests/unit/shuffle/test_producer_log.py",
@@ -369,7 +369,7 @@ MUTATIONS = (
     Mutation(
         "typed log",
         "a record of another author is passed without a look",
-        "shuffle/typed_log.py",
+        "shuffle/log/typed_log.py",
         "            state = self.fold(state, record, self.key(state.next_slot))\n            if",
         "            state = self.fold(state, wanted, self.key(state.next_slot))\n            if",
         "tests/unit/shuffle/test_producer_log.py",
@@ -377,7 +377,7 @@ MUTATIONS = (
     Mutation(
         "fates",
         "the last record that names an attempt is its fate",
-        "shuffle/producer_log.py",
+        "shuffle/log/producer_log.py",
         "    if named in state.fates:\n        return state\n",
         "",
         "tests/unit/shuffle/test_producer_log.py",
@@ -385,7 +385,7 @@ MUTATIONS = (
     Mutation(
         "fates",
         "what stands behind CLOSED counts",
-        "shuffle/producer_log.py",
+        "shuffle/log/producer_log.py",
         "    if state.closed is not None:\n        return state\n",
         "",
         "tests/unit/shuffle/test_producer_log.py",
@@ -393,7 +393,7 @@ MUTATIONS = (
     Mutation(
         "budget",
         "as many buffers are fetched as there are",
-        "shuffle/buffer_queue.py",
+        "shuffle/read/buffer_queue.py",
         "            if fetches and size + length > limit:",
         "            if fetches and size + length > 1000 * limit:",
         READ,
@@ -401,7 +401,7 @@ MUTATIONS = (
     Mutation(
         "generation",
         "a launcher of a lower generation opens a view",
-        "shuffle/consumer_log.py",
+        "shuffle/consume/log.py",
         "        if state.generation > generation:",
         "        if state.generation < 0:",
         OPEN,
@@ -409,7 +409,7 @@ MUTATIONS = (
     Mutation(
         "errors",
         "damage is reported without a look at the fence",
-        "shuffle/view.py",
+        "shuffle/consume/view.py",
         "            self._task.held.look()\n",
         "",
         READ,
@@ -417,7 +417,7 @@ MUTATIONS = (
     Mutation(
         "requests",
         "a reader asks for everything at once",
-        "shuffle/sealed_reader.py",
+        "shuffle/read/sealed_reader.py",
         "most_bytes=settings.writer_memory_bytes)",
         "most_bytes=1 << 40)",
         "tests/unit/shuffle/test_request_counts.py",

@@ -47,7 +47,8 @@ def commit() -> str:
 def run(node: str, at: str) -> dict[str, object]:
     """Run one family and return what came of it."""
     env = {**os.environ, "HYPOTHESIS_PROFILE": "soak"}
-    command = [sys.executable, "-m", "pytest", "-m", "soak", "--timeout=0", node]
+    quiet = ["--timeout=0", "-o", "faulthandler_timeout=0"]  # a dump of a long run can end it
+    command = [sys.executable, "-m", "pytest", "-m", "soak", *quiet, node]
     start = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     seed = SEED_LINE.search(done.stdout)

@@ -14,7 +14,7 @@ from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 
 from durable_shuffle.bench.cluster.local_cluster import linked_spark_home
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
 
 collect_ignore = ["example_plugin"]

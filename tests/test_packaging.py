@@ -76,12 +76,12 @@ print("fine")
     [
         "serialization.frames",
         "serialization.control",
-        "shuffle.stage",
-        "shuffle.open_storage",
-        "shuffle.sealed_reader",
+        "shuffle.log.stage",
+        "shuffle.storage.open",
+        "shuffle.read.sealed_reader",
         "recovery.resume",
         "jobs.session",
-        "jobs.tasks",
+        "jobs.engine.tasks",
         "jobs.cli",
     ],
 )
@@ -94,8 +94,8 @@ def test_importing_starts_no_thread() -> None:
     """Spark forks its Python workers: a thread that an import left behind would break them."""
     code = """
 import threading
-import durable_shuffle.shuffle.stage, durable_shuffle.shuffle.open_storage
-import durable_shuffle.shuffle.producer, durable_shuffle.shuffle.sealed_reader
+import durable_shuffle.shuffle.log.stage, durable_shuffle.shuffle.storage.open
+import durable_shuffle.shuffle.write.producer, durable_shuffle.shuffle.read.sealed_reader
 print([t.name for t in threading.enumerate()])
 """
     assert python(code) == "['MainThread']"

@@ -34,7 +34,7 @@ from durable_shuffle.bench.cluster.storage_counts import reruns
 from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import default_cache, generate_all
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.05
 EVERY_SECONDS = 6.0

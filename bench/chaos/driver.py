@@ -22,8 +22,8 @@ from durable_shuffle.bench.cluster.local_cluster import await_executors, live, s
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.shuffle.clock import Clock, SystemClock
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
 
 PARTITIONS = 16
 _PATIENT = {"spark.task.maxFailures": "100", "spark.stage.maxConsecutiveAttempts": "100"}

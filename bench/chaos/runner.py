@@ -20,7 +20,7 @@ from durable_shuffle.bench.cluster.faults import kill_driver, kill_one_executor
 from durable_shuffle.bench.cluster.local_cluster import EXECUTORS, QUICK_JVMS, cluster_environment
 from durable_shuffle.bench.tpch.data import PARTS
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 240.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _PATIENCE_SECONDS = 5.0
 """Orphaned executors may notice the death of their driver; then they are ended."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 EXECUTOR, DASK_WORKER = "CoarseGrainedExecutorBackend", "multiprocessing.spawn"
 """Part of the command line of a process that does tasks."""

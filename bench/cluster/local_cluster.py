@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 EXECUTORS = 2
 QUICK_JVMS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import parse_stage_folder
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.layout import parse_stage_folder
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 CONSUMER, SUBPARTITION = "demo", 0
 OUTPUTS = pa.schema([("id", pa.int64()), ("square", pa.int64())])

@@ -26,15 +26,15 @@ from rich.table import Table
 from durable_shuffle.bench.consumer_demo.child import CONSUMER, OUTPUTS, SUBPARTITION
 from durable_shuffle.bench.consumer_demo.stage import JOB, store_stage
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.consumer_log import read_outputs
-from durable_shuffle.shuffle.evidence import count_reruns
-from durable_shuffle.shuffle.layout import ConsumerPath, default_task
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.outputs import read_output
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.consume.log import read_outputs
+from durable_shuffle.shuffle.consume.outputs import read_output
+from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.evidence import count_reruns
 
 _GATES = 1000
 _CHECKPOINTS = 20

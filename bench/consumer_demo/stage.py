@@ -4,15 +4,15 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer import run_producer
-from durable_shuffle.shuffle.records import Describe, StageUse
-from durable_shuffle.shuffle.seal import seal_stage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import Describe, StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage
+from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.write.producer import run_producer
 
 JOB, PRODUCERS, PARTITIONS = "demo-consume", 4, 2
 _SCHEMA = pa.schema([("id", pa.int64())])

@@ -23,7 +23,7 @@ from durable_shuffle.recovery.job.phases import JobResult
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 PRODUCERS = 2
 _LOOK_SECONDS = 0.02

@@ -34,7 +34,7 @@ from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.status.view import StatusView
 from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 _COMMANDS = ("update", "suspend", "resume", "drain")
 _FASTER = "faster"

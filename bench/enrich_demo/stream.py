@@ -23,7 +23,7 @@ from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 NAME = "enrich-stream"
 SOURCE, CONSUMER = "events", "enrich"

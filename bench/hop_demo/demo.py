@@ -24,7 +24,7 @@ from rich.console import Console
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.bench.hop_demo.queries import BATCHES_PER_WINDOW, ROWS_PER_BATCH
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 QUERIES = ("count", "gather")
 _MOST_BATCHES = 3

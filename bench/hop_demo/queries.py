@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS
 from durable_shuffle.jobs.streaming.register import register
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 JOB, STAGE, CONSUMER = "hop", "numbers", "windows"
 ROWS_PER_BATCH = 500

@@ -22,10 +22,10 @@ from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import read_lines
 from durable_shuffle.jobs.inspect.stage_details import stage_details
 from durable_shuffle.jobs.reports.timeline import Timeline
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.layout import slot_name
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.log.layout import slot_name
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _KEPT = ("checkpoint", "parquet")
 """Peers that leave a hand-over in their folder."""

@@ -19,7 +19,7 @@ from durable_shuffle.bench.workloads.cases import FAULTS, Cell, plan_cells
 from durable_shuffle.bench.workloads.oracle import Oracle
 from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.bench.workloads.workloads import WORKLOADS
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.5
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from durable_shuffle.bench.matrix.matrix import RecoveryOptions, measured
 from durable_shuffle.bench.matrix.summary_table import summary_table
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 __all__ = ["RecoveryOptions", "run_recovery_bench"]
 

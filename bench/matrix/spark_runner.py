@@ -30,7 +30,7 @@ from durable_shuffle.bench.workloads.cases import FAULTS
 from durable_shuffle.bench.workloads.step import Step, store_folder
 from durable_shuffle.bench.workloads.task_log import ended, open_gate, read_lines
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 300.0

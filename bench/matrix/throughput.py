@@ -13,7 +13,7 @@ from rich.table import Table
 
 from durable_shuffle.bench.matrix.matrix import RecoveryOptions, measured
 from durable_shuffle.bench.workloads.workloads import WORKLOADS
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _MIB = 1 << 20
 

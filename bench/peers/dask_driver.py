@@ -24,7 +24,7 @@ from durable_shuffle.bench.cluster.event_file import EventFile
 from durable_shuffle.bench.workloads.step import Step, result_file
 from durable_shuffle.bench.workloads.task_log import TaskLog, counted_in, prepare
 from durable_shuffle.bench.workloads.workloads import WORKLOADS, batches_of, reduced, slowed
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 WORKERS = 2
 _NO_WAITING = 1 << 40

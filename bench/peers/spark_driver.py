@@ -32,10 +32,10 @@ from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import prepare
 from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.clock import Clock, RandomIds, SystemClock
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.repair import repair_stage
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds, SystemClock
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.repair.stage import repair_stage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _WARM_SCALE = 0.0
 """One row per producer."""

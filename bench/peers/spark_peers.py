@@ -20,7 +20,7 @@ from durable_shuffle.bench.workloads.spark_tasks import (
 from durable_shuffle.bench.workloads.step import Step, store_folder
 from durable_shuffle.bench.workloads.workloads import WORKLOADS, Workload
 from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 LEDGER_ROWS = 2000
 """Rows after which the durable consumer acknowledges."""

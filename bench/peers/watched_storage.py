@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from durable_shuffle.shuffle import open_storage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage import open as open_storage
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
 

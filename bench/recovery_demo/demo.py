@@ -26,7 +26,7 @@ from durable_shuffle.bench.recovery_demo.verdict import exit_status, failures
 from durable_shuffle.bench.tpch.data import default_cache, generate
 from durable_shuffle.bench.tpch.oracle import Oracle
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.2
 DEMO_COSTS = {"python": 250}

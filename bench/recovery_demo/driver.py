@@ -29,7 +29,7 @@ from durable_shuffle.bench.tpch.job import (
 )
 from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 
 def step_group(number: int) -> str:

@@ -22,7 +22,7 @@ from durable_shuffle.bench.recovery_demo.steps import Kill, Outcome, Progress, S
 from durable_shuffle.bench.tpch.data import TpchFiles
 from durable_shuffle.bench.tpch.job import PRODUCERS, REDUCERS
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 180.0

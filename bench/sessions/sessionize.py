@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle.bench.sessions.sessions import Sessions
 from durable_shuffle.jobs.session import DurableShuffle
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 SESSION_COLUMNS = "user long, session_start timestamp, session_end timestamp, events long"
 

@@ -20,7 +20,7 @@ from durable_shuffle.bench.interleaved import interleave
 from durable_shuffle.recovery.calls.machine import AsyncMachine
 from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.recovery.calls.settings import AsyncSettings
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
 
 CAPACITY = 1000
 BAR_MICROSECONDS = 25.0

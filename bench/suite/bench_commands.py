@@ -27,11 +27,11 @@ from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.layout import command_log_prefix
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.layout import command_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 BAR_REQUESTS = 1.0
 BAR_SECONDS = 1.0

@@ -23,11 +23,11 @@ from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.lines.threads import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import Append, ProducerOpen
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 BAR_BACK_SECONDS = 2.0
 BAR_THROUGHPUT = 0.9

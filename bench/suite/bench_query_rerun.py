@@ -21,7 +21,7 @@ from document import record
 
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.bench.tpch.data import generate_all
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 BAR = 0.35
 COUNTS_FROM_SECONDS = 5.0

@@ -16,16 +16,16 @@ import pytest
 from document import record
 
 from durable_shuffle.bench.interleaved import Timings, interleave
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.extents import indexed_extent
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.range_plan import REQUESTS_AT_ONCE
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
-from durable_shuffle.shuffle.sealed_reader import read_extents, read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.read.extents import indexed_extent
+from durable_shuffle.shuffle.read.sealed_reader import read_extents, read_subpartition
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 

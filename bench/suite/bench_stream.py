@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from durable_shuffle import register
-from durable_shuffle.shuffle.layout import slot_name
+from durable_shuffle.shuffle.log.layout import slot_name
 
 BAR_ROWS = 0.8
 TRIGGER_SECONDS = 2.0

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.bench.interleaved import interleave
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.producer import IdBatch
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 from durable_shuffle.shuffle.testing.small_stage import new_stage, seal, write
+from durable_shuffle.shuffle.write.producer import IdBatch
 
 BARS = {1_000_000: 1.1, 65_536: 1.3}
 RESUME_BAR = 1.3

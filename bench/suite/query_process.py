@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 
 def main(root: str, data: str, query: str) -> None:

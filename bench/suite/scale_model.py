@@ -14,8 +14,8 @@ import math
 import sys
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.compaction import group_bytes
-from durable_shuffle.shuffle.range_plan import RUN_BYTES
+from durable_shuffle.shuffle.repair.compaction import group_bytes
+from durable_shuffle.shuffle.storage.range_plan import RUN_BYTES
 
 TB = 10**12
 INDEX_ENTRY_BYTES = 56

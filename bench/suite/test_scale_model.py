@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from scale_model import TB, Requests, Shuffle, table
 
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle.bench.tpch.data import PARTS, TpchFiles
-from durable_shuffle.jobs.tasks import ArrowFunction
+from durable_shuffle.jobs.engine.tasks import ArrowFunction
 
 REDUCERS = 12
 """Another number than PARTS: Spark's status tells map from reduce stages by the number of tasks."""

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.bench.workloads.task_log import TaskLog
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 
 class LedgerStep:

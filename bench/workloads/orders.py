@@ -10,7 +10,7 @@ from pathlib import Path
 
 from durable_shuffle.bench.workloads.task_log import read_lines
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 DIE, TWIN, TAKEN = "order-die", "order-twin", "order-taken"
 STRAGGLER = 0

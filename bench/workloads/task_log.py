@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 _GATE_BOUND_SECONDS = 300.0
 _POLL_SECONDS = 0.01

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 BATCH_ROWS = 10_000
 W1_BUCKETS = 4096

@@ -22,11 +22,11 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
 )
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify import JobCopy
-from durable_shuffle.shuffle.verify_stage import Progress
+from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.verify.job import JobCopy
+from durable_shuffle.shuffle.verify.stage import Progress
 
 FAILURE, MISUSE = 1, 2
 

@@ -32,10 +32,10 @@ from durable_shuffle.jobs.inspect.log_rows import LogRows
 from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.serialization.decimals import logical_batch
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
-from durable_shuffle.shuffle.object_reader import read_pairs
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.read.object_reader import read_pairs
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 
 _TABLE_ROWS = 20
 """What `--format table` shows without `--limit`: a table is laid out as a whole."""

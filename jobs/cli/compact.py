@@ -17,12 +17,12 @@ from durable_shuffle.jobs.cli.params import (
 )
 from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.jobs.text import size
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.compaction import SMALL_BYTES, compact_stage
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage, read_state
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage, read_state
+from durable_shuffle.shuffle.repair.compaction import SMALL_BYTES, compact_stage
+from durable_shuffle.shuffle.storage.contract import Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from durable_shuffle.jobs.cli.params import (
 from durable_shuffle.jobs.cli.release import parse_age
 from durable_shuffle.jobs.inspect.names import find_job
 from durable_shuffle.jobs.text import size, table
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.gc import Judged
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.release.gc import Judged
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 
 _SHOWN = 20
 

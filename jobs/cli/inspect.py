@@ -17,7 +17,7 @@ from durable_shuffle.jobs.inspect.log_details import log_details, log_text
 from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.jobs.inspect.stage_details import stage_details, stage_text
 from durable_shuffle.jobs.inspect.summary import stage_table, summaries
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.log.stage import open_stage
 
 
 def inspect(

@@ -15,7 +15,7 @@ from durable_shuffle.recovery.job.phases import ENDS
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS
 from durable_shuffle.recovery.pipeline.status.view import PartView, StatusView
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 _SHOWN = 5
 _LEAST_SECONDS = 0.2

@@ -22,18 +22,18 @@ from durable_shuffle.jobs.inspect.names import find_job, find_stage, folder, rel
 from durable_shuffle.jobs.inspect.summary import stage_table, summarise
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.release import (
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.release.damaged import release_done
+from durable_shuffle.shuffle.release.stages import (
     finish_releases,
     raise_first,
     release_stage_of,
     skipping_damaged,
 )
-from durable_shuffle.shuffle.release_damaged import release_done
-from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage.contract import Storage
 
 _AGE = re.compile(r"(\d+)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

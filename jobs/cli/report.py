@@ -21,9 +21,9 @@ from durable_shuffle.jobs.reports.job_history import StageHistory, read_history
 from durable_shuffle.jobs.reports.job_page import job_page
 from durable_shuffle.jobs.text import plural, size
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import job_log_prefix
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.layout import job_log_prefix
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 
 def report(

@@ -7,8 +7,8 @@ import typer
 
 from durable_shuffle.jobs.cli.call import Call
 from durable_shuffle.jobs.cli.params import AsJson, Debug, StorageOption, StorageOptionsEnv, Url
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.storage_check import StorageReport, check_storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.storage.check import StorageReport, check_storage
 
 
 def storage_check(

@@ -20,13 +20,13 @@ from durable_shuffle.jobs.inspect.names import find_job, find_stage, list_jobs, 
 from durable_shuffle.jobs.inspect.verify_log import LastRecords, LogVerdict, log_verdict
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.repair import StageRepair, repair_stage
-from durable_shuffle.shuffle.repair_job import JobRepair, repair_job_log
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify import JobCopy, verify_job, verify_stage
-from durable_shuffle.shuffle.verify_report import VerifyReport
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.repair.job_log import JobRepair, repair_job_log
+from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.job import JobCopy, verify_job, verify_stage
+from durable_shuffle.shuffle.verify.report import VerifyReport
 
 
 def verify(

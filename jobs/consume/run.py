@@ -15,9 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arguments import as_schema, check_function, check_option
-from durable_shuffle.jobs.arrow_schema import named_arrow_schema
-from durable_shuffle.jobs.column_types import check_columns
 from durable_shuffle.jobs.consume.step import is_stateful
 from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
@@ -28,8 +25,11 @@ from durable_shuffle.jobs.consume.task import (
     published_function,
 )
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine import Engine, ReadBack
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.engine.arguments import as_schema, check_function, check_option
+from durable_shuffle.jobs.engine.arrow_schema import named_arrow_schema
+from durable_shuffle.jobs.engine.column_types import check_columns
+from durable_shuffle.jobs.engine.engine import Engine, ReadBack
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.stages.report import ConsumerReport
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -37,19 +37,19 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.consume_loop import check_outputs_schema
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.consumer_records import ResumeMode
-from durable_shuffle.shuffle.consumer_task import load_state
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath, check_name
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.resume_set import ResumeSet
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.consume.loop import check_outputs_schema
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet
+from durable_shuffle.shuffle.consume.task import load_state
+from durable_shuffle.shuffle.log.consumer_records import ResumeMode
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath, check_name
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
 
 OnNewCode = Literal["fail", "go_on"]
 DEFAULT_CHECKPOINT_ROWS = 1_000_000

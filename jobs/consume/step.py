@@ -15,7 +15,7 @@ from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.serialization.arrow_codec import under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 _STATEFUL = ("process", "snapshot", "restore")
 

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs.consume.step import UserCodeError, UserStep
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
-from durable_shuffle.jobs.tasks import ArrowFunction, check_code
+from durable_shuffle.jobs.engine.tasks import ArrowFunction, check_code
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -28,19 +28,19 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.consume_loop import Consumed, await_finished, consume_view
-from durable_shuffle.shuffle.consumer_log import resume_log
-from durable_shuffle.shuffle.consumer_records import Finished, ResumeMode
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.layout import ConsumerPath, default_task
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import read_output
-from durable_shuffle.shuffle.sealed_reader import join_small
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import resume_log
+from durable_shuffle.shuffle.consume.loop import Consumed, await_finished, consume_view
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import read_output
+from durable_shuffle.shuffle.log.consumer_records import Finished, ResumeMode
+from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.sealed_reader import join_small
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
 
 RESULT_SCHEMA = (
     "subpartition long, delivered long, resumed_from long, requests long, tries_before long, "

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.deploy.remote_storage import RemoteStorage
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.storage.contract import Storage
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"

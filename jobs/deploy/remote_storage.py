@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import DurableShuffleError, OutcomeUnknownError
-from durable_shuffle.shuffle.storage import (
+from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
     Bytes,

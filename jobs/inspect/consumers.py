@@ -8,15 +8,15 @@ from typing import Any
 
 from durable_shuffle.jobs.text import table
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.layout import ConsumerPath, consumers_prefix
-from durable_shuffle.shuffle.position import Position
-from durable_shuffle.shuffle.resume_set import ResumeSet
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify_consumers import listed_consumers
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet
+from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.position import Position
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.consumers import listed_consumers
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from durable_shuffle.jobs.inspect.stage_details import (
     stored_fields,
 )
 from durable_shuffle.jobs.text import fields, size, table
-from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 
 
 def log_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:

@@ -12,18 +12,18 @@ import pyarrow as pa
 
 from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.serialization.errors import NotFoundError
-from durable_shuffle.shuffle.batch_source import BatchSource, PlacedBatch
-from durable_shuffle.shuffle.buffer_queue import BufferQueue
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.extents import Extent
-from durable_shuffle.shuffle.frame_source import FrameSource
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.log_producer_log import refuse_holes
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, read_state, require_not_released
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_not_released
+from durable_shuffle.shuffle.read.batch_source import BatchSource, PlacedBatch
+from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.frame_source import FrameSource
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.write.log_producer_log import refuse_holes
 
 _SETTINGS = Settings(view_memory_bytes=16 << 20, view_buffer_bytes=8 << 20, view_prefetch=False)
 """Little is fetched ahead: mostly the first rows are asked for."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
-from durable_shuffle.shuffle.layout import StagePath, check_name, parse_stage_folder
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.lost_stages import lost_stage
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify import JobCopy
+from durable_shuffle.shuffle.log.layout import StagePath, check_name, parse_stage_folder
+from durable_shuffle.shuffle.log.lost_stages import lost_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.verify.job import JobCopy
 
 _SHOWN = 10
 SHORT_ID = 12

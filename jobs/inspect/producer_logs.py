@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.extent_feed import EndMode
-from durable_shuffle.shuffle.log_producer_log import appender_log
-from durable_shuffle.shuffle.log_producer_records import (
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.log_producer_records import (
     Append,
     AppendParts,
     End,
@@ -19,10 +18,11 @@ from durable_shuffle.shuffle.log_producer_records import (
     RunAbort,
     owner_after,
 )
-from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.stage_fold import StageState
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.stage_fold import StageState
+from durable_shuffle.shuffle.read.extent_feed import EndMode
+from durable_shuffle.shuffle.write.log_producer_log import appender_log
 
 Rows = npt.NDArray[np.uint64]
 

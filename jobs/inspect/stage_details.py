@@ -11,12 +11,12 @@ from durable_shuffle.jobs.inspect.names import folder
 from durable_shuffle.jobs.text import fields, size, when
 from durable_shuffle.serialization.decimals import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.evidence import count_reruns
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.producer_log import read_producer
-from durable_shuffle.shuffle.records import Abort, Seal
-from durable_shuffle.shuffle.stage import StageHandle, read_state
-from durable_shuffle.shuffle.stage_fold import numbers
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.producer_log import read_producer
+from durable_shuffle.shuffle.log.records import Abort, Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.log.stage_fold import numbers
+from durable_shuffle.shuffle.write.evidence import count_reruns
 
 
 def stage_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:

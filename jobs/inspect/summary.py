@@ -6,10 +6,10 @@ from durable_shuffle.jobs.inspect.names import SHORT_ID, short_name
 from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.text import size, table, when
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.stage import open_stage, read_state
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify import JobCopy
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage, read_state
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.job import JobCopy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from durable_shuffle.jobs.inspect.producer_logs import log_status
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, End
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import MOST_BYTES, Storage
-from durable_shuffle.shuffle.verify_report import StageVerdict
+from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, End
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.verify.report import StageVerdict
 
 
 class LastRecords(CountingStorage):

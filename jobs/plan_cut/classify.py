@@ -5,12 +5,12 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.column_types import check_columns
-from durable_shuffle.jobs.identity.jvm import simple_name
+from durable_shuffle.jobs.engine.column_types import check_columns
+from durable_shuffle.jobs.identity.plan.jvm import simple_name
 from durable_shuffle.jobs.plan_cut.cuts import Exchange, Kind
 from durable_shuffle.jobs.plan_cut.tree import Node
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.partitioner import check_partition_count
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 _KINDS: dict[str, Kind] = {
     "HashPartitioning": "hash",

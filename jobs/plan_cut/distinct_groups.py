@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 
-from durable_shuffle.jobs.identity.jvm import Jvm, items
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
 from durable_shuffle.jobs.plan_cut.tree import Node
 
 _CATALYST = "org.apache.spark.sql.catalyst."

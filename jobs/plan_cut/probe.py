@@ -1,8 +1,8 @@
 """Does this Spark have the planner internals that cutting a query uses? Asked once per session.
 
-PySpark 4.0 to 4.3 have them. What is looked up here is all that this package and `jobs/catalyst.py`
-call by constructor or by name; another Spark gets one error that says what it lacks, before
-anything is planned or written.
+PySpark 4.0 to 4.3 have them. What is looked up here is all that this package and
+`jobs/engine/catalyst.py` call by constructor or by name; another Spark gets one error that says
+what it lacks, before anything is planned or written.
 """
 
 import re

@@ -14,8 +14,8 @@ from typing import Any, cast
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
-from durable_shuffle.jobs import catalyst
-from durable_shuffle.jobs.identity.jvm import items
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.identity.plan.jvm import items
 from durable_shuffle.serialization.errors import CorruptDataError
 
 _SAMPLES_PER_PARTITION = 50

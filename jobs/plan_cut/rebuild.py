@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
-from durable_shuffle.jobs import catalyst
-from durable_shuffle.jobs.identity.jvm import items, simple_name
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
+from durable_shuffle.jobs.engine.tasks import ID_COLUMN
+from durable_shuffle.jobs.identity.plan.jvm import items, simple_name
 from durable_shuffle.jobs.plan_cut.tree import REUSED, SUBQUERIES, Node
-from durable_shuffle.jobs.row_numbers import ROW_COLUMN
-from durable_shuffle.jobs.tasks import ID_COLUMN
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from durable_shuffle.jobs.identity.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"

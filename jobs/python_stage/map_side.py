@@ -7,11 +7,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from durable_shuffle.jobs.engine.row_numbers import CountedRows
+from durable_shuffle.jobs.engine.tasks import (
+    ArrowFunction,
+    checked_to_the_end,
+    limited,
+    run_map_task,
+)
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
-from durable_shuffle.jobs.row_numbers import CountedRows
-from durable_shuffle.jobs.tasks import ArrowFunction, checked_to_the_end, limited, run_map_task
 from durable_shuffle.serialization.arrow_codec import (
     storable_batch,
     storable_schema,
@@ -19,11 +24,11 @@ from durable_shuffle.serialization.arrow_codec import (
 )
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.partitioner import hash_partition_ids
-from durable_shuffle.shuffle.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 Feed = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

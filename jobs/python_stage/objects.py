@@ -10,18 +10,11 @@ import pyarrow as pa
 from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
-from durable_shuffle.jobs.arguments import check_function
-from durable_shuffle.jobs.classic_engine import storing
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine import Planned
-from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.function_identity import identify_function
-from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
-from durable_shuffle.jobs.identity.plan_identity import identify_rdd
-from durable_shuffle.jobs.identity.worker_pools import environment_of, note_code
-from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
-from durable_shuffle.jobs.stages.work import Shape
-from durable_shuffle.jobs.tasks import (
+from durable_shuffle.jobs.engine.arguments import check_function
+from durable_shuffle.jobs.engine.classic import storing
+from durable_shuffle.jobs.engine.engine import Planned
+from durable_shuffle.jobs.engine.tasks import (
     MapResult,
     check_code,
     checked_to_the_end,
@@ -29,17 +22,24 @@ from durable_shuffle.jobs.tasks import (
     map_result,
     run_map_task,
 )
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.functions.opaque import opaque_functions
+from durable_shuffle.jobs.identity.functions.worker_pools import environment_of, note_code
+from durable_shuffle.jobs.identity.plan.identity import identify_rdd
+from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.work import Shape
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.object_producer import run_pair_producer
-from durable_shuffle.shuffle.object_reader import read_pairs
-from durable_shuffle.shuffle.partitioner import check_partition_count
-from durable_shuffle.shuffle.producer import ProducerResult
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.object_reader import read_pairs
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.write.object_producer import run_pair_producer
+from durable_shuffle.shuffle.write.producer import ProducerResult
 
 _HASHED_IN_C = {int, str, bytes, float, bool}
 """Types for which `portable_hash` is Python's own hash."""

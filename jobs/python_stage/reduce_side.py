@@ -7,21 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from durable_shuffle.jobs.engine.tasks import check_code
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
-from durable_shuffle.jobs.tasks import check_code
 from durable_shuffle.recovery.resumable import ResumableRun, is_resumable
 from durable_shuffle.serialization.arrow_codec import under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.external_sort import sorted_batches
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.reducers import Grouped, run_grouped
-from durable_shuffle.shuffle.row_order import SortKey, row_order
-from durable_shuffle.shuffle.scratch import Scratch
-from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.rows.external_sort import sorted_batches
+from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
+from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
+from durable_shuffle.shuffle.rows.scratch import Scratch
 
 _WHOLE = 1 << 24
 """Rows per batch that a grouped reducer sees at most; they are slices, nothing is copied."""

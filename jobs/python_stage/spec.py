@@ -8,16 +8,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arguments import as_schema, check_function
-from durable_shuffle.jobs.arrow_schema import named_arrow_schema
-from durable_shuffle.jobs.column_types import check_columns, check_key
-from durable_shuffle.jobs.frame_checks import NO_STREAM, check_frame
+from durable_shuffle.jobs.engine.arguments import as_schema, check_function
+from durable_shuffle.jobs.engine.arrow_schema import named_arrow_schema
+from durable_shuffle.jobs.engine.column_types import check_columns, check_key
+from durable_shuffle.jobs.engine.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.recovery.resumable import is_resumable
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.partitioner import check_partition_count
-from durable_shuffle.shuffle.reducers import Grouped
-from durable_shuffle.shuffle.row_order import SortKey, check_group_key, sort_keys
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.rows.reducers import Grouped
+from durable_shuffle.shuffle.rows.row_order import SortKey, check_group_key, sort_keys
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 BatchFunction: TypeAlias = Callable[[Batches], Iterable[pa.RecordBatch]]

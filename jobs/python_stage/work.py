@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arrow_schema import arrow_schema, named_arrow_schema
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.engine import Engine, Planned
-from durable_shuffle.jobs.frames import rows_of_tasks
+from durable_shuffle.jobs.engine.arrow_schema import arrow_schema, named_arrow_schema
+from durable_shuffle.jobs.engine.engine import Engine, Planned
+from durable_shuffle.jobs.engine.frames import rows_of_tasks
+from durable_shuffle.jobs.engine.tasks import ArrowFunction, MapResult
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.function_identity import FunctionIdentity, identify_function
-from durable_shuffle.jobs.identity.opaque_functions import opaque_functions
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity
-from durable_shuffle.jobs.identity.worker_pools import environment_of
+from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.functions.opaque import opaque_functions
+from durable_shuffle.jobs.identity.functions.worker_pools import environment_of
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.python_stage.map_side import (
     Feed,
     FromSpark,
@@ -26,11 +27,10 @@ from durable_shuffle.jobs.python_stage.spec import StageSpec
 from durable_shuffle.jobs.stages.captured import captured_text
 from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.work import Shape
-from durable_shuffle.jobs.tasks import ArrowFunction, MapResult
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 _NAME_CHARS = 60
 """Of the stage's label in a consumer's name; the digest behind it tells consumers apart."""

@@ -4,13 +4,13 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.arguments import check_version
 from durable_shuffle.jobs.deploy.ship import is_connect
+from durable_shuffle.jobs.engine.arguments import check_version
 from durable_shuffle.jobs.query.make import Queries
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import check_name
+from durable_shuffle.shuffle.log.layout import check_name
 
 
 class QueryCalls:

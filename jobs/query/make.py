@@ -5,7 +5,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.result import QueryResult
 from durable_shuffle.jobs.stages.progress import Progress
@@ -13,8 +13,8 @@ from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
 
 _REFUSAL = (
     "query() needs the plans of a classic Spark session, which Spark Connect does not show: use "
@@ -56,7 +56,7 @@ def make_query_runner(
     """Return the runner that fits the session."""
     if is_connect(spark):
         return RefusedQueries()
-    from durable_shuffle.jobs.classic_engine import ClassicEngine
+    from durable_shuffle.jobs.engine.classic import ClassicEngine
     from durable_shuffle.jobs.query.runner import QueryRunner
 
     assert isinstance(engine, ClassicEngine)

@@ -11,18 +11,20 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from durable_shuffle.jobs import catalyst
-from durable_shuffle.jobs.arrow_schema import narrow_schema
-from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine import Planned
-from durable_shuffle.jobs.frames import rows_of_tasks
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.engine import Planned
+from durable_shuffle.jobs.engine.frames import rows_of_tasks
+from durable_shuffle.jobs.engine.tasks import read_groups_function
+from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.jvm import Jvm, java_session, query_execution
-from durable_shuffle.jobs.identity.rdd_chain import micro_batch
-from durable_shuffle.jobs.identity.settings_identity import settings_digest
-from durable_shuffle.jobs.identity.splits import plan_splits
-from durable_shuffle.jobs.identity.unstable import unstable_in_piece
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
+from durable_shuffle.jobs.identity.plan.rdd_chain import micro_batch
+from durable_shuffle.jobs.identity.plan.settings import settings_digest
+from durable_shuffle.jobs.identity.plan.splits import plan_splits
+from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
 from durable_shuffle.jobs.plan_cut.classify import (
     classify,
     schema_of,
@@ -47,12 +49,10 @@ from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
 from durable_shuffle.jobs.stages.captured import captured_text
 from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.store import StoredStage
-from durable_shuffle.jobs.tasks import read_groups_function
-from durable_shuffle.jobs.transfer import transfer_settings
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.group_reader import subpartition_bytes
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.read.group_reader import subpartition_bytes
 
 _GROUP = "spark.durableShuffle.group."
 """Settings of grouping, recorded with a stage beside those that cut files."""

@@ -11,8 +11,8 @@ from functools import partial
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.classic_engine import ClassicEngine
-from durable_shuffle.jobs.frame_checks import check_frame
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.frame_checks import check_frame
 from durable_shuffle.jobs.plan_cut.classify import schema_of
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
 from durable_shuffle.jobs.plan_cut.probe import check_internals
@@ -24,10 +24,10 @@ from durable_shuffle.jobs.stages.progress import Progress
 from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 
 _NO_STREAM = (
     "a streaming DataFrame is no query that ends: write it with "

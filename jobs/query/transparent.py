@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from durable_shuffle.jobs.identity.jvm import items
+from durable_shuffle.jobs.identity.plan.jvm import items
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = ("collect", "toPandas", "toArrow")

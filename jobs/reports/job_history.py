@@ -17,28 +17,28 @@ from durable_shuffle.jobs.reports.log_history import (
     thinned,
 )
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
-from durable_shuffle.shuffle.consumer_log import resume_log
-from durable_shuffle.shuffle.consumer_records import Finished, Open, Released
-from durable_shuffle.shuffle.job_log import job_records, read_job
-from durable_shuffle.shuffle.layout import (
+from durable_shuffle.shuffle.consume.log import resume_log
+from durable_shuffle.shuffle.log.consumer_records import Finished, Open, Released
+from durable_shuffle.shuffle.log.job_log import job_records, read_job
+from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     consumers_prefix,
     job_log_prefix,
     parse_consumer_key,
     parse_segment_key,
 )
-from durable_shuffle.shuffle.producer_log import read_producer
-from durable_shuffle.shuffle.records import (
+from durable_shuffle.shuffle.log.producer_log import read_producer
+from durable_shuffle.shuffle.log.records import (
     Claim,
     Compact,
     Replace,
     Seal,
     StageUse,
 )
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state, stage_log
-from durable_shuffle.shuffle.stage_fold import numbers
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, stage_log
+from durable_shuffle.shuffle.log.stage_fold import numbers
+from durable_shuffle.shuffle.storage.contract import Storage
 
 Fate = Literal["counts", "superseded", "uncommitted"]
 Change = Literal["compact", "replace"]

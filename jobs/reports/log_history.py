@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from durable_shuffle.jobs.inspect.producer_logs import LogAttempt, ProducerLog
 from durable_shuffle.jobs.inspect.stage_details import listed_segments
-from durable_shuffle.shuffle.extent_feed import EndMode
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.extent_feed import EndMode
 
 _KEPT = 100
 """Times that are kept of one attempt or view, of which there may be millions."""

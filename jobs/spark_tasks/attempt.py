@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from pyspark import TaskContext
 
-from durable_shuffle.jobs.tasks import check_code
+from durable_shuffle.jobs.engine.tasks import check_code
 from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings, ReportWriter
 from durable_shuffle.recovery.pipeline.lines.storage_line import StorageLine
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.storage.open import open_storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _FIRST_SLOT_SECONDS = 60.0
 _MORE_SLOTS_SECONDS = 3.0

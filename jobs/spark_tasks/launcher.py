@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.engine.arguments import check_function
 from durable_shuffle.jobs.spark_tasks.attempt import SparkAttempt
 from durable_shuffle.jobs.spark_tasks.cluster import (
     cancel_group,
@@ -36,8 +36,8 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     IncompatibleError,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.storage.contract import Storage
 
 _log = logging.getLogger(__name__)
 _CLUSTER_SECONDS = 1.0

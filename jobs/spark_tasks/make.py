@@ -2,9 +2,9 @@
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.arguments import check_function
 from durable_shuffle.jobs.deploy.preflight import preflight
 from durable_shuffle.jobs.deploy.ship import ship
+from durable_shuffle.jobs.engine.arguments import check_function
 from durable_shuffle.jobs.spark_tasks.cluster import (
     await_slots,
     check_not_stopped,
@@ -20,8 +20,8 @@ from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.storage.open import open_storage
 
 
 def spark_tasks(

@@ -6,7 +6,7 @@ from pathlib import Path
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource
-from durable_shuffle.shuffle.open_storage import check_path
+from durable_shuffle.shuffle.storage.open import check_path
 
 
 def with_absolute_paths(plan: PipelinePlan) -> PipelinePlan:

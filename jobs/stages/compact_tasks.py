@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
-from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.tasks import ArrowFunction, check_code
-from durable_shuffle.shuffle.compaction import Tile, WriteTiles, write_tile
-from durable_shuffle.shuffle.records import SegmentInfo
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.engine.tasks import ArrowFunction, check_code
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import SegmentInfo
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.repair.compaction import Tile, WriteTiles, write_tile
 
 RESULT_SCHEMA = "number long, length long, sha256 binary"
 

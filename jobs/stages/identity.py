@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.stages.captured import CAPTURED, captured_text
 from durable_shuffle.jobs.stages.request import CheckedRequest
-from durable_shuffle.shuffle.clock import IdSource
+from durable_shuffle.shuffle.base.clock import IdSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.stage import open_stage, read_state
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage, read_state
+from durable_shuffle.shuffle.storage.contract import Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.column_types import check_columns, check_key
-from durable_shuffle.jobs.engine import Engine
-from durable_shuffle.jobs.frame_checks import NO_STREAM, check_frame
+from durable_shuffle.jobs.engine.column_types import check_columns, check_key
+from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.engine.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.partitioner import check_partition_count
-from durable_shuffle.shuffle.stage import PASSTHROUGH
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.log.stage import PASSTHROUGH
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 
 @dataclass(frozen=True, slots=True)

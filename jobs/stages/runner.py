@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.engine import Engine
+from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
@@ -19,8 +19,8 @@ from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.work import FrameWork, StageWork
 from durable_shuffle.recovery.resume import Fresh
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
 
 R = TypeVar("R")
 

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from durable_shuffle.jobs.engine import Engine, Planned
+from durable_shuffle.jobs.engine.engine import Engine, Planned
+from durable_shuffle.jobs.engine.tasks import MapResult
+from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.jobs.stages.captured import moved_sentence, moved_values
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import Writing
-from durable_shuffle.jobs.tasks import MapResult
-from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.recovery.resume import (
     Decision,
     Fresh,
@@ -32,27 +32,27 @@ from durable_shuffle.recovery.resume import (
     explain_miss,
 )
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.evidence import count_reruns
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.lost_stages import refuse_lost_record, written_stages
-from durable_shuffle.shuffle.producer_log import Committed, read_producer
-from durable_shuffle.shuffle.records import Describe, Seal, StageUse
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.seal import seal_stage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import (
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.lost_stages import refuse_lost_record, written_stages
+from durable_shuffle.shuffle.log.producer_log import Committed, read_producer
+from durable_shuffle.shuffle.log.records import Describe, Seal, StageUse
+from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     describe_stage,
     open_stage,
     read_state,
     require_seal,
 )
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.write.evidence import count_reruns
 
 _COMPARED = 50
 """Newest stages of a name that are looked at to say why there is no equal one."""

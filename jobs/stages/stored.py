@@ -12,20 +12,20 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.cleanup import Freed
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release import (
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.release.cleanup import Freed
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.stages import (
     finish_releases,
     raise_first,
     release_consumed,
     release_stage_of,
     skipping_damaged,
 )
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
 
 
 class StoredStages:

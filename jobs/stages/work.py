@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine import Engine, Planned, ReadBack
+from durable_shuffle.jobs.engine.engine import Engine, Planned, ReadBack
+from durable_shuffle.jobs.engine.tasks import ArrowFunction, MapResult, map_function, read_function
 from durable_shuffle.jobs.stages.identity import StageIdentity, identify_stage
 from durable_shuffle.jobs.stages.request import CheckedRequest
-from durable_shuffle.jobs.tasks import ArrowFunction, MapResult, map_function, read_function
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.records import Seal
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 R_co = TypeVar("R_co", covariant=True)
 

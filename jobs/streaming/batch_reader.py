@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.streaming.key_filter import subpartitions_for
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, tasks_of
-from durable_shuffle.shuffle.stream_scan import standing_pieces
+from durable_shuffle.shuffle.stream.scan import standing_pieces
 
 
 class BatchReader(DataSourceReader):

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.schemas import stored_schema
-from durable_shuffle.shuffle.partitioner import hash_partition_ids
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 
 _MOST_COMBINATIONS = 1000
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
+from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 _PLACE = ("url", "path", "job", "stage", "storageOptions")
 _OF_SPARK = ("checkpointLocation", "queryName")

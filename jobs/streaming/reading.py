@@ -12,13 +12,13 @@ from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.schemas import as_spark
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.named_stage import stage_named
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.sealed_reader import join_small
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.stream_scan import Piece
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.named_stage import stage_named
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.read.sealed_reader import join_small
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import Piece
 
 _MIB = 1 << 20
 

@@ -6,13 +6,13 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.arrow_schema import arrow_schema
-from durable_shuffle.jobs.column_types import check_columns
+from durable_shuffle.jobs.engine.arrow_schema import arrow_schema
+from durable_shuffle.jobs.engine.column_types import check_columns
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, storable_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.serialization.schema_change import fit_batch, shown
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 
 def written_schema(schema: StructType) -> pa.Schema:

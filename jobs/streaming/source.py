@@ -18,8 +18,8 @@ from durable_shuffle.jobs.streaming.schemas import spark_schema, stored_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
 from durable_shuffle.jobs.streaming.writing import BatchWriter, StreamWriter
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.stream_scan import newest_message
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.stream.scan import newest_message
 
 FORMAT = "durable_shuffle"
 

@@ -12,27 +12,27 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.column_types import check_key
+from durable_shuffle.jobs.engine.column_types import check_key
 from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, WriteOptions
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import (
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import (
     Entered,
     begin_stage,
     enter_stage,
     newest_named,
     read_job,
 )
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.partitioner import check_partition_count
-from durable_shuffle.shuffle.records import Describe
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.retention import Overwritten
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import Describe
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import Overwritten
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.storage.contract import Storage
 
 
 def stage_to_write(

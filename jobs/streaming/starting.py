@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.stream_offset import StreamOffset, offset_from_json
-from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.stream.offset import StreamOffset, offset_from_json
+from durable_shuffle.shuffle.stream.scan import StageScan
 
 
 def starting_offset(scan: StageScan, text: str) -> StreamOffset:

@@ -2,7 +2,7 @@
 
 The driver's calls come to one process that lives as long as the query; tasks get the reader pickled
 and use its options alone. An acknowledged offset is one record of the named consumer, by which
-storage may be given back (`shuffle/stream_consumer.py`).
+storage may be given back (`shuffle/stream/consumer.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, 
 from durable_shuffle.jobs.streaming.starting import starting_offset
 from durable_shuffle.jobs.streaming.watching import watch
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import Clock, RandomIds
-from durable_shuffle.shuffle.stream_consumer import StreamConsumer
-from durable_shuffle.shuffle.stream_offset import (
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds
+from durable_shuffle.shuffle.stream.consumer import StreamConsumer
+from durable_shuffle.shuffle.stream.offset import (
     Limits,
     StreamOffset,
     advance,
     capped,
     offset_from_json,
 )
-from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.stream.scan import StageScan
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

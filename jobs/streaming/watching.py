@@ -5,10 +5,10 @@ would look a moment before the writer of the same interval commits, and find the
 later.
 """
 
-from durable_shuffle.shuffle.clock import Clock
-from durable_shuffle.shuffle.stream_offset import StreamOffset
-from durable_shuffle.shuffle.stream_scan import StageScan
-from durable_shuffle.shuffle.waiting import backoff_seconds
+from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.read.waiting import backoff_seconds
+from durable_shuffle.shuffle.stream.offset import StreamOffset
+from durable_shuffle.shuffle.stream.scan import StageScan
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.1
 

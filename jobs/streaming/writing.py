@@ -1,7 +1,7 @@
 """Writers of the data source: tasks write segments, the driver's commit makes a batch count.
 
 Every call runs in a process of its own and remembers nothing: what is decided stands in the
-producer's log (`shuffle/run_log.py`). A stage is looked up once per batch, by the planner.
+producer's log (`shuffle/write/run_log.py`). A stage is looked up once per batch, by the planner.
 
 Not guaranteed: that rows of a batch that is replayed are those that stand; the first committed do.
 """
@@ -33,10 +33,12 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import fit_batch, widened
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.run_clearing import abort_job, clear_behind, delete_segments
-from durable_shuffle.shuffle.run_log import (
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.write.run_clearing import abort_job, clear_behind, delete_segments
+from durable_shuffle.shuffle.write.run_log import (
     Begun,
     Part,
     Run,
@@ -45,10 +47,8 @@ from durable_shuffle.shuffle.run_log import (
     begin_job,
     newest_schema,
 )
-from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.write.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from durable_shuffle.recovery.calls.settings import AsyncOptions
 from durable_shuffle.recovery.calls.snapshot import decode_snapshot, encode_snapshot
 from durable_shuffle.recovery.calls.thread import OperatorThread, iterate
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.limits import check_count
+from durable_shuffle.shuffle.base.limits import check_count
 
 Row = dict[str, Any]
 RowFunction = Callable[[Row], Any] | CallbackFunction[Row]

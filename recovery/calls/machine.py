@@ -31,7 +31,7 @@ from durable_shuffle.recovery.calls.snapshot import (
     restored_budget,
 )
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
-from durable_shuffle.shuffle.retry import Jitter
+from durable_shuffle.shuffle.base.retry import Jitter
 
 
 class Do(Enum):

@@ -30,9 +30,9 @@ from durable_shuffle.recovery.calls.settings import (
 )
 from durable_shuffle.recovery.calls.snapshot import KeepRetryState, OnExpired, Snapshot
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.clock import Clock, SystemClock, system_jitter
-from durable_shuffle.shuffle.limits import check_count
-from durable_shuffle.shuffle.retry import NO_RETRY, Jitter, RetryPolicy
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
+from durable_shuffle.shuffle.base.limits import check_count
+from durable_shuffle.shuffle.base.retry import NO_RETRY, Jitter, RetryPolicy
 
 T = TypeVar("T")
 R = TypeVar("R")

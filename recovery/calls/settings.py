@@ -6,9 +6,9 @@ from typing import Any, Literal, TypedDict
 
 from durable_shuffle.recovery.calls.snapshot import KeepRetryState, OnExpired, Snapshot
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import Clock
-from durable_shuffle.shuffle.limits import check_count, check_number
-from durable_shuffle.shuffle.retry import NO_RETRY, Jitter, RetryPolicy
+from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.limits import check_count, check_number
+from durable_shuffle.shuffle.base.retry import NO_RETRY, Jitter, RetryPolicy
 
 Mode = Literal["ordered", "unordered"]
 

@@ -36,11 +36,11 @@ from durable_shuffle.serialization.errors import (
     NotReadyError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.layout import command_log_prefix, request_log_prefix
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.log.layout import command_log_prefix, request_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _LOOK_SECONDS = 0.1
 _TRIES = 1000

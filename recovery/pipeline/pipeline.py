@@ -35,12 +35,18 @@ from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock, system_jitter
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.limits import check_count
-from durable_shuffle.shuffle.named_stage import named_stage
-from durable_shuffle.shuffle.redact import redact
-from durable_shuffle.shuffle.retry import Jitter
+from durable_shuffle.shuffle.base.clock import (
+    Clock,
+    IdSource,
+    RandomIds,
+    SystemClock,
+    system_jitter,
+)
+from durable_shuffle.shuffle.base.limits import check_count
+from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.base.retry import Jitter
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.log.named_stage import named_stage
 
 _log = logging.getLogger(__name__)
 

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
-from durable_shuffle.shuffle.live_views import forget_views
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.position import Position
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.live_views import forget_views
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.read.position import Position
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import left_over, sealed_stage, slots_of
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
-from durable_shuffle.shuffle.view import View
 
 OUTPUT = pa.schema([("n", pa.int64())])
 SETTINGS = Settings(

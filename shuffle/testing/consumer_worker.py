@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open, ResumeMode
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import MOST_BYTES, ByteRange, Bytes, Created, Exists
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, Open, ResumeMode
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, ByteRange, Bytes, Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 OUTPUT = pa.schema([("n", pa.int64())])
 T = TypeVar("T")

@@ -25,9 +25,9 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock, SystemClock
-from durable_shuffle.shuffle.limits import check_number
-from durable_shuffle.shuffle.storage import (
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock
+from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
     Bytes,

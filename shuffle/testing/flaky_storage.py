@@ -4,9 +4,9 @@ after they took effect. The tries of different tasks fail independently: see `Fa
 
 from collections.abc import Mapping
 
-from durable_shuffle.shuffle import open_storage
-from durable_shuffle.shuffle.limits import check_number
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.storage import open as open_storage
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
 

@@ -7,9 +7,9 @@ key by key, from what was put there and not from what any log says. Litter is pu
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.consumer_records import (
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.consumer_records import (
     CONSUMER_RECORDS,
     Ack,
     ConsumerRecord,
@@ -21,18 +21,18 @@ from durable_shuffle.shuffle.consumer_records import (
     StateRef,
     Whole,
 )
-from durable_shuffle.shuffle.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import ConsumerPath, default_task
-from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.producer_log import abort_attempt, commit_attempt
-from durable_shuffle.shuffle.records import StageReleased
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle, read_state
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.producer_log import abort_attempt, commit_attempt
+from durable_shuffle.shuffle.log.records import StageReleased
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 ROWS, PARTITIONS = (60, 0, 40), 3

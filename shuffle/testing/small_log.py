@@ -13,14 +13,14 @@ from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.extents import Extent
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.position import ProducerPosition
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

@@ -14,19 +14,19 @@ import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.producer_log import Committed, read_producer
-from durable_shuffle.shuffle.records import Describe, Seal
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.seal import seal_stage
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.producer_log import Committed, read_producer
+from durable_shuffle.shuffle.log.records import Describe, Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
+from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 Row = dict[str, Any]
 RowModel = dict[tuple[int, int], list[Row]]

@@ -2,7 +2,7 @@
 
 A subclass gives the storage and two raw accessors that go around it, so that what is written
 through the storage is checked without it, and the other way round. Each test is one law of
-`durable_shuffle.shuffle.storage`. This file needs pytest; docs/storage.md shows its use.
+`durable_shuffle.shuffle.storage.contract`. This file needs pytest; docs/storage.md shows its use.
 
     class TestMyStorage(StorageConformance):
         @pytest.fixture
@@ -27,10 +27,10 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.create_race import race_key, race_processes
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.storage import ByteRange, Bytes, Created, Exists, Storage
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.storage.contract import ByteRange, Bytes, Created, Exists, Storage
+from durable_shuffle.shuffle.storage.create_race import race_key, race_processes
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
 BAD_KEYS = (

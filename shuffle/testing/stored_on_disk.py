@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
-from durable_shuffle.shuffle.verify import verify_stage
-from durable_shuffle.shuffle.verify_report import VerifyReport
+from durable_shuffle.shuffle.verify.job import verify_stage
+from durable_shuffle.shuffle.verify.report import VerifyReport
 
 JOB = "job"
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
         IteratorSource,
         StageSource,
     )
-    from durable_shuffle.shuffle.log_producer import LogProducer
-    from durable_shuffle.shuffle.named_stage import named_stage
-    from durable_shuffle.shuffle.open_view import open_view
-    from durable_shuffle.shuffle.outputs import write_output
-    from durable_shuffle.shuffle.reducers import Grouped, ResumableReducer
-    from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
-    from durable_shuffle.shuffle.settings import Settings
+    from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
+    from durable_shuffle.shuffle.base.settings import Settings
+    from durable_shuffle.shuffle.consume.open_view import open_view
+    from durable_shuffle.shuffle.consume.outputs import write_output
+    from durable_shuffle.shuffle.log.named_stage import named_stage
+    from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
+    from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -75,32 +75,32 @@ __all__ = [
 _MODULES = {
     "AsyncOperator": "durable_shuffle.recovery.calls.operator",
     "AsyncStep": "durable_shuffle.recovery.calls.batches",
-    "Backoff": "durable_shuffle.shuffle.retry",
+    "Backoff": "durable_shuffle.shuffle.base.retry",
     "CallbackSink": "durable_shuffle.recovery.pipeline.plan.sinks",
     "DurableShuffle": "durable_shuffle.jobs.session",
     "FileSink": "durable_shuffle.recovery.pipeline.plan.sinks",
     "FolderSource": "durable_shuffle.recovery.pipeline.plan.sources",
-    "Grouped": "durable_shuffle.shuffle.reducers",
+    "Grouped": "durable_shuffle.shuffle.rows.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "LineSettings": "durable_shuffle.recovery.pipeline.lines.report_log",
-    "LogProducer": "durable_shuffle.shuffle.log_producer",
+    "LogProducer": "durable_shuffle.shuffle.write.log_producer",
     "JobTimeouts": "durable_shuffle.recovery.job.state",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineClient": "durable_shuffle.recovery.pipeline.client",
     "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.settings",
-    "ResumableReducer": "durable_shuffle.shuffle.reducers",
+    "ResumableReducer": "durable_shuffle.shuffle.rows.reducers",
     "RestartSettings": "durable_shuffle.recovery.job.restarts",
-    "RetryPolicy": "durable_shuffle.shuffle.retry",
-    "Settings": "durable_shuffle.shuffle.settings",
+    "RetryPolicy": "durable_shuffle.shuffle.base.retry",
+    "Settings": "durable_shuffle.shuffle.base.settings",
     "StageSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "async_map": "durable_shuffle.recovery.calls.batches",
-    "named_stage": "durable_shuffle.shuffle.named_stage",
-    "open_view": "durable_shuffle.shuffle.open_view",
+    "named_stage": "durable_shuffle.shuffle.log.named_stage",
+    "open_view": "durable_shuffle.shuffle.consume.open_view",
     "pipeline_factory": "durable_shuffle.recovery.pipeline.plan.reference",
-    "raised": "durable_shuffle.shuffle.retry",
+    "raised": "durable_shuffle.shuffle.base.retry",
     "register": "durable_shuffle.jobs.streaming.register",
     "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",
-    "write_output": "durable_shuffle.shuffle.outputs",
+    "write_output": "durable_shuffle.shuffle.consume.outputs",
 }
 
 

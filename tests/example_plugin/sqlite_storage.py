@@ -18,7 +18,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.storage import (
+from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
     Bytes,
@@ -27,8 +27,8 @@ from durable_shuffle.shuffle.storage import (
     ObjectInfo,
     too_long,
 )
-from durable_shuffle.shuffle.storage_errors import Place, storage_errors
-from durable_shuffle.shuffle.storage_keys import check_key, check_prefix, check_range
+from durable_shuffle.shuffle.storage.errors import Place, storage_errors
+from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 
 TABLE = """CREATE TABLE IF NOT EXISTS objects
 (key TEXT PRIMARY KEY, content BLOB NOT NULL, written REAL NOT NULL)"""
@@ -43,7 +43,7 @@ def open_sqlite(url: str, options: Mapping[str, object]) -> "SqliteStorage":
 
 
 class SqliteStorage:
-    """See `durable_shuffle.shuffle.storage` for the contract."""
+    """See `durable_shuffle.shuffle.storage.contract` for the contract."""
 
     def __init__(self, path: str) -> None:
         self._path, self._place = path, Place(f"sqlite://{path}")

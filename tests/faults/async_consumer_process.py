@@ -25,18 +25,18 @@ from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.recovery.calls.snapshot import decode_snapshot, encode_snapshot
 from durable_shuffle.serialization.control import bound
-from durable_shuffle.shuffle.consume_loop import consume_view
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.position import Position
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Created, Exists
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.loop import consume_view
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, Open
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.read.position import Position
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 OUTPUT = pa.schema([("n", pa.int64()), ("answered", pa.bool_())])
 MAX_RETRIES = 2

@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
@@ -32,6 +31,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SETTINGS = Settings(writer_memory_bytes=300_000, compression="none")
 PARTITIONS = 4

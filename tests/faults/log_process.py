@@ -11,17 +11,17 @@ import sys
 
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.layout import StagePath, slot_name
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.log.layout import StagePath, slot_name
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.waiting import wait_for
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_log import numbered_rows, read_extent
 from durable_shuffle.shuffle.testing.small_stage import SMALL
-from durable_shuffle.shuffle.waiting import wait_for
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 
 def say(**fields: object) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer import run_producer
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.producer import run_producer
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 BATCHES, ROWS, CHARS = 4, 20, 2000
 

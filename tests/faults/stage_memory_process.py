@@ -16,12 +16,12 @@ from durable_shuffle import Grouped
 from durable_shuffle.jobs.python_stage.map_side import MapSide
 from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
 from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer import run_producer
-from durable_shuffle.shuffle.row_order import SortKey
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.rows.row_order import SortKey
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_stage import new_stage, seal
+from durable_shuffle.shuffle.write.producer import run_producer
 
 PARTITIONS = 2
 ROWS = 16_384

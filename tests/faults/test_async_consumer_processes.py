@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage, slots_of
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
 

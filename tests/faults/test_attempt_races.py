@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle.cleanup import delete_orphans, release_stage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     new_stage,

@@ -12,15 +12,14 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import abort_attempt, commit_attempt
-from durable_shuffle.shuffle.records import Commit, StageUse
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.producer_log import abort_attempt, commit_attempt
+from durable_shuffle.shuffle.log.records import Commit, StageUse
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,
@@ -34,6 +33,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PARTITIONS = 5
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import parse_compacted_key
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import parse_compacted_key
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,

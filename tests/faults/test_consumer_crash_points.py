@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import (
     SealedStage,
     left_over,
@@ -25,7 +26,6 @@ from durable_shuffle.shuffle.testing.sealed_stage import (
     slots_of,
 )
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
-from durable_shuffle.shuffle.view import View
 
 CrashPoints = Callable[..., Iterator[tuple[Any, Any]]]
 OUTPUT = pa.schema([("n", pa.int64())])

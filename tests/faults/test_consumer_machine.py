@@ -6,8 +6,8 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.consumer_machine import ConsumerMachine
 
 TestInMemory = ConsumerMachine.TestCase

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.consumer_worker import (
     OUTPUT,
     ConsumerJob,

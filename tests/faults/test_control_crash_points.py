@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import FencedError, NotFoundError, NotReadyError
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     model_of,
@@ -27,6 +26,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PRODUCERS, PARTITIONS = 3, 5
 FIRST, SECOND = "a" * 32, "b" * 32

@@ -12,9 +12,9 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.storage import ByteRange, Created, Exists, Storage
+from durable_shuffle.shuffle.storage.contract import ByteRange, Created, Exists, Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
 from durable_shuffle.shuffle.testing.small_stage import ManualClock

@@ -14,15 +14,14 @@ import pytest
 from durable_shuffle.serialization import arrow_codec
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.group_reader import read_group
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.sealed_reader import join_small, read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,
     SeededIds,
@@ -30,7 +29,8 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
-from durable_shuffle.shuffle.verify_stage import check_stage
+from durable_shuffle.shuffle.verify.stage import check_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 SCHEMA = pa.schema([("text", pa.string())])
 BECOMES = 2 * MAX_INFLATED_BYTES

@@ -18,16 +18,16 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import commit_attempt, read_producer
-from durable_shuffle.shuffle.records import Commit, SegmentInfo, StageUse
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.producer_log import commit_attempt, read_producer
+from durable_shuffle.shuffle.log.records import Commit, SegmentInfo, StageUse
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.littered_job import (
     PARTITIONS,
     ROWS,

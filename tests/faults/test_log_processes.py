@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, read_log_rows, rows_for
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, records_below
 

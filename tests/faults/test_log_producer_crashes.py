@@ -18,12 +18,11 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_log import (
     SCHEMA,
@@ -40,6 +39,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     new_stage,
     records_below,
 )
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3
 FIRST, RIVAL, RETRY = "a" * 32, "b" * 32, "c" * 32

@@ -3,14 +3,14 @@
 import pytest
 
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
-from durable_shuffle.shuffle.verify_report import StageVerdict
-from durable_shuffle.shuffle.verify_stage import check_stage
+from durable_shuffle.shuffle.verify.report import StageVerdict
+from durable_shuffle.shuffle.verify.stage import check_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS, ROWS = 3, 12
 

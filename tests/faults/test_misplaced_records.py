@@ -14,8 +14,9 @@ from durable_shuffle import open_view
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.layout import (
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
     command_log_prefix,
@@ -24,19 +25,18 @@ from durable_shuffle.shuffle.layout import (
     request_log_prefix,
     status_log_prefix,
 )
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.littered_job import littered_job
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.verify.job import verify_job
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 CONTROL = re.compile(r"job/(.*/)?(log|producers/p\d+|consumers/[^/]+/[^/]+)/\d{10}|.*/index/.*")
 STAGE = StagePath("job", "a", "0" * 32, "1" * 32)

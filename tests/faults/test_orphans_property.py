@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import AbortedError
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import (
+from durable_shuffle.shuffle.log.producer_log import (
     abort_attempt,
     commit_attempt,
     read_producer,
 )
-from durable_shuffle.shuffle.records import PRODUCER_RECORDS, Commit
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage
 
 PRODUCERS, ATTEMPTS = 2, 4

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import abort_attempt
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.producer_log import abort_attempt
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     model_of,
@@ -27,6 +26,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PARTITIONS = 5
 FIRST, OTHER, RETRY = "a" * 32, "b" * 32, "c" * 32

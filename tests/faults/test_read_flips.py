@@ -18,18 +18,18 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     NotFoundError,
 )
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.group_reader import read_group
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, read_state, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, require_seal
+from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows

@@ -17,16 +17,16 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.cleanup import Freed
-from durable_shuffle.shuffle.gc_run import collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import commit_attempt
-from durable_shuffle.shuffle.records import Commit, SegmentInfo
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release import release_consumed, release_stage_of
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.producer_log import commit_attempt
+from durable_shuffle.shuffle.log.records import Commit, SegmentInfo
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.release.cleanup import Freed
+from durable_shuffle.shuffle.release.gc_run import collect_garbage
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, records_below
 from durable_shuffle.shuffle.testing.stored_job import stored_stage

@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.release import release_consumed, release_stage_of
-from durable_shuffle.shuffle.retention import Keep
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.release.retention import Keep
+from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, read_rows, seal
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -18,19 +18,18 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     NotFoundError,
 )
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer import run_producer
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.repair import repair_stage
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.repair.stage import repair_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import (
     WRITES,
     FaultyStorage,
@@ -44,7 +43,8 @@ from durable_shuffle.shuffle.testing.small_stage import (
     read_rows,
     records_below,
 )
-from durable_shuffle.shuffle.verify_stage import check_stage
+from durable_shuffle.shuffle.verify.stage import check_stage
+from durable_shuffle.shuffle.write.producer import run_producer
 
 SETTINGS = Settings(
     writer_memory_bytes=1 << 16, frame_bytes=4096, compression="none", control_threads=1

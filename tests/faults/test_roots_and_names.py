@@ -22,18 +22,18 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.gc_run import collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.layout import ConsumerPath, StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import MOST_BYTES, Created, Exists
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.gc_run import collect_garbage
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 from durable_shuffle.shuffle.testing.stored_job import stored_rows, stored_stage
@@ -175,12 +175,12 @@ def test_two_jobs_on_one_root_do_not_meet(tmp_path: Path, one: str, other: str) 
 _READER = """
 import os, random, sys
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.stage import open_stage, require_seal
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.log.stage import open_stage, require_seal
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.consume.open_view import open_view
 storage, ids = LocalStorage(sys.argv[1]), SeededIds(random.Random(1))
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)

@@ -13,18 +13,18 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.run_clearing import clear_behind
-from durable_shuffle.shuffle.run_log import Part
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.stream_offset import Limits, advance, offset_from_json
-from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.offset import Limits, advance, offset_from_json
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.small_log import read_log_rows
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
+from durable_shuffle.shuffle.write.run_clearing import clear_behind
+from durable_shuffle.shuffle.write.run_log import Part
 
 BATCHES, PARTITIONS = 6, 3
 

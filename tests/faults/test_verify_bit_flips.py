@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.records import EXTENT, SegmentInfo
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.damage import changed, flip
 from durable_shuffle.shuffle.testing.stored_on_disk import Stored
-from durable_shuffle.shuffle.verify_segment import SegmentTask, check_segment
+from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 
 FLIPS = 200
 FLIPS_PER_KIND = 5

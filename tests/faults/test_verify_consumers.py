@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.control import bound
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.verify.job import verify_job
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -12,19 +12,19 @@ import msgpack
 import pytest
 
 from durable_shuffle.serialization.errors import ErrorKind, NotFoundError, UnavailableError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import MOST_BYTES
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.testing.damage import changed, flip
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.testing.stored_on_disk import JOB, Stored
-from durable_shuffle.shuffle.verify import verify_job, verify_stage
-from durable_shuffle.shuffle.verify_report import VerifyReport
+from durable_shuffle.shuffle.verify.job import verify_job, verify_stage
+from durable_shuffle.shuffle.verify.report import VerifyReport
 
 
 @pytest.fixture(params=["lz4", "none"])

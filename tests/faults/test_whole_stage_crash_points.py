@@ -21,14 +21,14 @@ import pytest
 from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
 
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import (
     WRITES,
     FaultyStorage,

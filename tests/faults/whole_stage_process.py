@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from whole_stage import run_whole_stage
 
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
 

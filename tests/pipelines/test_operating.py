@@ -9,11 +9,11 @@ from steered import WAIT, Operated, each_once
 from durable_shuffle.recovery.job.phases import JobPhase, TaskReport
 from durable_shuffle.recovery.pipeline.coordinator.control import Control
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS, Open
-from durable_shuffle.shuffle.layout import ConsumerPath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, Open
+from durable_shuffle.shuffle.log.layout import ConsumerPath
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 IDS = RandomIds()
 

@@ -17,10 +17,10 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.layout import command_log_prefix
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.layout import command_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 IDS = RandomIds()
 

@@ -21,8 +21,8 @@ from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, StageSource
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 WAIT = 120.0
 

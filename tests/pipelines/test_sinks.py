@@ -14,13 +14,13 @@ from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, encode_fi
 from durable_shuffle.recovery.pipeline.plan.stages import own_stage
 from durable_shuffle.recovery.pipeline.task.stage_sink import StageSink
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import End
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 
 def next_stage(one: OneConsumer) -> StageHandle:

@@ -18,10 +18,10 @@ from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopT
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, Source
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
-from durable_shuffle.shuffle.batch_source import PlacedMarker
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import End
-from durable_shuffle.shuffle.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.read.batch_source import PlacedMarker
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 TASK = "in-p0000"
 SETTINGS = PipelineSettings(append_rows=3, append_seconds=3600)

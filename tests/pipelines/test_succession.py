@@ -34,19 +34,19 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, Pre
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
 from durable_shuffle.recovery.pipeline.plan.stages import stage_of
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.gc import judge_rest
-from durable_shuffle.shuffle.layout import ConsumerPath, command_log_prefix
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.open_view import Beginning, open_view
-from durable_shuffle.shuffle.partitioner import hash_partition_ids
-from durable_shuffle.shuffle.position import unpack_positions
-from durable_shuffle.shuffle.settings import Settings as ShuffleSettings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import ObjectInfo
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings as ShuffleSettings
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.consume.open_view import Beginning, open_view
+from durable_shuffle.shuffle.log.layout import ConsumerPath, command_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.position import unpack_positions
+from durable_shuffle.shuffle.release.gc import judge_rest
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 IDS = RandomIds()
 GIVEN = Description("operated:make", "", "given", "digest")

@@ -16,8 +16,8 @@ from local_spark import local_spark
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.bench.cluster.faults import end_session
-from durable_shuffle.shuffle import open_storage
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.storage import open as open_storage
 from durable_shuffle.shuffle.testing.flaky_storage import install
 
 FAULTS_VARIABLE = "DURABLE_SHUFFLE_STORAGE_FAULTS"

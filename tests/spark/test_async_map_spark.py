@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from durable_shuffle.recovery.calls.batches import async_map
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("id", pa.int64()), ("answer", pa.string()), ("tries", pa.int64())])

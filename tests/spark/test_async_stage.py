@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.settings import Settings
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -216,7 +216,7 @@ def test_default_url_of_local_masters_and_setting(
 WRITE_AS_NOBODY = """
 import os, sys
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.open_storage import open_storage
+from durable_shuffle.shuffle.storage.open import open_storage
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)

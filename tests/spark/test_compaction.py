@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.shuffle import compaction
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.repair import compaction
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.verify.job import verify_job
 
 pytestmark = pytest.mark.spark
 

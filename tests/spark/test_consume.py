@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
     ConsumeSpec,
@@ -20,6 +19,7 @@ from durable_shuffle.jobs.consume.task import (
     consume_result,
 )
 from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,
@@ -27,10 +27,10 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.cluster.local_cluster import cluster_environment
-from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.tasks import map_function
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.tasks import map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -8,12 +8,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.classic_engine import ClassicEngine
 from durable_shuffle.jobs.deploy import ship as ship_module
 from durable_shuffle.jobs.deploy.running_code import code_in, running_code
-from durable_shuffle.jobs.engine import Planned
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.engine import Planned
+from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, ROWS_PER_BATCH
 from durable_shuffle.jobs.stages import work as stage_work
-from durable_shuffle.jobs.transfer import LARGE_BATCH_BYTES, ROWS_PER_BATCH
 from durable_shuffle.serialization.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from durable_shuffle.jobs.identity.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.jvm import Jvm
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.jvm import Jvm
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,12 @@ from identity_plans import ASPECTS, differing, identify, resolved, setting, writ
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.splits import SPLIT_SETTINGS, identify_splits, split_settings
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.plan.splits import (
+    SPLIT_SETTINGS,
+    identify_splits,
+    split_settings,
+)
 
 pytestmark = pytest.mark.spark
 HOUR_NS = 3_600_000_000_000

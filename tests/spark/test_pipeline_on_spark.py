@@ -27,7 +27,7 @@ from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 from durable_shuffle.bench.enrich_demo.on_spark import Stream, operate, stream_arguments
 from durable_shuffle.bench.enrich_demo.stream import country_of
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -12,7 +12,7 @@ from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import TpchFiles, generate_all
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 pytestmark = pytest.mark.spark
 

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.repair import StageRepair, repair_stage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.verify import JobCopy, verify_job
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.verify.job import JobCopy, verify_job
 
 pytestmark = pytest.mark.spark
 

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]

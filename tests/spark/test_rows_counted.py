@@ -189,7 +189,7 @@ def _losing_behind(function: Any) -> Any:
     """The producer loses its first batch after the rows were counted."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from durable_shuffle.shuffle import producer
+        from durable_shuffle.shuffle.write import producer
 
         whole = producer.checked_batches
         producer.checked_batches = lambda stage, rows: list(whole(stage, rows))[1:]  # type: ignore[assignment]

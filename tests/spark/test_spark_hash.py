@@ -146,8 +146,8 @@ def disagreements(keyed: DataFrame, partitions: int) -> list[tuple[int, int, int
     """
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from durable_shuffle.shuffle.partitioner import hash_partition_ids
-        from durable_shuffle.shuffle.spark_hash import spark_hash
+        from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+        from durable_shuffle.shuffle.rows.spark_hash import spark_hash
 
         for batch in batches:
             *keys, hashes, ids = batch.columns
@@ -224,7 +224,7 @@ def test_types_that_spark_refuses_are_refused(
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from durable_shuffle.serialization.errors import InvalidInputError
-        from durable_shuffle.shuffle.partitioner import check_key_type
+        from durable_shuffle.shuffle.rows.partitioner import check_key_type
 
         for batch in batches:
             try:

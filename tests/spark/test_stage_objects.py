@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 pytestmark = pytest.mark.spark
 

@@ -14,10 +14,10 @@ import pytest
 from local_drivers import DRIVERS, plain_gcsfs
 
 from durable_shuffle.serialization.errors import ConflictError, CorruptDataError
-from durable_shuffle.shuffle import fsspec_storage
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage import fsspec_backend as fsspec_storage
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 __all__ = ["plain_gcsfs"]
 

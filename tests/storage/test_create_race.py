@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.create_race import race_processes, race_threads
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.create_race import race_processes, race_threads
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 
 class Failing(MemoryStorage):
@@ -41,8 +41,8 @@ def test_scripts_without_a_main_guard_run_once(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(
         "import sys\n"
-        "from durable_shuffle.shuffle.create_race import race_processes\n"
-        "from durable_shuffle.shuffle.local_storage import LocalStorage\n"
+        "from durable_shuffle.shuffle.storage.create_race import race_processes\n"
+        "from durable_shuffle.shuffle.storage.local import LocalStorage\n"
         "print('script runs')\n"
         "rounds = race_processes(LocalStorage(sys.argv[1]), 'a/', racers=2, rounds=3)\n"
         "print([sum(claim.created for claim in claims) for claims in rounds])\n"

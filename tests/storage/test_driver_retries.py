@@ -20,10 +20,10 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.storage_error_table import retry_after
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.error_table import retry_after
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 __all__ = ["plain_gcsfs"]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import require_seal
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import require_seal
 from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 
@@ -145,7 +145,7 @@ def test_a_stage_is_stored_in_it(
 ) -> None:
     """Producers write, the seal is won, and readers get every row, through the plug-in's URL."""
     monkeypatch.syspath_prepend(str(site))
-    from durable_shuffle.shuffle.open_storage import open_storage
+    from durable_shuffle.shuffle.storage.open import open_storage
 
     storage = open_storage(f"sqlite://{tmp_path}/objects.db")
     sealed = sealed_stage(storage, SeededIds(random.Random(seed)), producers=3, partitions=2)

@@ -12,9 +12,9 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.exclusive_create import create_exclusively
-from durable_shuffle.shuffle.storage import Created, Exists, TooLongError
-from durable_shuffle.shuffle.storage_errors import Place, translated
+from durable_shuffle.shuffle.storage.contract import Created, Exists, TooLongError
+from durable_shuffle.shuffle.storage.errors import Place, translated
+from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
 
 MINE = b"mine 5eed"
 PLACE = Place("gs://bucket")

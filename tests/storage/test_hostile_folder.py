@@ -15,19 +15,19 @@ import pytest
 
 from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import ConsumerPath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.repair_job import repair_job_log
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import ConsumerPath
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.repair.job_log import repair_job_log
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.verify.job import verify_job
 
 CALLS: dict[str, Callable[[Storage, str], Any]] = {
     "read": lambda s, key: s.read(key),
@@ -309,10 +309,10 @@ def in_little_memory(root: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process that may take 700 MiB beyond what its imports take."""
     program = f"""
 import resource
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.verify.job import verify_job
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + {MEMORY},) * 2)
 storage = LocalStorage({str(root)!r})

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from durable_shuffle.serialization.errors import NotFoundError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.open_storage import open_backend
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_backend
 from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
 URL = os.environ.get("DURABLE_SHUFFLE_LIVE_URL", "")

@@ -19,14 +19,14 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.repair import repair_stage
-from durable_shuffle.shuffle.stage import require_seal
-from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.repair.stage import repair_stage
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, patient, read_rows
-from durable_shuffle.shuffle.verify_stage import check_stage
+from durable_shuffle.shuffle.verify.stage import check_stage
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_disk_that_is_full_gives_the_space_back(
 _FULL_DISK = """
 import os, sys
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 storage = LocalStorage(sys.argv[1])
 storage.put("small", [b"s" * 1000])
 try:
@@ -132,7 +132,7 @@ def test_unknown_disk_error_is_an_unknown_outcome(
 _NO_RIGHTS = """
 import os, sys
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 storage = LocalStorage(sys.argv[1])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.open_storage import check_path, open_storage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.open import check_path, open_storage
 
 SECRET = "hunter2" * 2
 
@@ -81,7 +81,7 @@ def test_missing_driver_names_what_to_install(url: str, package: str, extra: str
     code = f"""
 import sys
 sys.modules[{package!r}] = None
-from durable_shuffle.shuffle.open_storage import check_path, open_storage
+from durable_shuffle.shuffle.storage.open import check_path, open_storage
 open_storage("/tmp/not-made")
 open_storage({url!r})
 """

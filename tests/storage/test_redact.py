@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.shuffle.redact import redact
+from durable_shuffle.shuffle.base.redact import redact
 
 
 @pytest.mark.parametrize(

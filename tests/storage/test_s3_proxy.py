@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.serialization.control import encode_control
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
-from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.fault_proxy import FaultProxy
 from durable_shuffle.shuffle.testing.s3_server import S3Server, find_weed, run_s3_server
 

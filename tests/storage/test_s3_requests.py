@@ -13,14 +13,14 @@ import pytest
 import s3fs
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.gc_run import collect_garbage
-from durable_shuffle.shuffle.group_reader import read_group
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import require_seal
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.release.gc_run import collect_garbage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, read_rows, write

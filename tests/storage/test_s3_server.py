@@ -16,7 +16,7 @@ pytestmark = pytest.mark.s3
 _OWNER = """
 import sys
 from pathlib import Path
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 with run_s3_server(Path(sys.argv[1]), clock=SystemClock()) as server:
     print(server.endpoint, flush=True)

@@ -21,10 +21,10 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.create_race import race_processes
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.create_race import race_processes
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
@@ -238,7 +238,7 @@ def test_old_botocore_is_refused(
     filesystem, _ = s3_storage._connect()
     shape = filesystem.s3.meta.service_model.operation_model("PutObject").input_shape
     monkeypatch.delitem(shape.members, "IfNoneMatch")
-    from durable_shuffle.shuffle.exclusive_create import find_driver, prepare_filesystem
+    from durable_shuffle.shuffle.storage.exclusive_create import find_driver, prepare_filesystem
 
     with pytest.raises(InvalidInputError, match="botocore is too old"):
         prepare_filesystem(find_driver("s3"), filesystem)

@@ -15,12 +15,19 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.storage import MOST_BYTES, Bytes, Created, Exists, ObjectInfo, Storage
-from durable_shuffle.shuffle.storage_check import StorageReport, check_storage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.storage.check import StorageReport, check_storage
+from durable_shuffle.shuffle.storage.contract import (
+    MOST_BYTES,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    Storage,
+)
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 
 

@@ -24,7 +24,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.storage_errors import Place, storage_errors
+from durable_shuffle.shuffle.storage.errors import Place, storage_errors
 
 PLACE = Place("s3://bucket/root", {"secret": "hunter2hunter2"})
 

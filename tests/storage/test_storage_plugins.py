@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
-from durable_shuffle.shuffle import storage_plugins
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_storage import open_backend
+from durable_shuffle.shuffle.storage import plugins as storage_plugins
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.open import open_backend
 
 FOUND: dict[str, Callable[..., Any]] = {
     "fine": lambda url, options: MemoryStorage(),

@@ -7,7 +7,7 @@ from typing import Any
 from durable_shuffle.recovery.calls.callers import Completion
 from durable_shuffle.recovery.calls.elements import Marker
 from durable_shuffle.recovery.calls.operator import AsyncOperator
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 Run = Callable[[Any], Any]
 TWICE = RetryPolicy(

@@ -8,7 +8,7 @@ from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
 from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.recovery.calls.settings import AsyncSettings
 from durable_shuffle.recovery.calls.thread import iterate
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 RETRIES, DELAY, TIMEOUT = 2, 10.0, 35.0
 POLICY = RetryPolicy(

@@ -27,12 +27,12 @@ from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.named_stage import named_stage
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 SECONDS, MEMORY = 40, 3 << 30

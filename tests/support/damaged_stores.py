@@ -26,20 +26,20 @@ from run_engine import EngineRun
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 Rows = dict[int, Counter[int]]
 """Partition -> the first column of its rows."""

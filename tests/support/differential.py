@@ -20,7 +20,7 @@ from random_steps import LEAVES, STEPS
 from random_tables import read_tables
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 REFUSED = (PySparkException, Py4JJavaError)
 """What Spark raises by itself."""

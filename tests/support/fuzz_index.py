@@ -6,11 +6,11 @@ import zlib
 import numpy as np
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle import index
-from durable_shuffle.shuffle.position import unpack_positions
-from durable_shuffle.shuffle.records import EXTENT, Commit, Seal, unpack_extents
-from durable_shuffle.shuffle.sealed_reader import _check_joined
-from durable_shuffle.shuffle.verify_index import check_index
+from durable_shuffle.shuffle.log.records import EXTENT, Commit, Seal, unpack_extents
+from durable_shuffle.shuffle.read.position import unpack_positions
+from durable_shuffle.shuffle.read.sealed_reader import _check_joined
+from durable_shuffle.shuffle.seal import index
+from durable_shuffle.shuffle.verify.index import check_index
 
 _INDEX = "job/m1/index/" + "a" * 32
 _HEAD = struct.Struct("<QI")  # R and M, as small as they are, then entries

@@ -10,11 +10,11 @@ from fuzz_target import Target, envelope
 
 from durable_shuffle.serialization import field_types
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.shuffle.job_log import JobState, with_job_record
-from durable_shuffle.shuffle.log_producer_records import Append, parts_of
-from durable_shuffle.shuffle.records import Claim, Commit
-from durable_shuffle.shuffle.resume_set import ResumeSet, fold
-from durable_shuffle.shuffle.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold
+from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
+from durable_shuffle.shuffle.log.log_producer_records import Append, parts_of
+from durable_shuffle.shuffle.log.records import Claim, Commit
+from durable_shuffle.shuffle.log.stage_fold import StageState, with_record
 
 
 def example(shape: Any, draw: random.Random) -> Any:

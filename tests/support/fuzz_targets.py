@@ -31,16 +31,16 @@ from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputE
 from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.serialization.msgpack_codec import decode_records, encode_records
 from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
-from durable_shuffle.shuffle.consumer_records import CONSUMER_RECORDS
-from durable_shuffle.shuffle.layout import (
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
+from durable_shuffle.shuffle.log.layout import (
     parse_compacted_key,
     parse_consumer_key,
     parse_segment_key,
     parse_stage_folder,
 )
-from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS
-from durable_shuffle.shuffle.records import JOB_RECORDS, PRODUCER_RECORDS, STAGE_RECORDS
-from durable_shuffle.shuffle.stream_offset import offset_from_json
+from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS
+from durable_shuffle.shuffle.log.records import JOB_RECORDS, PRODUCER_RECORDS, STAGE_RECORDS
+from durable_shuffle.shuffle.stream.offset import offset_from_json
 
 
 def run_pairs(data: bytes) -> None:

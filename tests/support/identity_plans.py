@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.identity.plan_identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 
 ASPECTS = {"plan", "files", "rows", "settings", "functions", "stages_below", "schema"}
 

@@ -7,8 +7,8 @@ import pytest
 from fsspec import get_filesystem_class
 from gcsfs.core import GCSFileSystem
 
-from durable_shuffle.shuffle.fsspec_storage import FsspecStorage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 
 
 def s3(url: str) -> Storage:

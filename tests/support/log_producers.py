@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.testing.small_log import read_log_rows
 from durable_shuffle.shuffle.testing.small_stage import records_below
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3
 

@@ -21,12 +21,12 @@ from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.source import partition_ids
 from durable_shuffle.serialization.markers import EndMode, Marker
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 ROWS = pa.schema([("n", pa.int64())])
 NAME = "pipe"

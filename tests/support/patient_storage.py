@@ -1,9 +1,9 @@
 """A storage of two objects, and the retry layer over one on a clock that does not sleep."""
 
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 PATIENCE = StorageRetries(

@@ -3,17 +3,17 @@
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.shuffle.compaction import Compaction, compact_stage
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.repair import StageRepair, repair_stage
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.repair.compaction import Compaction, compact_stage
+from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, read_rows, records_below
 from durable_shuffle.shuffle.testing.small_stage import write as write_attempt
-from durable_shuffle.shuffle.verify_stage import check_stage
+from durable_shuffle.shuffle.verify.stage import check_stage
 
 PRODUCERS, PARTITIONS = 4, 3
 WRITING = Settings(writer_memory_bytes=1 << 16, frame_bytes=4096, compression="none")

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.shuffle.run_log import (
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
+from durable_shuffle.shuffle.write.run_log import (
     BatchAppended,
     Begun,
     Part,
@@ -21,9 +23,7 @@ from durable_shuffle.shuffle.run_log import (
     begin_batch,
     begin_job,
 )
-from durable_shuffle.shuffle.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
+from durable_shuffle.shuffle.write.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
 
 ROWS = 12
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -10,18 +10,17 @@ import random
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.shuffle import live_views
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.release import finish_releases, release_stage_of
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
+from durable_shuffle.shuffle.release.stages import finish_releases, release_stage_of
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.testing.sealed_stage import slots_of
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,
@@ -31,6 +30,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 JOB = "job"
 PRODUCERS, PARTITIONS = 8, 6

@@ -40,8 +40,8 @@ from durable_shuffle.jobs.stages.info import StageInfo
 from durable_shuffle.jobs.stages.report import Report
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

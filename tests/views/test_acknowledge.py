@@ -11,13 +11,13 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.consumer_log import read_outputs
-from durable_shuffle.shuffle.consumer_records import OutputRef
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.outputs import read_output, write_output
-from durable_shuffle.shuffle.position import Position, ProducerPosition
+from durable_shuffle.shuffle.consume.log import read_outputs
+from durable_shuffle.shuffle.consume.outputs import read_output, write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import OutputRef
+from durable_shuffle.shuffle.read.position import Position, ProducerPosition
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.producer_log import commit_attempt
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.sealed_reader import read_extents
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import read_state, require_seal
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.producer_log import commit_attempt
+from durable_shuffle.shuffle.log.stage import read_state, require_seal
+from durable_shuffle.shuffle.read.sealed_reader import read_extents
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
 from durable_shuffle.shuffle.testing.small_stage import (
@@ -24,7 +25,6 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -8,9 +8,9 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     InvalidInputError,
 )
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import slots_of
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

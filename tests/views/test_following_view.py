@@ -15,13 +15,13 @@ import pytest
 
 from durable_shuffle.serialization.errors import AbortedError, NotFoundError, NotReadyError
 from durable_shuffle.serialization.markers import Checkpoint, EndOfData
-from durable_shuffle.shuffle.batch_source import PlacedMarker
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.producer import IdBatch
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.batch_source import PlacedMarker
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock, SeededIds, new_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.producer import IdBatch
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 PARTITIONS, PRODUCERS = 3, 2

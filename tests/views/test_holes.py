@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import job_log_prefix
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import job_log_prefix
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
-from durable_shuffle.shuffle.verify_consumers import check_consumers
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.verify.consumers import check_consumers
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 Open = Callable[..., View]
 SCHEMA = pa.schema([("n", pa.int64())])

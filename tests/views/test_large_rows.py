@@ -8,19 +8,17 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.object_producer import run_pair_producer
-from durable_shuffle.shuffle.object_reader import read_pairs
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import read_output, write_output
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.repair import repair_stage
-from durable_shuffle.shuffle.segments import frame_bounds
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.stream_scan import StageScan
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import read_output, write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.read.object_reader import read_pairs
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.repair.stage import repair_stage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,
     SeededIds,
@@ -29,8 +27,10 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
-from durable_shuffle.shuffle.verify_stage import check_stage
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.verify.stage import check_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.object_producer import run_pair_producer
+from durable_shuffle.shuffle.write.segments import frame_bounds
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 MIB = 1 << 20

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.consumer_worker import (
     ConsumerJob,
     ConsumerServer,
@@ -20,7 +21,6 @@ from durable_shuffle.shuffle.testing.sealed_stage import (
     slots_of,
 )
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -11,14 +11,14 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.consumer_records import OutputRef
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import OutputRef
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
 from durable_shuffle.shuffle.testing.small_stage import patient
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

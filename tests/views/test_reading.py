@@ -14,14 +14,15 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle import sealed_feed
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.consumer_log import FULL_EVERY
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import FULL_EVERY
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read import sealed_feed
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import (
     Measured,
     SealedStage,
@@ -30,7 +31,6 @@ from durable_shuffle.shuffle.testing.sealed_stage import (
     slots_of,
 )
 from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, seal
-from durable_shuffle.shuffle.view import View
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -10,8 +10,8 @@ from durable_shuffle.recovery.pipeline.commands.orders import (
     encode_slot,
 )
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 
 
 class Emitter:

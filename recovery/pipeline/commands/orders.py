@@ -28,8 +28,8 @@ class StartTasks:
     tasks: tuple[str, ...]
     epoch: int
     positions: dict[str, bytes] = field(default_factory=dict)
-    """Task -> where it begins, packed as `shuffle/position.py` does; of those that have no cursor
-    and do not begin at the first record. All tasks of a consumer begin at one moment."""
+    """Task -> where it begins, packed as `shuffle/read/position.py` does; of those that have no
+    cursor and do not begin at the first record. All tasks of a consumer begin at one moment."""
     settings: dict[str, int | float] = field(default_factory=dict)
     """Settings in the place of those that the pipeline was made with."""
 

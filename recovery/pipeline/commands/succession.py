@@ -21,7 +21,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
 )
 from durable_shuffle.recovery.pipeline.commands.wanted import CommandHistory, Wanted, handle
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.log.slot_log import SlotLog
 
 LEAD_EVERY = 64
 """A LEAD is at most so many slots behind the one before."""

@@ -43,17 +43,17 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     InvalidInputError,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import (
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import (
     StagePath,
     command_log_prefix,
     request_log_prefix,
     status_log_prefix,
 )
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _CLAIM_TRIES = 100
 _log = logging.getLogger(__name__)

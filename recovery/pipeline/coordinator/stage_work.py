@@ -18,22 +18,22 @@ from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
 from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, Start
 from durable_shuffle.recovery.pipeline.plan.stages import stage_of
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
-from durable_shuffle.shuffle.clock import IdSource
-from durable_shuffle.shuffle.consumer_log import Opening, hold, read_resume_set
-from durable_shuffle.shuffle.consumer_records import Finished
-from durable_shuffle.shuffle.layout import ConsumerPath, StagePath, consumers_prefix
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.log_producer_log import appender_log, producer_status, whole_tail
-from durable_shuffle.shuffle.log_producer_records import End, LogProducerRecord
-from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release_upto import release_upto
-from durable_shuffle.shuffle.resume_set import ResumeSet, cursor
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, read_state
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.verify_consumers import listed_consumers
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor
+from durable_shuffle.shuffle.log.consumer_records import Finished
+from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, consumers_prefix
+from durable_shuffle.shuffle.log.log_producer_records import End, LogProducerRecord
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.upto import release_upto
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.consumers import listed_consumers
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.log_producer_log import appender_log, producer_status, whole_tail
 
 _THREADS = 16
 

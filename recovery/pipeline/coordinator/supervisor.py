@@ -48,8 +48,8 @@ from durable_shuffle.recovery.pipeline.status.reporter import Reporter
 from durable_shuffle.recovery.pipeline.task.link import failure_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.retry import Jitter
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.retry import Jitter
 
 _LONGEST_WAIT_SECONDS = 0.1
 """A stop is seen at most this much later."""

@@ -17,10 +17,10 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
 )
-from durable_shuffle.shuffle.layout import reports_prefix
-from durable_shuffle.shuffle.limits import check_number
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.log.layout import reports_prefix
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog
+from durable_shuffle.shuffle.storage.contract import Storage
 
 _UNREAD_STRIKES = 2
 """So many looks in a row at entries that should have been read mean that nobody reads."""

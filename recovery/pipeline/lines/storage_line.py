@@ -18,7 +18,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock
 
 _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5

@@ -8,7 +8,7 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import storable_batch, under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 
 def batches_of(made: Any, schema: pa.Schema, *, what: str) -> Iterator[pa.RecordBatch]:

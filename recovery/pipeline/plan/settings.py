@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.recovery.job.state import JobTimeouts
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.limits import check_count, check_number
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.limits import check_count, check_number
+from durable_shuffle.shuffle.base.settings import Settings
 
 TUNABLE = ("append_rows", "append_seconds", "commit_rows", "commit_seconds", "checkpoint_seconds")
 """What can be changed while a pipeline runs; all its tasks change at the same command."""

@@ -28,12 +28,12 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.consumer_records import OutputRef
-from durable_shuffle.shuffle.consumer_task import ConsumerTask
-from durable_shuffle.shuffle.layout import check_name
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.outputs import read_output, write_output
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.consume.outputs import read_output, write_output
+from durable_shuffle.shuffle.consume.task import ConsumerTask
+from durable_shuffle.shuffle.log.consumer_records import OutputRef
+from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 FORMATS = ("parquet", "json")
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, StagePlan
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.named_stage import named_stage
-from durable_shuffle.shuffle.records import Describe, StageUse
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, describe_stage, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.log.records import Describe, StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
+from durable_shuffle.shuffle.storage.contract import Storage
 
 
 def own_stage(

@@ -17,7 +17,7 @@ from durable_shuffle.recovery.pipeline.status.records import (
     Status,
     TaskStatus,
 )
-from durable_shuffle.shuffle.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
 
 ALIVE_SECONDS = 30.0
 """Without news, a status is written again after this time, to show that a coordinator leads."""

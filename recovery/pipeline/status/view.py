@@ -14,14 +14,14 @@ from durable_shuffle.recovery.pipeline.status.records import (
     added_up,
 )
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.layout import ConsumerPath, status_log_prefix
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.log.layout import ConsumerPath, status_log_prefix
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 _THREADS = 16
 A = TypeVar("A")

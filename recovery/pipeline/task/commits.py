@@ -15,8 +15,8 @@ import pyarrow as pa
 from durable_shuffle.recovery.pipeline.plan.sinks import PARKED, Parked, Sink
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.shuffle.consumer_records import Ending
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import Ending
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,14 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.batch_source import PlacedMarker
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.consumer_records import Ending
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.open_view import Beginning, open_view
-from durable_shuffle.shuffle.position import unpack_positions
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.view import View
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.consume.open_view import Beginning, open_view
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import Ending
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.batch_source import PlacedMarker
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.position import unpack_positions
 
 
 class MarkerAlignment:

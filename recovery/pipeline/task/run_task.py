@@ -12,12 +12,12 @@ from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
 from durable_shuffle.recovery.pipeline.task.stage_sink import StageSink
-from durable_shuffle.shuffle.clock import Clock, IdSource, RandomIds, SystemClock
-from durable_shuffle.shuffle.layout import StagePath, command_log_prefix
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.log.layout import StagePath, command_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,12 @@ from durable_shuffle.recovery.pipeline.plan.sources import (
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
-from durable_shuffle.shuffle.clock import Clock, IdSource
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import End
-from durable_shuffle.shuffle.partitioner import hash_partition_ids, round_robin_ids
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_robin_ids
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 _AHEAD = 16
 """Items that wait at most."""

@@ -15,13 +15,13 @@ from durable_shuffle.recovery.pipeline.plan.sinks import Parked, SinkPlace
 from durable_shuffle.recovery.pipeline.task.source import partition_ids
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.consumer_task import ConsumerTask
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import End
-from durable_shuffle.shuffle.outputs import read_output, write_output
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.outputs import read_output, write_output
+from durable_shuffle.shuffle.consume.task import ConsumerTask
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ A driver claims the job, reads its log to the end, looks at the stage's own log,
 record to the slot behind what it knows. If the slot is taken, it takes in what stands there and
 decides again. A writer of one stage claims nothing. Whoever won RELEASED, or finds it, puts RELEASE
 into the stage's log and then deletes the data; `gc` gives up what was begun and never counted. A
-create may land at any later time, also after its sender died. The model of `shuffle/job_log.py` and
-`shuffle/release.py`; claims are one step, since what races here is STAGE and RELEASED.
+create may land at any later time, also after its sender died. The model of `shuffle/log/job_log.py`
+and `shuffle/release/stages.py`; claims are one step, since what races here is STAGE and RELEASED.
 
 One fault of the storage is in it: while nobody is at work, the job log may lose RELEASED, if that
 is its last record and the data is gone.

@@ -4,7 +4,7 @@ Repairers, compactors and cleaners do as in `compact_model.py`. Once, the storag
 record of the log, a REPLACE: what it replaced counts again, and its index says that there was more.
 `verify --repair` finds an index of other data that no record names, reads the log to its end and
 sends ABORT to the slot behind it; if that slot is taken, it reads again. What counts by then it
-leaves alone. The model of `shuffle/verify_ends.py` and `abort_rewrite`.
+leaves alone. The model of `shuffle/verify/ends.py` and `abort_rewrite`.
 
 It is lost before anybody has sent anything to a slot behind it, or is at work on top of it: else
 the log has a hole, which `verify` finds and nobody fills.

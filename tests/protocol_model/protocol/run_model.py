@@ -1,5 +1,5 @@
 """One log written by starts of a streaming query and by write jobs: the model of
-`shuffle/run_log.py`.
+`shuffle/write/run_log.py`.
 
 A run is one start of the query. Its processes remember nothing of each other: a task reads the end
 of the log, opens for its run if need be and writes a segment under the epoch of that OPEN. The

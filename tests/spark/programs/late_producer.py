@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer import run_producer
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.spark_hash import spark_hash
-from durable_shuffle.shuffle.stage import open_stage
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.rows.spark_hash import spark_hash
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.write.producer import run_producer
 
 
 class GatedStorage(LocalStorage):

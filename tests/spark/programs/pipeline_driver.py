@@ -24,7 +24,7 @@ from durable_shuffle.recovery.job.state import JobTimeouts
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 PATIENT: dict[str, Any] = {"timeouts": JobTimeouts(300, 3, 300)}
 LINE = LineSettings(heartbeat_seconds=1, silence_seconds=300, command_seconds=0.5)

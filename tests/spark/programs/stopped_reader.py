@@ -3,11 +3,11 @@
 import json
 import sys
 
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import open_stage, require_seal
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import open_stage, require_seal
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 def main(root: str, folder: str) -> None:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from durable_shuffle.shuffle import open_storage
-from durable_shuffle.shuffle.layout import slot_name
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.storage import Created, Exists, Storage
+from durable_shuffle.shuffle.log.layout import slot_name
+from durable_shuffle.shuffle.storage import open as open_storage
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 class StoppingStorage(LocalStorage):

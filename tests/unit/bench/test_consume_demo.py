@@ -16,10 +16,10 @@ from durable_shuffle.bench.consumer_demo.child import CONSUMER, OUTPUTS
 from durable_shuffle.bench.consumer_demo.demo import ConsumeDemoOptions, Life, judge, plan_kills
 from durable_shuffle.bench.consumer_demo.stage import store_stage
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 
 @pytest.mark.requirement("R-F135-1")

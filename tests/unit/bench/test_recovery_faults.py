@@ -15,7 +15,7 @@ from durable_shuffle.bench.cluster.faults import (
     session_processes,
 )
 from durable_shuffle.serialization.errors import NotFoundError
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 Sessions = tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]
 

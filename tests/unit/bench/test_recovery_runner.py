@@ -11,7 +11,7 @@ from durable_shuffle.bench.recovery_demo.runner import RecoveryRunner
 from durable_shuffle.bench.recovery_demo.steps import Progress, Step
 from durable_shuffle.bench.tpch.data import TpchFiles
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.clock import SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 # writes each argument as a line of the event file, then ends with the status it is told
 _DRIVER = """

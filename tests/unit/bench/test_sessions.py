@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from durable_shuffle.bench.sessions.sessions import SESSION_SCHEMA, Sessions
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.reducers import ResumableReducer
+from durable_shuffle.shuffle.rows.reducers import ResumableReducer
 
 EVENTS = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 60)), max_size=60)
 

@@ -14,10 +14,10 @@ import pytest
 from durable_shuffle.jobs.cli.release import parse_age
 from durable_shuffle.jobs.cli.rows import csv_line, json_value
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.release import release_stage_of
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 def ids_of(partition: int) -> list[int]:

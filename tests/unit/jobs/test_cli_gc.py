@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import FencedError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.littered_job import LitteredJob, littered_job
 
 

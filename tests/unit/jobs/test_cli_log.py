@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.release_upto import release_upto
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import MOST_BYTES
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.release.upto import release_upto
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows, rows_for
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3
 FIRST, SECOND = (0, 10), (10, 16)

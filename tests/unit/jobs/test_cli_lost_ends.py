@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.compaction import compact_stage
-from durable_shuffle.shuffle.index import build_index
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.producer_log import commit_attempt, read_producer
-from durable_shuffle.shuffle.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.seal import seal_stage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.producer_log import commit_attempt, read_producer
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.seal.index import build_index
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
@@ -180,7 +180,7 @@ def test_a_seal_that_comes_meanwhile_is_no_finding(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver is between its index and SEAL when `verify` looks, and done when it looks again."""
-    from durable_shuffle.shuffle import verify_stage
+    from durable_shuffle.shuffle.verify import stage as verify_stage
 
     path = job.orders.path
     log = Path(job.url, path.log_prefix, "0000000001")

@@ -17,16 +17,16 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import Fresh, Reuse
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.layout import job_log_prefix
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.named_stage import named_stage
-from durable_shuffle.shuffle.records import STAGE_RECORDS
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.layout import job_log_prefix
+from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.log.records import STAGE_RECORDS
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 Run = Callable[..., Any]
 

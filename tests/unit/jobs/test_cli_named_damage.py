@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.named_stage import named_stage
-from durable_shuffle.shuffle.records import STAGE_RECORDS
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import read_state
+from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.log.records import STAGE_RECORDS
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import read_state
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 Run = Callable[..., Any]

@@ -11,13 +11,13 @@ import pytest
 
 from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog, read_job
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.records import StageReleased
-from durable_shuffle.shuffle.registry import register_consumers
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import StageReleased
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer, littered_job
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 

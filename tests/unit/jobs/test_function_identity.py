@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,7 +55,7 @@ def in_process(folder: Path, code: str, seed: str = "1") -> dict[str, Any]:
 
 SHOW = """
 import json
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 found = identify_function(f)
 print(json.dumps({"digest": found.digest, "unresolved": found.unresolved}))
 """

@@ -14,14 +14,14 @@ from browser import open_page
 
 from durable_shuffle.jobs.reports.job_history import JobHistory, read_history
 from durable_shuffle.jobs.reports.job_page import job_page, job_timeline
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 BEGAN = 1_700_000_000.0
 PRODUCERS = 3

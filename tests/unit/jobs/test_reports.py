@@ -17,10 +17,10 @@ from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.job_history import read_history
 from durable_shuffle.jobs.reports.job_page import job_page
 from durable_shuffle.jobs.reports.timeline import Bar, Mark, Timeline
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.records import StageUse
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 BEGAN = 1_700_000_000.0
 FIGURES = Figures(

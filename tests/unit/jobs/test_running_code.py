@@ -16,7 +16,7 @@ from durable_shuffle.jobs.deploy.running_code import (
     running_code,
 )
 from durable_shuffle.jobs.deploy.ship import make_archive
-from durable_shuffle.jobs.tasks import check_code
+from durable_shuffle.jobs.engine.tasks import check_code
 from durable_shuffle.serialization.errors import IncompatibleError
 
 
@@ -25,7 +25,7 @@ def test_one_changed_byte_is_other_code() -> None:
     sources = package_sources()
     code = code_of(sources)
     assert code.startswith(f"{durable_shuffle.__version__}-")
-    changed = {**sources, "durable_shuffle/jobs/tasks.py": b"# changed"}
+    changed = {**sources, "durable_shuffle/jobs/engine/tasks.py": b"# changed"}
     assert code_of(changed) != code
     assert code_of({**sources, "durable_shuffle/jobs/added.py": b""}) != code
 
@@ -84,7 +84,8 @@ def test_workers_compile_nothing(tmp_path: Path, damage: bytes) -> None:
         "import builtins, sys; sys.path.insert(0, sys.argv[1]); made = [];"
         "real = builtins.compile;"
         "builtins.compile = lambda s, n, *a, **k: (made.append(str(n)), real(s, n, *a, **k))[1];"
-        "import durable_shuffle.jobs.tasks as tasks; ours = [n for n in made if sys.argv[1] in n];"
+        "import durable_shuffle.jobs.engine.tasks as tasks;"
+        "ours = [n for n in made if sys.argv[1] in n];"
         "print(tasks.__file__, len(ours), tasks.running_code())"
     )
     command = [sys.executable, "-c", program, str(path)]

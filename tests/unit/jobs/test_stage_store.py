@@ -9,13 +9,13 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import Fresh, Reuse, ReusePolicy
 from durable_shuffle.serialization.errors import IncompatibleError, NotFoundError
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.release import release_stage_of
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 FINGERPRINT = "f" * 32

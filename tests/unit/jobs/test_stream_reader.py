@@ -32,12 +32,12 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle import stream_consumer
-from durable_shuffle.shuffle.clock import Clock, RandomIds
-from durable_shuffle.shuffle.job_log import enter_stage
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.partitioner import hash_partition_ids
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds
+from durable_shuffle.shuffle.log.job_log import enter_stage
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.stream import consumer as stream_consumer
 from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, new_stage
 
 SPARK_SCHEMA = StructType().add("n", LongType())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 
 ROOT = Path(__file__).parents[3]
 
@@ -129,7 +129,7 @@ cases |= {"callable object": helper.Scorer(), "bound method": helper.Scorer().sc
   "lambda": [lambda x, i=i: x * i for i in (settings.RATES["x"], 2)][0]}
 """
 SHOW = """
-from durable_shuffle.jobs.identity.function_identity import identify_function
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 found = {name: identify_function(case) for name, case in cases.items()}
 print(json.dumps({name: [f.digest, list(f.unresolved)] for name, f in found.items()}))
 """

@@ -19,15 +19,15 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import read_job
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stream_scan import standing_pieces
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import read_job
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import standing_pieces
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
-from durable_shuffle.shuffle.verify import verify_job
+from durable_shuffle.shuffle.verify.job import verify_job
 
 SPARK_SCHEMA = StructType().add("n", LongType())
 FUTURE = 1e12
@@ -181,7 +181,7 @@ def test_an_overwrite_that_commits_while_gc_looks_is_spared(
     job.write(500, 600)
     storage = open_storage(str(folder))
 
-    from durable_shuffle.shuffle import gc_run
+    from durable_shuffle.shuffle.release import gc_run
 
     survey = gc_run.survey
 

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 SCHEMA = pa.schema([("n", pa.int64()), ("square", pa.int64())])
 AGAIN = RetryPolicy(Backoff.fixed(3, 0.001), on_exception=raised(OSError))

@@ -14,7 +14,7 @@ from async_world import DELAY, POLICY, RETRIES, TIMEOUT, World
 from durable_shuffle.recovery.calls.elements import Phase
 from durable_shuffle.recovery.calls.settings import AsyncSettings
 from durable_shuffle.serialization.errors import AbortedError
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
 
 
 @dataclass

@@ -9,7 +9,7 @@ from durable_shuffle.recovery.calls.elements import Marker, Phase
 from durable_shuffle.recovery.calls.machine import AsyncMachine, Do
 from durable_shuffle.recovery.calls.settings import AsyncCounts, AsyncSettings
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
 
 
 @pytest.mark.requirement("R-F232-1")

@@ -14,7 +14,7 @@ from async_world import one_by_one
 from durable_shuffle.recovery.calls.batches import async_map
 from durable_shuffle.recovery.calls.callers import CallbackFunction, Completion
 from durable_shuffle.recovery.calls.operator import AsyncOperator
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 SCHEMA = pa.schema([("n", pa.int64()), ("square", pa.int64())])
 AGAIN = RetryPolicy(Backoff.fixed(3, 0.001), on_exception=raised(OSError))

@@ -12,7 +12,7 @@ from durable_shuffle.recovery.calls.callers import CallbackFunction
 from durable_shuffle.recovery.calls.elements import Marker
 from durable_shuffle.recovery.calls.operator import AsyncOperator, Output
 from durable_shuffle.serialization.errors import AbortedError, UnavailableError
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 
 @pytest.mark.requirement("R-F232-10")

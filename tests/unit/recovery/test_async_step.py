@@ -13,8 +13,8 @@ from pyspark import cloudpickle
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.calls.snapshot import SavedElement, decode_snapshot
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
-from durable_shuffle.shuffle.reducers import ResumableReducer
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.rows.reducers import ResumableReducer
 
 OUT = pa.schema([("n", pa.int64())])
 

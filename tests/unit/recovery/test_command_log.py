@@ -29,10 +29,10 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,
 )
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 IDS = RandomIds()
 TASK = "count-k0000"

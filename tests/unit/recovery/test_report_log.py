@@ -28,9 +28,9 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.clock import SystemClock
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 JOB, TASK, EPOCH = "job", "copy-k0000", 3
 LINE, ME, OTHER = "a" * 32, "b" * 32, "c" * 32

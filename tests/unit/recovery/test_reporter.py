@@ -16,7 +16,7 @@ from durable_shuffle.recovery.pipeline.status.records import (
     added_up,
 )
 from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS, Reporter
-from durable_shuffle.shuffle.clock import RandomIds
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 PLAN: PipelinePlan = make("/nowhere", {"copy": 1, "goes": 1}).plan

@@ -25,7 +25,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.msgpack_codec import encode_records
-from durable_shuffle.shuffle.retry import Backoff, RetryPolicy
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
 
 T, M = 60.0, 4
 SHARE = T / M

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.tasks import map_function, read_groups_function
-from durable_shuffle.shuffle.local_storage import LocalStorage
+from durable_shuffle.jobs.engine.tasks import map_function, read_groups_function
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage, seal
 
 def column(numbers):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 

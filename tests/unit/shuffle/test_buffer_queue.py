@@ -18,12 +18,12 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.buffer_queue import BufferQueue, Piece
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.extents import Extent
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, Piece
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 HEADER, NUMBER = 24, 8
 BUFFER = HEADER + 4 * NUMBER

@@ -5,10 +5,9 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.cleanup import Freed, delete_orphans, release_stage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import Freed, delete_orphans, release_stage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     new_stage,
@@ -17,6 +16,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])
 ORPHAN = "0" * 32

@@ -19,23 +19,22 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.cleanup import delete_orphans, release_stage
-from durable_shuffle.shuffle.compaction import (
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import parse_compacted_key
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.repair.compaction import (
     Compaction,
     compact_stage,
     group_bytes,
     tiles,
 )
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.group_reader import read_group
-from durable_shuffle.shuffle.index import INDEX_ENTRY
-from durable_shuffle.shuffle.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.layout import parse_compacted_key
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
+from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SMALL,
     SeededIds,
@@ -47,6 +46,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 PARTITIONS = 4

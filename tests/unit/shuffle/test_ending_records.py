@@ -6,9 +6,13 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, InvalidInputError
-from durable_shuffle.shuffle.clock import RandomIds
-from durable_shuffle.shuffle.consumer_log import read_resume_set
-from durable_shuffle.shuffle.consumer_records import (
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.outputs import write_output
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold_all
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import (
     Ack,
     Committed,
     ConsumerRecord,
@@ -19,14 +23,10 @@ from durable_shuffle.shuffle.consumer_records import (
     Prepared,
     Whole,
 )
-from durable_shuffle.shuffle.gc import named_by
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.outputs import write_output
-from durable_shuffle.shuffle.resume_set import ResumeSet, fold_all
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.release.gc import named_by
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import new_stage, seal, write
-from durable_shuffle.shuffle.view import View
 
 ENDING = Ending("DRAIN", 3, committed=False)
 EFFECT = PendingEffect("token", b"payload", ("a/key",))

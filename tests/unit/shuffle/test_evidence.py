@@ -6,11 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.evidence import Reruns, count_reruns
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     ManualClock,
     SeededIds,
@@ -18,6 +16,8 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.evidence import Reruns, count_reruns
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])
 ZOMBIE = "0" * 32

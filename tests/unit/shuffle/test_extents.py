@@ -4,7 +4,7 @@ import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import Frame, FrameKind, record_parts
-from durable_shuffle.shuffle.extents import read_frames
+from durable_shuffle.shuffle.read.extents import read_frames
 
 LIMIT = 1 << 20
 FIRST = 7

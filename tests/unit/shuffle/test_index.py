@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
-from durable_shuffle.shuffle.index import (
+from durable_shuffle.shuffle.log.records import EXTENT, Commit, SegmentInfo
+from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
     build_index,
@@ -18,7 +19,6 @@ from durable_shuffle.shuffle.index import (
     parse_header,
     parse_slice,
 )
-from durable_shuffle.shuffle.records import EXTENT, Commit, SegmentInfo
 
 A, B = "a" * 32, "b" * 32
 KEY = "job/stage/index/1"

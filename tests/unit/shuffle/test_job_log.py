@@ -10,10 +10,9 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.job_log import JobLog, enter_stage, read_job
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import (
+from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, read_job
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import (
     JOB_RECORDS,
     STAGE_RECORDS,
     Claim,
@@ -21,7 +20,8 @@ from durable_shuffle.shuffle.records import (
     StageReleased,
     StageUse,
 )
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
-from durable_shuffle.shuffle.layout import (
+from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
     check_name,

@@ -16,17 +16,17 @@ from durable_shuffle.serialization.errors import (
     NotReadyError,
 )
 from durable_shuffle.serialization.markers import Checkpoint, EndMode, EndOfData
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.extent_feed import EndOfInput
-from durable_shuffle.shuffle.extents import Extent
-from durable_shuffle.shuffle.log_feed import LogFeed
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.log_producer_records import LOG_PRODUCER_RECORDS, Append
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.position import ProducerPosition
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, Append
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.position import ProducerPosition
+from durable_shuffle.shuffle.read.waiting import wait_for
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_log import (
     SCHEMA,
     new_feed,
@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.testing.small_log import (
     rows_for,
 )
 from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock, SeededIds, new_stage
-from durable_shuffle.shuffle.waiting import wait_for
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS, PRODUCERS = 3, 2
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle import murmur3, partitioner
-from durable_shuffle.shuffle.spark_hash import check_key_type, spark_hash
+from durable_shuffle.shuffle.rows import murmur3, partitioner
+from durable_shuffle.shuffle.rows.spark_hash import check_key_type, spark_hash
 
 # --- the reference: MurmurHash3_x86_32 on Python integers, with Spark's treatment of the tail ---
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.position import (
+from durable_shuffle.shuffle.read.position import (
     Position,
     ProducerPosition,
     changed,

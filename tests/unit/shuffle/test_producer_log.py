@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from durable_shuffle.serialization.errors import AbortedError, CorruptDataError, FencedError
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.producer_log import (
+from durable_shuffle.shuffle.log.producer_log import (
     Committed,
     abort_attempt,
     close_log,
@@ -13,8 +12,9 @@ from durable_shuffle.shuffle.producer_log import (
     producer_state,
     read_producer,
 )
-from durable_shuffle.shuffle.records import EXTENT, PRODUCER_RECORDS, Abort, Closed, Commit
-from durable_shuffle.shuffle.slot_log import SlotLog
+from durable_shuffle.shuffle.log.records import EXTENT, PRODUCER_RECORDS, Abort, Closed, Commit
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import records_below
 
 A, B, C, CLEANER = "a" * 32, "b" * 32, "c" * 32, "e" * 32

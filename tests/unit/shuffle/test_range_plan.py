@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.range_plan import Run, join_near, read_runs, together
-from durable_shuffle.shuffle.storage import ByteRange
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.range_plan import Run, join_near, read_runs, together
 
 SIZE = 300
 RANGES = st.lists(

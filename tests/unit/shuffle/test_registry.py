@@ -15,14 +15,14 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.cleanup import Freed, release_stage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.registry import progress_in, register_consumers
-from durable_shuffle.shuffle.release import release_consumed, release_stage_of
-from durable_shuffle.shuffle.retention import Keep
-from durable_shuffle.shuffle.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.cleanup import Freed, release_stage
+from durable_shuffle.shuffle.release.registry import progress_in, register_consumers
+from durable_shuffle.shuffle.release.retention import Keep
+from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.littered_job import PARTITIONS, StoredConsumer
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 from durable_shuffle.shuffle.testing.stored_job import stored_stage

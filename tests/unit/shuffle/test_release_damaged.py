@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from durable_shuffle.shuffle.layout import slot_name
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Abort
-from durable_shuffle.shuffle.release_damaged import release_damaged, release_done
-from durable_shuffle.shuffle.stage import StageHandle, read_state
+from durable_shuffle.shuffle.log.layout import slot_name
+from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Abort
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.release.damaged import release_damaged, release_done
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 

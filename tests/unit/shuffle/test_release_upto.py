@@ -10,20 +10,19 @@ import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.cleanup import Freed
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import JobLog
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.position import ProducerPosition
-from durable_shuffle.shuffle.records import StageUse
-from durable_shuffle.shuffle.registry import register_consumers
-from durable_shuffle.shuffle.release import release_consumed
-from durable_shuffle.shuffle.release_upto import release_upto
-from durable_shuffle.shuffle.retention import Keep
-from durable_shuffle.shuffle.settings import Settings
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.position import ProducerPosition
+from durable_shuffle.shuffle.release.cleanup import Freed
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import Keep
+from durable_shuffle.shuffle.release.stages import release_consumed
+from durable_shuffle.shuffle.release.upto import release_upto
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 from durable_shuffle.shuffle.testing.small_log import (
@@ -40,6 +39,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     new_stage,
     records_below,
 )
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 2
 CHUNKS = [(0, 10), (10, 20), (20, 30)]

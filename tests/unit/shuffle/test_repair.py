@@ -30,13 +30,13 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.cleanup import delete_orphans
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.producer_log import commit_attempt
-from durable_shuffle.shuffle.replace_commits import sealed_commits
-from durable_shuffle.shuffle.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.producer_log import commit_attempt
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.seal.replace_commits import sealed_commits
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, write
 
 

@@ -22,12 +22,12 @@ from durable_shuffle.serialization.errors import (
     ConflictError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.cleanup import delete_orphans, release_stage
-from durable_shuffle.shuffle.compaction import Compaction
-from durable_shuffle.shuffle.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.stage import read_state, require_seal
-from durable_shuffle.shuffle.storage import Created, Exists
+from durable_shuffle.shuffle.log.stage import read_state, require_seal
+from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.repair.compaction import Compaction
+from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.sealed_stage import SealedStage
 from durable_shuffle.shuffle.testing.small_stage import SeededIds

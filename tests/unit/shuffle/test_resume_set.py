@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.consumer_records import (
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, fold_all, is_full, start_of
+from durable_shuffle.shuffle.log.consumer_records import (
     Ack,
     ConsumerRecord,
     Finished,
@@ -21,9 +22,8 @@ from durable_shuffle.shuffle.consumer_records import (
     Reserve,
     Whole,
 )
-from durable_shuffle.shuffle.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.records import Closed
-from durable_shuffle.shuffle.resume_set import ResumeSet, fold, fold_all, is_full, start_of
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
 
 KEY = ("stage", 3)
 A, B = "a" * 32, "b" * 32

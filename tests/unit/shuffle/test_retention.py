@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.position import ProducerPosition
-from durable_shuffle.shuffle.records import Register
-from durable_shuffle.shuffle.retention import (
+from durable_shuffle.shuffle.log.records import Register
+from durable_shuffle.shuffle.read.position import ProducerPosition
+from durable_shuffle.shuffle.release.retention import (
     Appended,
     AttemptFailed,
     ConsumersFinished,

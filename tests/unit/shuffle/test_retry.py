@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.retry import NO_RETRY, Backoff, RetryPolicy, raised
+from durable_shuffle.shuffle.base.retry import NO_RETRY, Backoff, RetryPolicy, raised
 
 
 def no_chance() -> float:

@@ -11,17 +11,17 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.local_storage import LocalStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_storage import open_storage
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import (
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, ByteRange, Created, Exists, Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.retrying import (
     RetryCounts,
     RetryingStorage,
     StorageRetries,
     pause_before_retry,
 )
-from durable_shuffle.shuffle.storage import MOST_BYTES, ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_stage import ManualClock
 

@@ -18,22 +18,22 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.retry import Backoff
-from durable_shuffle.shuffle.retrying_storage import (
-    RetryCounts,
-    RetryingStorage,
-    StorageRetries,
-    retry_counts,
-)
-from durable_shuffle.shuffle.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.storage import (
+from durable_shuffle.shuffle.base.retry import Backoff
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
     Created,
     Exists,
     ObjectInfo,
     Storage,
+)
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import (
+    RetryCounts,
+    RetryingStorage,
+    StorageRetries,
+    retry_counts,
 )
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.flaky_storage import chance_rules

@@ -19,19 +19,16 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     OutcomeUnknownError,
 )
-from durable_shuffle.shuffle.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.job_log import enter_stage
-from durable_shuffle.shuffle.layout import parse_segment_key
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.open_view import open_view
-from durable_shuffle.shuffle.piece_reader import read_pieces
-from durable_shuffle.shuffle.run_clearing import abort_job, clear_behind
-from durable_shuffle.shuffle.run_log import LOOK_BACK, append_batch
-from durable_shuffle.shuffle.stage import StageHandle
-from durable_shuffle.shuffle.storage import Storage
-from durable_shuffle.shuffle.stream_offset import StreamOffset
-from durable_shuffle.shuffle.stream_scan import StageScan, standing_pieces
+from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.job_log import enter_stage
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.offset import StreamOffset
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import StageScan, standing_pieces
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_log import new_feed, poll_all, read_log_rows
 from durable_shuffle.shuffle.testing.small_stage import (
@@ -41,6 +38,9 @@ from durable_shuffle.shuffle.testing.small_stage import (
     new_stage,
     patient,
 )
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.run_clearing import abort_job, clear_behind
+from durable_shuffle.shuffle.write.run_log import LOOK_BACK, append_batch
 
 PARTITIONS = 3
 

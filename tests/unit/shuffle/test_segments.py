@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.records import EXTENT
-from durable_shuffle.shuffle.segments import Segment, build_segment, complete_extents
+from durable_shuffle.shuffle.log.records import EXTENT
+from durable_shuffle.shuffle.write.segments import Segment, build_segment, complete_extents
 
 STAGE = "5" * 32
 

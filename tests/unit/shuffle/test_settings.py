@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings
 
 
 def test_defaults_are_accepted_and_frozen() -> None:

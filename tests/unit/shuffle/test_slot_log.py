@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.shuffle.counting_storage import CountingStorage
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.slot_log import Lost, SlotLog, Won
-from durable_shuffle.shuffle.storage import ObjectInfo
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 
 def filled(slots: int) -> CountingStorage:

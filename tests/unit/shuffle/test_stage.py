@@ -13,20 +13,19 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.cleanup import release_stage
-from durable_shuffle.shuffle.layout import StagePath
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.records import STAGE_RECORDS, Closed, Damaged, Release, Replace
-from durable_shuffle.shuffle.seal import seal_stage
-from durable_shuffle.shuffle.segment_writer import IdBatch
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import (
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Closed, Damaged, Release, Replace
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     describe_stage,
     open_stage,
     read_state,
     require_seal,
 )
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     commits_of,
@@ -36,6 +35,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())], metadata={"made": "by a test"})
 

@@ -6,10 +6,10 @@ import pytest
 
 from durable_shuffle.serialization.control import ControlRecord
 from durable_shuffle.serialization.errors import ConflictError, CorruptDataError
-from durable_shuffle.shuffle import typed_log
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.typed_log import AnyRecord, Tail, TypedLog
+from durable_shuffle.shuffle.log import typed_log
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.typed_log import AnyRecord, Tail, TypedLog
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 Log = TypedLog[ControlRecord, Tail[ControlRecord]]
 EMPTY: Tail[ControlRecord] = Tail(0, None)

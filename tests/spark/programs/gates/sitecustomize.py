@@ -64,7 +64,7 @@ class Gated:
 
 def install(folder: Path) -> None:
     """Put the gate around every storage that is opened by its URL from now on."""
-    from durable_shuffle.shuffle import open_storage
+    from durable_shuffle.shuffle.storage import open as open_storage
 
     plain: Callable[[str, Mapping[str, object]], Any] = open_storage.open_backend
     open_storage.open_backend = lambda url, options: Gated(plain(url, options), folder)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from log_producers import PARTITIONS, Open
 
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_log import SCHEMA
 from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.slot_log import SlotLog
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.testing.small_log import (
     SCHEMA,
@@ -34,6 +33,7 @@ from durable_shuffle.shuffle.testing.small_stage import (
     new_stage,
     patient,
 )
+from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 
 def test_appends_count_at_once_and_in_order(stage: StageHandle, open_producer: Open) -> None:

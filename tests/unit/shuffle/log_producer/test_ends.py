@@ -16,12 +16,10 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.cleanup import delete_orphans, release_stage
-from durable_shuffle.shuffle.log_producer import LogProducer
-from durable_shuffle.shuffle.log_producer_log import producer_status
-from durable_shuffle.shuffle.log_producer_records import End
-from durable_shuffle.shuffle.memory_storage import MemoryStorage
-from durable_shuffle.shuffle.stage import StageHandle
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.small_log import (
     SCHEMA,
     numbered_rows,
@@ -33,6 +31,8 @@ from durable_shuffle.shuffle.testing.small_stage import (
     SeededIds,
     new_stage,
 )
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 
 @pytest.mark.requirement("R-F135-24")

@@ -1,0 +1,268 @@
+"""The one place that touches Spark's JVM internals, through py4j. PySpark 4.0 to 4.3, classic only.
+
+Strategy: plan the map side on a clone of the user's session (adaptive planning off), so the user's
+session keeps its settings; hand the read side back as a `LogicalRDD` with the true partitioning and
+statistics, so that Spark plans no second exchange on the key.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame
+
+from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
+from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
+from durable_shuffle.serialization.errors import IncompatibleError
+
+_LOGICAL_RDD_ARGUMENTS = (9, 10)
+"""4.0 to 4.2 take nine constructor arguments, 4.3 a tenth, a boolean."""
+
+
+def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
+    clone = spark._jsparkSession.cloneSession()  # noqa: SLF001
+    settings = {"spark.sql.adaptive.enabled": "false", **conf}
+    for key, value in settings.items():
+        clone.conf().set(key, value)
+    return SparkSession(spark.sparkContext, clone)
+
+
+def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
+    """Return the same analysed query, planned by `session`."""
+    return _of_rows(session, df._jdf.queryExecution().analyzed())  # noqa: SLF001
+
+
+def partition_count(df: DataFrame) -> int:
+    """Return how many partitions the physical plan of `df` has. Plans, runs nothing."""
+    return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
+
+
+def native_exchanges(df: DataFrame) -> int:
+    """Return how many shuffle exchanges of Spark's own the physical plan holds."""
+    return _count_exchanges(df._jdf.queryExecution().executedPlan())  # noqa: SLF001
+
+
+def _count_exchanges(plan: Any) -> int:
+    own = plan.getClass().getSimpleName() == "ShuffleExchangeExec"
+    return int(own) + sum(_count_exchanges(child) for child in _items(plan.children()))
+
+
+def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
+    """Return where the key columns stand in `df`, None if one is computed.
+
+    Args:
+        keys: `df.select(...)` of the key columns.
+    """
+    ids = [_id(a) for a in _output(df)]
+    wanted = [_id(a) for a in _output(keys)]
+    if any(w not in ids for w in wanted):
+        return None
+    return tuple(ids.index(w) for w in wanted)
+
+
+def narrow_decimals(df: DataFrame) -> DataFrame:
+    """Return `df` with decimals of up to 18 digits as their unscaled longs.
+
+    Spark hands a decimal to Arrow through a BigDecimal object each; a long costs nothing.
+    """
+    narrow = narrow_positions(df.schema)
+    if not narrow:
+        return df
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    columns = _output(df)
+    for i in narrow:
+        long = jvm.org.apache.spark.sql.catalyst.expressions.UnscaledValue(columns[i])
+        columns[i] = alias(jvm, long, df.columns[i])
+    return project(df, columns)
+
+
+def alias(jvm: Any, expression: Any, name: str) -> Any:
+    """Return a Catalyst expression with a name and a new id."""
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    new_id = expressions.NamedExpression.newExprId()
+    return expressions.Alias(expression, name, new_id, nil, none, nil)
+
+
+def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
+    """Return the given named Catalyst expressions over the columns of `df`."""
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    return _of_rows(df.sparkSession, logical.Project(to_seq(jvm, columns), analyzed))
+
+
+def with_durable_rows(
+    df: DataFrame,
+    rows: DataFrame,
+    *,
+    hashed_by: Sequence[int],
+    partitions: int,
+    row_count: int,
+    data_bytes: int,
+) -> tuple[DataFrame, int]:
+    """Return a DataFrame with the columns of `df` whose rows come from `rows`, and its RDD's id.
+
+    Args:
+        rows: columns in the same order, one partition per subpartition. A column may be a long
+            where `df` has a decimal of up to 18 digits: in Spark's binary rows both are the same
+            eight bytes, so nothing has to turn one into the other.
+        hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
+            the partitioning says nothing.
+        data_bytes: estimated uncompressed size.
+    """
+    session = df.sparkSession
+    jvm: Any = session._jvm  # noqa: SLF001
+    output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    physical = jvm.org.apache.spark.sql.catalyst.plans.physical
+    if hashed_by:
+        attributes = [output.apply(i) for i in hashed_by]
+        partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
+    else:
+        partitioning = physical.UnknownPartitioning(partitions)
+    rdd = rows._jdf.queryExecution().toRdd()  # noqa: SLF001
+    statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
+    plan = _logical_rdd(session, output, rdd, partitioning, statistics)
+    return _of_rows(session, plan), int(rdd.id())
+
+
+def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
+    """Return a DataFrame over an RDD of Spark's internal rows.
+
+    Args:
+        output: a Seq of attributes, one per column.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    unknown = jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning
+    plan = _logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
+    return _of_rows(session, plan)
+
+
+def counted_to_the_end(df: DataFrame) -> DataFrame:
+    """Return the rows with their numbers, and one more behind the last of each partition.
+
+    That one is null but for its number: the complement of the one that it would have as a row. So
+    whoever reads the rows knows that they are all, and that it is Spark that counted them. The plan
+    of `df` is executed as far as its partitions are known; all columns may be null afterwards.
+
+    Args:
+        df: its last column, ROW_COLUMN, is a long 0 in every row.
+    """
+    session = df.sparkSession
+    jvm: Any = session._jvm  # noqa: SLF001
+    execution = df._jdf.queryExecution()  # noqa: SLF001
+    rows, output = execution.toRdd(), _output(df)
+    partitions = int(rows.getNumPartitions())
+    if not partitions:  # no task runs
+        return df
+    end = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(len(output))
+    end.setLong(len(output) - 1, -1)
+    context = session.sparkContext._jsc  # noqa: SLF001
+    ends = context.parallelize(jvm.java.util.Collections.nCopies(partitions, end), partitions).rdd()
+    rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
+    # RDDs of one partitioner are joined partition by partition; it is asked nothing else
+    same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))
+    sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [one]), any_class) for one in (rows, ends)]
+    for side in sides:
+        set_field(jvm, side, "partitioner", same, of="org.apache.spark.rdd.RDD")
+    joined = rdds.PartitionerAwareUnionRDD(context.sc(), to_seq(jvm, sides), any_class)
+    nullable = [attribute.withNullability(True) for attribute in output]  # noqa: FBT003
+    number = F.monotonically_increasing_id().bitwiseXOR(F.col(ROW_COLUMN))
+    found = from_rdd(session, to_seq(jvm, nullable), joined).withColumn(ROW_COLUMN, number)
+    return cast("DataFrame", found)
+
+
+def _logical_rdd(
+    session: SparkSession, output: Any, rdd: Any, partitioning: Any, statistics: Any | None
+) -> Any:
+    jvm: Any = session._jvm  # noqa: SLF001
+    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    arguments: list[Any] = [
+        output,
+        rdd,
+        partitioning,
+        nil,
+        False,
+        none,
+        session._jsparkSession,  # noqa: SLF001
+        jvm.scala.Option.apply(statistics),
+        none,
+    ]
+    if _arity(jvm, "org.apache.spark.sql.execution.LogicalRDD") == 10:
+        arguments.append(False)
+    return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
+
+
+def set_field(jvm: Any, jvm_object: Any, name: str, value: Any, *, of: str = "") -> None:
+    """Give a field of a JVM object another value, although it is final.
+
+    Args:
+        of: the class that declares it, if not the object's own.
+    """
+    declaring = jvm.java.lang.Class.forName(of) if of else jvm_object.getClass()
+    field = declaring.getDeclaredField(name)
+    field.setAccessible(True)
+    field.set(jvm_object, value)
+
+
+def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
+    """Return a Catalyst `Statistics`.
+
+    py4j turns every Scala BigInt into a Python number, so none can be passed as an argument. The
+    way round: a `Range` states its row count as Some(BigInt), and lists built from it inside the
+    JVM reach the constructor by reflection.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+
+    def some(number: int) -> Any:
+        numbers = session._jsparkSession.range(number)  # noqa: SLF001
+        return numbers.queryExecution().optimizedPlan().stats().rowCount()
+
+    name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
+    no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
+    arguments = some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(False)  # noqa: FBT003
+    array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
+    return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
+
+
+def module(jvm: Any, name: str) -> Any:
+    """Return a Scala object, for classes whose static forwarders are missing."""
+    return getattr(getattr(jvm, f"{name}$"), "MODULE$")
+
+
+def _arity(jvm: Any, name: str) -> int:
+    found = [
+        int(c.getParameterCount()) for c in jvm.java.lang.Class.forName(name).getConstructors()
+    ]
+    for arity in _LOGICAL_RDD_ARGUMENTS:
+        if arity in found:
+            return arity
+    raise IncompatibleError(
+        f"this Spark's LogicalRDD takes {found} arguments, expected one of "
+        f"{_LOGICAL_RDD_ARGUMENTS}: PySpark 4.0 to 4.3 are supported"
+    )
+
+
+def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
+    jvm: Any = session._jvm  # noqa: SLF001
+    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+
+
+def _output(df: DataFrame) -> list[Any]:
+    return _items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
+
+
+def _id(attribute: Any) -> str:
+    return str(attribute.exprId().toString())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def to_seq(jvm: Any, items: Sequence[Any]) -> Any:
+    """Return a Scala Seq."""
+    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

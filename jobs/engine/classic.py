@@ -1,0 +1,207 @@
+"""Stages on classic Spark: planned on a cloned session, run on just the missing producers."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.deploy.preflight import task_tries
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine.arrow_schema import (
+    narrow_arrow_schema,
+    narrow_schema,
+)
+from durable_shuffle.jobs.engine.engine import Planned, ReadBack
+from durable_shuffle.jobs.engine.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.tasks import (
+    RESULT_SCHEMA,
+    ArrowFunction,
+    MapResult,
+    code_with,
+    map_result,
+)
+from durable_shuffle.jobs.engine.transfer import transfer_settings
+from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.functions.user_code import CHECKED
+from durable_shuffle.jobs.identity.functions.worker_pools import note_code
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.plan.splits import identify_splits, split_settings
+from durable_shuffle.serialization.errors import IncompatibleError
+
+
+class ClassicEngine:
+    """Implements `Engine` for a session with a SparkContext."""
+
+    ends_partitions = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.stage_of_rdd: dict[int, str] = {}
+        """RDD id -> fingerprint of the stage that it reads."""
+        configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
+        self.task_tries = task_tries(str(spark.sparkContext.master), configured)
+
+    def cores(self) -> int:
+        return self._spark.sparkContext.defaultParallelism
+
+    def arrow_schema(self, df: DataFrame) -> pa.Schema:
+        return narrow_arrow_schema(df.schema)
+
+    def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
+        keys = df.select(*cols)
+        found = catalyst.key_positions(cast("ClassicFrame", df), cast("ClassicFrame", keys))
+        return found or ()
+
+    def identify(self, df: DataFrame) -> PlanIdentity:
+        return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
+
+    def code_of(self, *functions: object) -> str:
+        found = identify_function(functions)
+        note_code(self._spark.sparkContext, found)
+        return code_with(found)
+
+    def planning_settings(self) -> dict[str, str]:
+        return split_settings(self._spark)
+
+    def plan(
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
+    ) -> Planned:
+        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        session = catalyst.planning_session(self._spark, {**transfer, **conf})
+        ids = cast("ClassicFrame", with_partition_ids(df, cols, n, F.lit(0).cast("long")))
+        shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
+        with self.cutting_files_by(conf):
+            return Planned(
+                catalyst.counted_to_the_end(shaped),
+                catalyst.partition_count(shaped),
+                identify_splits(shaped),
+                catalyst.native_exchanges(shaped),
+                dict(conf),
+            )
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+        with self.described(label):
+            return run_producers(self._spark, tasks, producers)
+
+    def run_numbered(
+        self, function: ArrowFunction, tasks: int, schema: str, label: str
+    ) -> list[dict[str, Any]]:
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        with self.described(label):
+            return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
+    def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        return self._read(df, narrow_schema(df.schema), back)
+
+    def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
+        return self._read(read_frame(self._spark, schema, back), schema, back)
+
+    def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
+        session = catalyst.planning_session(self._spark, {})
+        rows = read_frame(session, schema, back)
+        frame, rdd = catalyst.with_durable_rows(
+            cast("ClassicFrame", df),
+            cast("ClassicFrame", rows),
+            hashed_by=back.hashed_by,
+            partitions=back.partitions,
+            row_count=back.rows,
+            data_bytes=back.memory_bytes,
+        )
+        self.stage_of_rdd[rdd] = back.fingerprint
+        return frame
+
+    @contextmanager
+    def described(self, label: str) -> Iterator[None]:
+        """Show a text for the jobs that run meanwhile in Spark's UI; their rows are stored."""
+        with storing(self._spark.sparkContext, label):
+            yield
+
+    @contextmanager
+    def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
+        """Give the user's session other split settings while a plan is made, then its own again.
+
+        A file scan asks the session in which it was read, not the one that plans it. Nothing is
+        touched if the session cuts like that anyway.
+        """
+        now = split_settings(self._spark)
+        wanted = {key: value for key, value in conf.items() if now.get(key) != value}
+        before = self._spark.conf.getAll
+        try:
+            for key, value in wanted.items():
+                self._spark.conf.set(key, value)
+            yield
+        finally:
+            for key in wanted:
+                if key in before:
+                    self._spark.conf.set(key, before[key])
+                else:
+                    self._spark.conf.unset(key)
+
+
+@contextmanager
+def storing(context: SparkContext, label: str) -> Iterator[None]:
+    """Show a text for the jobs that run meanwhile, and have their workers prove their code.
+
+    Raises:
+        IncompatibleError: a worker runs other code than the driver.
+    """
+    wanted = {"spark.job.description": label, CHECKED: "1"}
+    before = {name: context.getLocalProperty(name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            context.setLocalProperty(name, value)
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        found = _INCOMPATIBLE.search(str(error))
+        if found is None:
+            raise
+        raise IncompatibleError(found[1]) from error
+    finally:
+        for name, old in before.items():
+            context.setLocalProperty(name, old)  # type: ignore[arg-type]
+
+
+_INCOMPATIBLE = re.compile(
+    rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
+)
+"""What a worker's traceback ends with."""
+
+
+def run_producers(
+    spark: SparkSession, tasks: RDD[Row], producers: Sequence[int]
+) -> list[MapResult]:
+    """Run some partitions of an RDD of map results, one Spark job in this thread."""
+    rows = spark.sparkContext.runJob(cast("RDD[Row]", _AsIs(tasks)), list, list(producers))
+    return [map_result(row.asDict()) for row in rows]
+
+
+class _AsIs:
+    """An RDD for `runJob` whose rows come as they are.
+
+    For a function, even `list`, every task would get a second Python worker, 40 ms each.
+    """
+
+    def __init__(self, rdd: RDD[Row]) -> None:
+        self._rdd = rdd
+
+    def mapPartitions(self, function: object) -> RDD[Row]:
+        del function
+        return self._rdd

@@ -1,0 +1,145 @@
+"""Stages on Spark Connect, where there is no SparkContext and no planner access.
+
+What differs from classic: the number of producers comes from a probe job over no columns; every
+map task starts, and those whose producer is committed return at once; the result states no
+partitioning to Spark. What a plan reads is not shown here, so only `version=` lets another run
+reuse a stage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.engine.arrow_schema import arrow_schema, positional_schema
+from durable_shuffle.jobs.engine.engine import Planned, ReadBack
+from durable_shuffle.jobs.engine.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.tasks import (
+    RESULT_SCHEMA,
+    ArrowFunction,
+    MapResult,
+    code_with,
+    map_result,
+)
+from durable_shuffle.jobs.engine.transfer import TRANSFER_KEYS, transfer_settings
+from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_FOLDS_LOCAL_ROWS = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+_SPLIT_SETTINGS = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.shuffle.partitions",
+)
+
+
+class ConnectEngine:
+    """Implements `Engine` for a Spark Connect session."""
+
+    task_tries = 1
+    """The server's setting cannot be read; errors come back as rows at once."""
+    ends_partitions = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._stage_of_plan: dict[int, str] = {}
+        """Id of a relation -> fingerprint of the stage that it reads."""
+
+    def cores(self) -> int:
+        return 0
+
+    def arrow_schema(self, df: DataFrame) -> pa.Schema:
+        return arrow_schema(df.schema)
+
+    def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
+        names = df.columns
+        plain = [c for c in cols if isinstance(c, str) and names.count(c) == 1]
+        return tuple(names.index(c) for c in plain) if len(plain) == len(cols) else ()
+
+    def identify(self, df: DataFrame) -> PlanIdentity:
+        from durable_shuffle.jobs.identity.plan.connect import identify_connect_plan
+
+        return identify_connect_plan(df, self._stage_of_plan.get)
+
+    def code_of(self, *functions: object) -> str:
+        return code_with(identify_function(functions))
+
+    def planning_settings(self) -> dict[str, str]:
+        found = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def plan(
+        self,
+        df: DataFrame,
+        cols: Sequence[str | Column],
+        n: int | None,
+        conf: Mapping[str, str],
+        *,
+        large_rows: bool,
+    ) -> Planned:
+        def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            number = -1 if context is None else context.partitionId()
+            yield pa.RecordBatch.from_pydict({"partition": [number]})
+
+        shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
+        splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
+        with self._settings({**conf, _ADAPTIVE: "false"}):
+            found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
+        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        return Planned(shaped, len(found), "", 0, {**transfer, **splits})
+
+    def run(
+        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        del producers, label  # every task starts; committed ones return without reading
+        with self._settings({**planned.conf, **self._counting(), _ADAPTIVE: "false"}):
+            rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()
+        return [map_result(row.asDict()) for row in rows]
+
+    def _counting(self) -> dict[str, str]:
+        """Keep the optimizer from numbering the rows of a local relation before they are split into
+        partitions."""
+        excluded = self._spark.conf.get(_EXCLUDED, None)
+        return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
+
+    def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
+        return self._read(positional_schema(df.schema), back).toDF(*df.columns)
+
+    def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
+        return self._read(schema, back)
+
+    def _read(self, schema: StructType, back: ReadBack) -> DataFrame:
+        frame: Any = read_frame(self._spark, schema, back)
+        self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
+        return frame  # type: ignore[no-any-return]
+
+    def run_numbered(
+        self, function: ArrowFunction, tasks: int, schema: str, label: str
+    ) -> list[dict[str, Any]]:
+        del label
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
+    @contextmanager
+    def _settings(self, values: Mapping[str, str]) -> Iterator[None]:
+        """Set session settings for the time of one job and put the old ones back."""
+        before = {key: self._spark.conf.get(key, None) for key in values}
+        try:
+            for key, value in values.items():
+                self._spark.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, old)

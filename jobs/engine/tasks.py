@@ -1,0 +1,287 @@
+"""The functions that run in Spark's Python workers.
+
+All state comes from their arguments: a reused worker may have run another job's attempt before.
+Errors that a retry cannot mend come back as a row and are raised, typed, by the driver; the rest
+are raised here, so that Spark tries again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import TaskContext
+
+from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.deploy.worker_start import quicken_worker
+from durable_shuffle.jobs.engine import arrow_offsets
+from durable_shuffle.jobs.engine.arrow_offsets import with_offsets
+from durable_shuffle.jobs.engine.row_numbers import CountedRows
+from durable_shuffle.jobs.engine.transfer import LargeRowsError
+from durable_shuffle.jobs.identity.functions.user_code import check_modules
+from durable_shuffle.serialization import errors
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    IncompatibleError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.serialization.plain_arrays import array_of_one, numbers_of
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.producer_log import Committed
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
+from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.rows.partitioner import round_robin_ids
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
+from durable_shuffle.shuffle.write.segment_writer import IdBatch
+
+if TYPE_CHECKING:  # it takes part in no task
+    from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
+
+ID_COLUMN = "__partition_id"
+IDS_FROM_SPARK = ("hash", "range")
+"""Partitioners whose ids the JVM computes; they arrive as the last column."""
+RESULT_SCHEMA = (
+    "producer long, slot long, wrote boolean, won boolean, requests long, storage_retries long, "
+    "storage_wait_seconds double, seconds double, tries_before long, commit binary, "
+    "error string, message string"
+)
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+T = TypeVar("T")
+Produce = Callable[[StageHandle, int, str], ProducerResult]
+
+
+@dataclass(frozen=True, slots=True)
+class MapResult:
+    """What one map task reports to the driver."""
+
+    committed: Committed
+    wrote: bool
+    won: bool
+    requests: int
+    storage_retries: int
+    storage_wait_seconds: float
+    seconds: float
+    tries_before: int
+    """How often Spark had started this task before."""
+
+
+def check_code(expected: str) -> None:
+    """Refuse to work with other code of this library than the driver's.
+
+    Args:
+        expected: `code_with()` of the driver: this library's, then the user's modules.
+    """
+    library, *modules = expected.splitlines()
+    if running_code() != library:
+        raise IncompatibleError(
+            f"this executor runs durable-shuffle {running_code()}, its driver {library} (version "
+            "and digest of the code): install the same on both, and start a new Spark application "
+            "after a change"
+        )
+    check_modules(dict(line.split(" ", 1) for line in modules))
+
+
+def code_with(found: "FunctionIdentity") -> str:
+    """Return the code that tasks must run: this library's, and the modules that functions reach."""
+    return "\n".join([running_code(), *(f"{n} {d}" for n, d in sorted(found.modules.items()))])
+
+
+def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
+    """Yield the rows; after the last one, look at what user functions have imported meanwhile."""
+    yield from rows
+    check_code(code)
+
+
+def map_function(
+    stage: StageHandle,
+    *,
+    producers: int,
+    settings: Settings,
+    tries: int,
+    code: str,
+    ends: bool = False,
+    max_batch_bytes: int | None = None,
+) -> ArrowFunction:
+    """Return the `mapInArrow` function that writes its partition as one producer.
+
+    Args:
+        ends: whether the plan puts a row behind the last one of each partition (`CountedRows`).
+        producers: M; 0 if the driver learns it only from the results.
+        tries: how often Spark runs a failing task.
+        max_batch_bytes: a larger batch ends the task, which then reports LargeRowsError.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            rows = CountedRows(limited(batches, max_batch_bytes), producer, ends=ends)
+            return run_producer(
+                counted,
+                producer,
+                _with_ids(stage, producer, rows),
+                attempt=attempt,
+                producers=producers,
+                settings=settings,
+                check=rows.check,
+            )
+
+        yield run_map_task(stage, produce, tries, code)
+
+    return write
+
+
+def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) -> pa.RecordBatch:
+    """Write one producer's output; the body of every map task.
+
+    Args:
+        produce: writes and commits, given the stage on a storage that counts requests, the
+            producer's number and the id of this attempt.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise IncompatibleError("map tasks run inside Spark tasks only")
+    quicken_worker()
+    producer = context.partitionId()
+    clock = SystemClock()
+    start = clock.monotonic()
+    counting = CountingStorage(stage.storage)
+    counted = replace(stage, storage=counting)
+    try:
+        check_code(code)
+        result = produce(counted, producer, RandomIds().new_id())
+    except (UnavailableError, OutcomeUnknownError) as e:
+        if context.attemptNumber() + 1 < tries:
+            raise
+        return _row(context, None, counting, clock.monotonic() - start, e)
+    except (DurableShuffleError, LargeRowsError) as e:
+        return _row(context, None, counting, clock.monotonic() - start, e)
+    return _row(context, result, counting, clock.monotonic() - start, None)
+
+
+def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; a larger one than `max_bytes` ends the task with LargeRowsError."""
+    for given in batches:
+        batch = with_offsets(given) if arrow_offsets.NEEDED else given
+        if max_bytes is not None and batch.nbytes > max_bytes:
+            raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
+        yield batch
+
+
+def _with_ids(
+    stage: StageHandle, producer: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[IdBatch]:
+    partitions = stage.describe.partitions
+    dtype = np.uint16 if partitions <= np.iinfo(np.uint16).max + 1 else np.uint32
+    seen = 0
+    for batch in batches:
+        rows = batch
+        if stage.describe.partitioner in IDS_FROM_SPARK:
+            last = batch.num_columns - 1
+            rows = batch.select(range(last))
+            ids: npt.NDArray[np.unsignedinteger] = numbers_of(batch.column(last)).astype(dtype)
+        elif stage.describe.partitioner == PASSTHROUGH:
+            ids = np.full(batch.num_rows, producer, dtype=dtype)
+        else:
+            ids = round_robin_ids(producer + seen, batch.num_rows, partitions)
+        seen += batch.num_rows
+        yield rows, ids
+
+
+def _row(
+    context: TaskContext,
+    result: ProducerResult | None,
+    storage: CountingStorage,
+    seconds: float,
+    error: DurableShuffleError | LargeRowsError | None,
+) -> pa.RecordBatch:
+    commit = None if result is None else PRODUCER_RECORDS.encode(result.committed.commit)
+    values: dict[str, tuple[object, pa.DataType]] = {
+        "producer": (context.partitionId(), pa.int64()),
+        "slot": (-1 if result is None else result.committed.slot, pa.int64()),
+        "wrote": (result is not None and result.wrote, pa.bool_()),
+        "won": (result is not None and result.won, pa.bool_()),
+        "requests": (storage.total, pa.int64()),
+        "storage_retries": (storage.retry_counts.retries, pa.int64()),
+        "storage_wait_seconds": (storage.retry_counts.waited_seconds, pa.float64()),
+        "seconds": (seconds, pa.float64()),
+        "tries_before": (context.attemptNumber(), pa.int64()),
+        "commit": (commit, pa.binary()),
+        "error": (None if error is None else type(error).__name__, pa.string()),
+        "message": (None if error is None else str(error), pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [array_of_one(value, type_) for value, type_ in values.values()], names=list(values)
+    )
+
+
+def map_result(row: dict[str, object]) -> MapResult:
+    """Return what a map task's row says; runs on the driver.
+
+    Raises:
+        DurableShuffleError: the error that the task met.
+        LargeRowsError: the task was handed too large a batch.
+    """
+    if row["error"] == LargeRowsError.__name__:
+        raise LargeRowsError(row["message"])
+    if row["error"] is not None:
+        kind = getattr(errors, str(row["error"]), errors.CorruptDataError)
+        raise kind(f"producer {row['producer']}: {row['message']}")
+    data = row["commit"]
+    if not isinstance(data, (bytes, bytearray)):
+        raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
+    commit = PRODUCER_RECORDS.decode(bytes(data), name=f"result of producer {row['producer']}")
+    if not isinstance(commit, Commit):
+        raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
+    return MapResult(
+        Committed(int(str(row["slot"])), commit),
+        bool(row["wrote"]),
+        bool(row["won"]),
+        int(str(row["requests"])),
+        int(str(row["storage_retries"])),
+        float(str(row["storage_wait_seconds"])),
+        float(str(row["seconds"])),
+        int(str(row["tries_before"])),
+    )
+
+
+def read_function(
+    stage: StageHandle, seal: Seal, *, settings: Settings, code: str
+) -> ArrowFunction:
+    """Return the `mapInArrow` function that yields the subpartitions whose numbers it is given."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        quicken_worker()
+        check_code(code)
+        for batch in batches:
+            for subpartition in batch.column(0).to_pylist():
+                rows = read_subpartition(stage, seal, subpartition, settings)
+                yield from join_small(rows, settings.read_batch_rows)
+
+    return read
+
+
+def read_groups_function(
+    stage: StageHandle,
+    seal: Seal,
+    groups: Sequence[tuple[int, int]],
+    *,
+    settings: Settings,
+    code: str,
+) -> ArrowFunction:
+    """As `read_function`; number i stands for the subpartitions [first, end) of groups[i]."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_code(code)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                first, end = groups[number]
+                rows = read_group(stage, seal, first, end, settings)
+                yield from join_small(rows, settings.read_batch_rows)
+
+    return read

@@ -1,0 +1,335 @@
+"""Identity of Python functions: their code and everything that decides what it computes.
+
+Strategy: follow what the code uses. Functions and classes of the user's own count by their code,
+defaults, closure, attributes and the values of the globals that they and their callees name,
+whether workers get them by value or import them; what workers import counts by its module's source
+as well (`module_code`). Installed packages count by version. Any other object counts by what
+pickling would send (`__reduce_ex__`), digested, never stored. Objects that refuse to be pickled
+(locks, open files, connections) and code that reads what is outside of the program (the clock, the
+environment, files: `outside_reads`) are named as unresolved.
+
+Dictionaries count in insertion order, because functions can observe it. In a set whose members
+refer to each other in a cycle the order of visits can show; that costs a fresh stage, no more.
+"""
+
+import copyreg
+import enum
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
+from durable_shuffle.jobs.identity.functions.code_use import code_digest
+from durable_shuffle.jobs.identity.functions.module_code import ModuleCode
+from durable_shuffle.jobs.identity.functions.name_use import NameUse, cell_value
+from durable_shuffle.jobs.identity.functions.plain_values import atom_digest, data_parts
+
+# attributes of a class that name or describe it, or that are made from what is digested anyway
+_CLASS_NOISE = frozenset(
+    {
+        *("__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__slotnames__"),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        *("__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl"),
+        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+        *("__parameters__", "__orig_bases__", "__type_params__", "__subclasshook__"),
+    }
+)
+
+
+@runtime_checkable
+class OwnIdentity(Protocol):
+    """An object of this library that knows what it is, whatever handles it holds."""
+
+    def durable_identity(self) -> str:
+        """Return a text; equal texts mean equal behaviour."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionIdentity:
+    """What a function is: equal digests mean equal code and data, if `unresolved` is empty."""
+
+    digest: str
+    """32 hex digits."""
+    unresolved: tuple[str, ...]
+    """Why it cannot be recognised in another run, one sentence per value; empty if it can."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the source of each module of the user's that it reaches."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each variable of these modules that it uses; functions and classes left out."""
+    captured: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each value that it uses, by function or module and name; code left out."""
+    code: tuple[str, ...] = ()
+    """Digests of the code alone of all functions that it reaches, sorted."""
+
+
+def identify_function(fn: object) -> FunctionIdentity:
+    """Identity of a function, callable object, class or plain value.
+
+    Not guaranteed: code reached by a computed attribute name, and state outside the process that
+    is read through packages which `outside_reads` does not know.
+    """
+    visit = _Visit()
+    with visit.at(getattr(fn, "__name__", type(fn).__name__)):
+        digest = visit.value(fn)
+    python = f"python {sys.version_info.major}.{sys.version_info.minor}"
+    return FunctionIdentity(
+        hex_digest([python, digest, *visit.modules.tokens()]),
+        tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
+        visit.modules.sources(),
+        visit.names.values,
+        visit.names.captured,
+        tuple(sorted(visit.code)),
+    )
+
+
+class _Visit:
+    """One walk over an object graph."""
+
+    def __init__(self) -> None:
+        self.modules = ModuleCode()
+        self.unresolved: list[str] = []
+        self.cycles = 0
+        self.code: set[str] = set()
+        self.names = NameUse(
+            self.modules, self.value, self._variable, self.at, self._place, self.unresolved
+        )
+        self._where: list[str] = []
+        self._open: dict[int, int] = {}
+        self._done: dict[int, tuple[bytes, object]] = {}  # the object too, so that its id stays its
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        """Name the variable that is being looked at, for messages."""
+        self._where.append(name)
+        try:
+            yield
+        finally:
+            self._where.pop()
+
+    def value(self, obj: object) -> bytes:
+        atom = atom_digest(obj)
+        if atom is not None:
+            return atom
+        key = id(obj)
+        if key in self._done:
+            return self._done[key][0]
+        if key in self._open:
+            self.cycles += 1
+            return raw_digest(["cycle", str(len(self._open) - self._open[key])])
+        self._open[key] = len(self._open)
+        try:
+            digest = self._compound(obj)
+        except RecursionError:
+            digest = self._give_up("is nested too deeply to be recognised")
+        finally:
+            del self._open[key]
+        self._done[key] = (digest, obj)
+        return digest
+
+    def _variable(self, obj: object) -> tuple[bytes, bool]:
+        """Digest of a value, and whether it says the same wherever it is met."""
+        cycles, known = self.cycles, id(obj) in self._done
+        digest = self.value(obj)
+        return digest, not (known or cycles != self.cycles)
+
+    def _compound(self, obj: object) -> bytes:
+        kind = type(obj)
+        if kind in (tuple, list):
+            return self._sequence(kind.__name__, obj)  # type: ignore[arg-type]
+        if kind in (set, frozenset):
+            members: Iterable[object] = obj  # type: ignore[assignment]
+            return raw_digest([kind.__name__, *sorted(self.value(member) for member in members)])
+        if isinstance(obj, dict | types.MappingProxyType) and kind in (
+            dict,
+            types.MappingProxyType,
+        ):
+            return self._mapping("dict", obj)
+        if isinstance(obj, types.CodeType):
+            return code_digest(obj, self.value)
+        if isinstance(obj, types.ModuleType):
+            return self.names.of_module(obj)
+        if self._from_library(obj):
+            self.names.of_library_object(obj)
+        if isinstance(obj, types.FunctionType):
+            return self._function(obj)
+        if isinstance(obj, types.MethodType):
+            return raw_digest(["method", self.value(obj.__func__), self.value(obj.__self__)])
+        if isinstance(obj, type):
+            return self._class(obj)
+        if isinstance(obj, enum.Enum):
+            parts = [self.value(kind), self.value(obj.name), self.value(obj.value)]
+            return raw_digest(["enum", *parts])
+        data = data_parts(obj)
+        if data is not None:
+            return raw_digest(data)
+        if isinstance(obj, OwnIdentity):
+            return raw_digest(["own identity", obj.durable_identity()])
+        return self._object(obj)
+
+    def _sequence(self, tag: str, items: Iterable[object]) -> bytes:
+        parts = []
+        for at, item in enumerate(items):
+            with self.at(f"[{at}]"):
+                parts.append(self.value(item))
+        return raw_digest([tag, *parts])
+
+    def _mapping(self, tag: str, items: Iterable[object] | dict[object, object]) -> bytes:
+        pairs = items.items() if hasattr(items, "items") else items
+        parts: list[bytes | str] = [tag]
+        for key, value in pairs:  # type: ignore[misc]
+            with self.at(f"[{key!r}]" if isinstance(key, str | int) else "[…]"):
+                parts += [self.value(key), self.value(value)]
+        return raw_digest(parts)
+
+    def _named(self, pairs: Iterable[tuple[str, object]]) -> bytes:
+        parts: list[bytes | str] = []
+        for name, value in sorted(pairs, key=lambda pair: pair[0]):
+            with self.at(name):
+                parts += [name, self.value(value)]
+        return raw_digest(parts)
+
+    def _from_library(self, obj: object) -> bool:
+        """Whether a function, a class or an instance is of a package that counts by version."""
+        named = isinstance(obj, type) or inspect.isroutine(obj)
+        module = getattr(obj if named else type(obj), "__module__", None) or "builtins"
+        return self.modules.is_library(module)
+
+    def _function(self, fn: types.FunctionType) -> bytes:
+        module = fn.__module__ or "__main__"
+        importable = _is_importable(fn)
+        if module != "__main__" and (importable or self.modules.is_library(module)):
+            self.modules.reach(module)
+        named = [module, fn.__qualname__] if importable else []
+        if self.modules.is_library(module):
+            if importable:
+                return raw_digest(["imported", *named])
+            names: bytes | str = module
+        else:
+            label = ".".join(named) or fn.__qualname__
+            names = self.names.of_function(fn, label)
+        pairs = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        cells = {name: cell_value(cell) for name, cell in pairs}
+        code = code_digest(fn.__code__, self.value)
+        if not self.modules.is_library(module):
+            self.code.add(code.hex())
+            for name, value in {**cells, **_defaults(fn)}.items():
+                if not isinstance(value, types.ModuleType):  # `names` looks at what is used of it
+                    with self.at(name):
+                        self.names.capture(f"{fn.__qualname__}.{name}", value, self.value(value))
+        state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
+        return raw_digest(
+            [
+                "function",
+                *(str(len(named)), *named),
+                code,
+                self.value(fn.__defaults__),
+                self.value(fn.__kwdefaults__),
+                self._named(  # of modules count the attributes that are used: `names`
+                    (name, value)
+                    for name, value in cells.items()
+                    if not isinstance(value, types.ModuleType)
+                ),
+                names,
+                self._named(state.items()),
+            ]
+        )
+
+    def _class(self, cls: type) -> bytes:
+        library, importable = self.modules.is_library(cls.__module__), _is_importable(cls)
+        if importable:
+            self.modules.reach(cls.__module__)
+        if library and (importable or cls.__module__ == "builtins"):
+            return raw_digest(["class", cls.__module__, cls.__qualname__])
+        body = [(k, v) for k, v in vars(cls).items() if k not in _CLASS_NOISE]
+        if issubclass(cls, enum.Enum):
+            values = {name: member.value for name, member in cls.__members__.items()}
+            functions = [(k, v) for k, v in body if isinstance(v, types.FunctionType | property)]
+            body = [*functions, ("__members__", values)]
+        return raw_digest(
+            [
+                "class of the user's",
+                cls.__qualname__ if importable else cls.__name__,
+                *(self.value(base) for base in cls.__bases__),
+                self.value(type(cls)),
+                self._named((name, _plain_member(member)) for name, member in body),
+            ]
+        )
+
+    def _object(self, obj: object) -> bytes:
+        """Any other object, by what pickling it would send."""
+        kind = type(obj)
+        if kind.__module__ == "pyspark.core.broadcast" and kind.__name__ == "Broadcast":
+            return raw_digest(["broadcast", self.value(obj.value)])  # type: ignore[attr-defined]
+        wrapped = getattr(obj, "__wrapped__", None)
+        if isinstance(obj, functools._lru_cache_wrapper) and wrapped is not None:  # noqa: SLF001
+            return raw_digest(["cached", self.value(wrapped)])
+        try:
+            registered = copyreg.dispatch_table.get(kind)
+            reduced = registered(obj) if registered is not None else obj.__reduce_ex__(4)
+        except Exception as error:  # noqa: BLE001 - any class may refuse in its own way
+            return self._give_up(f"cannot be compared ({error})", obj)
+        if isinstance(reduced, str):
+            module = getattr(obj, "__module__", None) or kind.__module__
+            self.modules.reach(str(module))
+            return raw_digest(["named", str(module), reduced])
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        parts = [self.value(make), self.value(arguments)]
+        parts.append(self._state(state))
+        parts.append(self._sequence("items", items or ()))
+        parts.append(self._mapping("pairs", pairs or ()))
+        return raw_digest(["object", *parts])
+
+    def _state(self, state: object) -> bytes:
+        """An instance's state; the order in which its attributes were set does not count."""
+        if isinstance(state, dict) and all(isinstance(name, str) for name in state):
+            return self._named(state.items())
+        if isinstance(state, tuple):
+            return raw_digest(["state", *(self._state(part) for part in state)])
+        return self.value(state)
+
+    def _give_up(self, why: str, obj: object = None) -> bytes:
+        kind = type(obj)
+        what = f" of type {kind.__module__}.{kind.__qualname__}" if obj is not None else ""
+        self.unresolved.append(f"{self._place()}{what} {why}")
+        return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
+
+    def _place(self) -> str:
+        """The variable that is being looked at: from its module on, or from the function on."""
+        roots = [at for at, name in enumerate(self._where) if "." in name and name[0] != "["]
+        return ".".join(self._where[roots[-1] if roots else 0 :])
+
+
+def _is_importable(obj: types.FunctionType | type) -> bool:
+    """Whether a worker gets it by importing it: the same object stands under its own name."""
+    module = obj.__module__
+    if module == "__main__" or module not in sys.modules:
+        return False
+    found: object = sys.modules[module]
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _defaults(fn: types.FunctionType) -> dict[str, object]:
+    values = fn.__defaults__ or ()
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+    last = names[len(names) - len(values) :]
+    return {**dict(zip(last, values, strict=True)), **(fn.__kwdefaults__ or {})}
+
+
+def _plain_member(member: object) -> object:
+    """A member of a class body as something that can be digested."""
+    if isinstance(member, staticmethod | classmethod):
+        return (type(member).__name__, member.__func__)
+    if isinstance(member, property):
+        return ("property", member.fget, member.fset, member.fdel)
+    if isinstance(member, functools.cached_property):
+        return ("cached property", member.func)
+    if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return ("slot", member.__name__)
+    return member

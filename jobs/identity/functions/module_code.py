@@ -1,0 +1,229 @@
+"""What code a module name stands for.
+
+Modules of the standard library count by the Python version, installed distributions by name,
+version and the hashes in their RECORD, this package and PySpark by their version, everything else
+by the SHA-256 of its source and of every module that source imports. Imports are found in the
+syntax tree, so also those inside functions; modules that are not loaded yet are located without
+running them. Modules imported by a computed name (`importlib.import_module(x)`) are not seen.
+"""
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    version,
+)
+from pathlib import PurePath
+from types import CodeType
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.code_use import ImportUse
+from durable_shuffle.jobs.identity.functions.module_files import sha256_of, source_of, spec_of
+
+# installed in odd places (a Spark home's zip, a checkout): their version says what they are
+_BY_VERSION = frozenset({"durable_shuffle", "pyspark", "py4j"})
+_STANDARD = PurePath(ast.__file__).parent
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+class ModuleCode:
+    """Collects the modules that one identification reaches. Not shared: it caches look-ups."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, str] = {}
+        self._unresolved: list[str] = []
+        self._distributions: dict[str, list[str]] | None = None
+        self._installed: dict[str, bool] = {}
+        self._standard: dict[str, bool] = {}
+
+    def reach(self, name: str) -> None:
+        """Count the module, its parent packages and all that they import, by name."""
+        waiting = [name]
+        while waiting:
+            current = waiting.pop()
+            top = current.partition(".")[0]
+            if not top or current == "__main__" or self._is_standard(top):
+                continue
+            if top in _BY_VERSION or self._is_installed(top):
+                current = top
+            if current in self._tokens:
+                continue
+            waiting.extend(self._count(current))
+            if "." in current:
+                waiting.append(current.rpartition(".")[0])
+
+    def reach_import(self, use: ImportUse, package: str | None) -> None:
+        """Count what an import statement in code of `package` names."""
+        for name in imported_names(use, package):
+            self.reach(name)
+
+    def not_loaded(self, name: str) -> CodeType | None:
+        """Return the compiled source of a module of the user's that is not loaded, else None."""
+        if name in sys.modules or self.is_library(name):
+            return None
+        spec = spec_of(name)
+        source = None if spec is None else source_of(spec)
+        try:
+            return None if source is None else compile(source, name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):  # bytecode or an extension module
+            return None
+
+    def is_package(self, name: str) -> bool:
+        """Whether the module has modules below it."""
+        spec = spec_of(name)
+        return spec is not None and spec.submodule_search_locations is not None
+
+    def is_library(self, name: str) -> bool:
+        """Whether the module counts by a version: standard library, PySpark, this, or installed."""
+        top = name.partition(".")[0]
+        if name == "__main__":
+            return False
+        return self._is_standard(top) or top in _BY_VERSION or self._is_installed(top)
+
+    def tokens(self) -> list[str]:
+        """One `name=digest or version` per module reached, sorted."""
+        return sorted(f"{name}={token}" for name, token in self._tokens.items())
+
+    def sources(self) -> dict[str, str]:
+        """Module -> SHA-256 of its source, of the user's modules reached."""
+        return {name: token[7:] for name, token in self._tokens.items() if token[:7] == "sha256 "}
+
+    def unresolved(self) -> tuple[str, ...]:
+        """Modules whose code could not be read."""
+        return tuple(self._unresolved)
+
+    def _count(self, name: str) -> Iterator[str]:
+        """Record the module; return the modules that its source imports."""
+        top = name.partition(".")[0]
+        if top in _BY_VERSION:
+            self._tokens[name] = f"version {_version_of(top)}"
+            return iter(())
+        spec = spec_of(name)
+        if spec is None and name not in sys.modules:
+            self._tokens[name] = "absent"  # an optional import, or an attribute
+            return iter(())
+        if self._is_installed(top):
+            self._tokens[name] = self._installed_token(name)
+            return iter(())
+        if spec is not None and spec.origin is None and spec.submodule_search_locations is not None:
+            self._tokens[name] = "namespace package"
+            return iter(())
+        source = None if spec is None else source_of(spec)
+        if source is None or spec is None:
+            self._tokens[name] = "unreadable"
+            self._unresolved.append(f"module {name} has no source that can be read")
+            return iter(())
+        self._tokens[name] = f"sha256 {sha256_of(source)}"
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        return _imports_in(source, package)
+
+    def _is_standard(self, top: str) -> bool:
+        """Whether it is Python's own, not a file of the user's under the same name."""
+        if top not in sys.stdlib_module_names:
+            return False
+        if top not in self._standard:
+            spec = spec_of(top)
+            place = None if spec is None or not spec.has_location else spec.origin
+            self._standard[top] = place is None or PurePath(place).is_relative_to(_STANDARD)
+        return self._standard[top]
+
+    def _is_installed(self, top: str) -> bool:
+        if top not in self._installed:
+            self._installed[top] = _in_site_packages(spec_of(top))
+        return self._installed[top]
+
+    def _installed_token(self, top: str) -> str:
+        same_name = _distribution_with(top)
+        if same_name:
+            return same_name
+        if self._distributions is None:
+            self._distributions = {k: list(v) for k, v in packages_distributions().items()}
+        names = sorted(set(self._distributions.get(top, ())))
+        if names:
+            return ", ".join(_token_of(distribution(name)) for name in names)
+        spec = spec_of(top)
+        source = None if spec is None else source_of(spec)
+        if source is None:
+            self._unresolved.append(f"module {top} belongs to no installed distribution")
+            return "unknown distribution"
+        return f"files {sha256_of(source)}"
+
+
+def _in_site_packages(spec: ModuleSpec | None) -> bool:
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
+
+
+def _distribution_with(top: str) -> str:
+    """Token of the distribution called like the module, if the module is in it.
+
+    The general question, which distributions hold a module, reads every distribution's files
+    (0.14 s for 150 of them).
+    """
+    try:
+        found = distribution(top)
+    except PackageNotFoundError:
+        return ""
+    record = found.read_text("RECORD") or ""
+    return _token_of(found) if f"\n{top}/__init__.py," in f"\n{record}" else ""
+
+
+def _token_of(found: Distribution) -> str:
+    """Name, version and what the installer wrote down of the files' content.
+
+    Left out is what differs from one installation of the same wheel to another: the installer's
+    own notes, scripts with the path of their Python, bytecode.
+    """
+    token = f"{found.name} {found.version}"
+    record = found.read_text("RECORD")
+    if record is None:  # installed without pip: the version has to do
+        return token
+    lines = [line for line in record.splitlines() if ",sha256=" in line]
+    kept = [line for line in lines if line[0] not in "./" and ".dist-info/" not in line]
+    return f"{token} record {hex_digest(sorted(kept))}"
+
+
+def _version_of(top: str) -> str:
+    found = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(found, str):
+        return found
+    try:
+        return version(top.replace("_", "-"))
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _imports_in(source: bytes, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # bytecode or an extension module
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            yield from imported_names(ImportUse(node.level, node.module or "", names), package)
+
+
+def imported_names(use: ImportUse, package: str | None) -> Iterator[str]:
+    """Return the modules that an import statement in code of `package` may name."""
+    base = use.module
+    if use.level:
+        try:
+            base = importlib.util.resolve_name("." * use.level + use.module, package or "")
+        except ImportError:
+            return
+    yield base
+    for name in use.names:  # `from base import name`: name may be a module
+        below = f"{base}.{name}"
+        if name != "*" and (below in sys.modules or spec_of(below) is not None):
+            yield below

@@ -1,0 +1,314 @@
+"""What the names in a function's code stand for: globals, attributes of modules, imports.
+
+A value of the user's own counts by content, wherever it stands; a module of an installed package
+counts by its version, so what is read from one is only asked for by name: whether it reads what is
+outside of the program. Code that a worker imports and the driver has not is compiled, never run.
+"""
+
+import builtins
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from durable_shuffle.jobs.identity.digests import raw_digest
+from durable_shuffle.jobs.identity.functions.code_use import (
+    Binding,
+    CodeUse,
+    ImportUse,
+    Paths,
+    code_use,
+)
+from durable_shuffle.jobs.identity.functions.module_code import ModuleCode, imported_names
+from durable_shuffle.jobs.identity.functions.outside_reads import (
+    methods_that_read,
+    name_of,
+    what_is_read,
+)
+from durable_shuffle.jobs.identity.functions.plain_values import atom_digest
+
+Parts = list[bytes | str]
+_MODULE_NOISE = frozenset(
+    {
+        *("__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
+        *("__package__", "__path__", "__spec__", "__annotations__"),
+    }
+)
+
+
+class NameUse:
+    """Part of one walk over an object graph; the walk itself digests values."""
+
+    def __init__(
+        self,
+        modules: ModuleCode,
+        value: Callable[[object], bytes],
+        variable: Callable[[object], tuple[bytes, bool]],
+        at: Callable[[str], AbstractContextManager[None]],
+        where: Callable[[], str],
+        unresolved: list[str],
+    ) -> None:
+        """
+        Args:
+            value: digests any value.
+            variable: likewise, and says whether that is the value's digest everywhere.
+            at: names the variable that is being looked at.
+            where: that name.
+            unresolved: sentences about what is read from outside are added here.
+        """
+        self._modules, self._value, self._variable, self._at = modules, value, variable, at
+        self.values: dict[str, str] = {}
+        """Digest of each variable of the user's modules that code uses."""
+        self.captured: dict[str, str] = {}
+        """As `values`, with the main program's variables, closures and default arguments."""
+        self._where, self._unresolved = where, unresolved
+        self._users: list[str] = []
+        self._compiled: set[str] = set()
+
+    def of_function(self, fn: types.FunctionType, name: str) -> bytes:
+        """Digest of everything that the function's code names."""
+        use = code_use(fn.__code__)
+        package = fn.__globals__.get("__package__")
+        package = package if isinstance(package, str) else None
+        self._users.append(name)
+        try:
+            for one in use.imports:
+                self._modules.reach_import(one, package)
+            parts = self._globals(fn, use)
+            parts += self._imported(use, package)
+            parts += self._module_cells(fn, use)
+            self._methods(use, with_paths=_with_paths(use, fn.__globals__))
+        finally:
+            self._users.pop()
+        return raw_digest(parts)
+
+    def of_module(self, module: types.ModuleType) -> bytes:
+        """Digest of a module that is handed on as a whole: any of its attributes may be used."""
+        name = module.__name__
+        self._modules.reach(name)
+        parts: Parts = ["module", name]
+        if self._modules.is_library(name):
+            self._read(f"{name}.", bare=True)
+        elif name != "__main__":
+            for attribute, value in sorted(vars(module).items()):
+                if attribute not in _MODULE_NOISE:
+                    with self._at(f"{name}.{attribute}"):
+                        parts += [attribute, self._of_variable(attribute, value, name)]
+        return raw_digest(parts)
+
+    def of_library_object(self, obj: object) -> None:
+        """Note what an object of an installed package reads, if it reads anything."""
+        name = name_of(obj)
+        if name is not None:
+            self._read(name)
+
+    def _globals(self, fn: types.FunctionType, use: CodeUse) -> Parts:
+        module = fn.__module__ if fn.__module__ != "__main__" else None
+        parts: Parts = []
+        for name in sorted(use.globals):
+            parts.append(name)
+            with self._at(f"{module}.{name}" if module else name):
+                if name in fn.__globals__:
+                    value = fn.__globals__[name]
+                    parts += self._used(name, value, use.globals[name], use.bare, module)
+                elif hasattr(builtins, name):
+                    parts.append("builtin")
+                    self._read(f"builtins.{name}")
+                else:
+                    parts.append("missing")
+        return parts
+
+    def _module_cells(self, fn: types.FunctionType, use: CodeUse) -> Parts:
+        """Modules that an enclosing function imported."""
+        parts: Parts = []
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            value = cell_value(cell)
+            if isinstance(value, types.ModuleType):
+                with self._at(name):
+                    paths = use.locals.get(name, {()})
+                    parts += [name, *self._used(name, value, paths, use.bare)]
+        return parts
+
+    def _imported(self, use: CodeUse, package: str | None) -> Parts:
+        """What imports inside the code bind, and what is read from it."""
+        parts: Parts = []
+        for binding in use.bindings:
+            paths = use.locals.get(binding.to, set()) | use.globals.get(binding.to, set())
+            found = self._bound(binding, package)
+            parts += [binding.to, binding.module, binding.name or ""]
+            if found is not None:
+                with self._at(binding.to):
+                    parts += self._used(binding.to, found[0], paths, use.bare)
+            else:
+                self._by_name(_dotted(binding), binding.to, paths, use.bare)
+        for one in use.imports:
+            for name in imported_names(one, package):
+                self._not_loaded(name)
+        return parts
+
+    def _bound(self, binding: Binding, package: str | None) -> tuple[object] | None:
+        """The object that an import statement would find without loading a module."""
+        for base in imported_names(ImportUse(binding.level, binding.module, ()), package):
+            module = sys.modules.get(base)
+            if module is None:
+                return None
+            if binding.name is None:
+                return (module,)
+            if binding.name in vars(module):
+                return (vars(module)[binding.name],)
+            below = sys.modules.get(f"{base}.{binding.name}")
+            return None if below is None else (below,)
+        return None
+
+    def _used(
+        self,
+        name: str,
+        value: object,
+        paths: set[tuple[str, ...]],
+        bare: set[tuple[str, ...]],
+        module: str | None = None,
+    ) -> Parts:
+        if not isinstance(value, types.ModuleType):
+            self._tails(value, paths, name, bare)
+            return [self._of_variable(name, value, module)]
+        self._modules.reach(value.__name__)
+        parts: Parts = ["module", value.__name__]
+        for path in sorted(paths):
+            parts += self._attribute(value, path, bare=(name, *path) in bare)
+        return parts
+
+    def _attribute(self, module: types.ModuleType, path: tuple[str, ...], *, bare: bool) -> Parts:
+        """What stands at the end of a path that begins at a module."""
+        found: object = module
+        holder = module
+        walked = 0
+        while walked < len(path) and isinstance(found, types.ModuleType):
+            holder = found
+            self._modules.reach(holder.__name__)
+            found = getattr(holder, path[walked], _MISSING)
+            walked += 1
+        label = ".".join(path)
+        if found is _MISSING:
+            return [label, "missing"]
+        if isinstance(found, types.ModuleType):
+            return [label, self.of_module(found)]
+        attribute, rest = path[walked - 1], path[walked:]
+        if self._modules.is_library(holder.__name__):
+            dotted = ".".join((holder.__name__, attribute, *rest))
+            if not self._read(dotted, bare=bare):
+                self._tail(found, rest, bare=bare)
+            atom = atom_digest(found)
+            return [] if atom is None else [label, atom]
+        with self._at(f"{holder.__name__}.{attribute}"):
+            self._tail(found, rest, bare=bare)
+            return [label, self._of_variable(attribute, found, holder.__name__)]
+
+    def _of_variable(self, name: str, value: object, module: str | None) -> bytes:
+        digest, everywhere = self._variable(value)
+        user = self._users[-1] if self._users else ""
+        self.capture(f"{module or user}.{name}", value, digest)
+        if module is not None and everywhere and not _is_code(value):
+            self.values[f"{module}.{name}"] = digest.hex()
+        return digest
+
+    def capture(self, name: str, value: object, digest: bytes) -> None:
+        """Note a value that a function uses, unless it is code."""
+        if not _is_code(value):
+            self.captured[name] = digest.hex()
+
+    def _tails(
+        self,
+        value: object,
+        paths: Iterable[tuple[str, ...]],
+        name: str,
+        bare: set[tuple[str, ...]],
+    ) -> None:
+        for path in sorted(paths):
+            self._tail(value, path, bare=(name, *path) in bare)
+
+    def _tail(self, value: object, path: tuple[str, ...], *, bare: bool) -> None:
+        """Note what an attribute of a class or an instance of a package reads."""
+        name = name_of(value)
+        if name is None or not self._modules.is_library(name):
+            return
+        self._read(".".join((name, *path)), bare=bare)
+
+    def _methods(self, use: CodeUse, *, with_paths: bool) -> None:
+        for name, meaning in methods_that_read(use.methods, with_paths=with_paths).items():
+            if not any(text.endswith((f".{name})", f"({name})")) for text in self._unresolved[-8:]):
+                self._add(meaning, f".{name}()")
+
+    def _by_name(
+        self, dotted: str, name: str, paths: set[tuple[str, ...]], bare: set[tuple[str, ...]]
+    ) -> None:
+        for path in sorted(paths):
+            self._read(".".join((dotted, *path)), bare=(name, *path) in bare)
+
+    def _not_loaded(self, name: str) -> None:
+        """Look through a module that only workers import: what would it read, then and later."""
+        if name in self._compiled:
+            return
+        self._compiled.add(name)
+        code = self._modules.not_loaded(name)
+        if code is None:
+            return
+        use = code_use(code)
+        known = {one.to: _dotted(one) for one in use.bindings}
+        package = name if self._modules.is_package(name) else name.rpartition(".")[0]
+        self._users.append(f"module {name}, which workers import,")
+        try:
+            for names in (use.globals, use.locals):
+                self._names(names, known, use.bare)
+            self._methods(use, with_paths="pathlib" in {one.module for one in use.bindings})
+            for one in use.imports:
+                for imported in imported_names(one, package):
+                    if imported in sys.modules and not self._modules.is_library(imported):
+                        self._value(sys.modules[imported])
+                    self._not_loaded(imported)
+        finally:
+            self._users.pop()
+
+    def _names(self, names: Paths, known: dict[str, str], bare: set[tuple[str, ...]]) -> None:
+        for name, paths in names.items():
+            if name in known:
+                self._by_name(known[name], name, paths, bare)
+            elif hasattr(builtins, name):
+                self._read(f"builtins.{name}")
+
+    def _read(self, dotted: str, *, bare: bool = False) -> bool:
+        found = what_is_read(dotted, bare=bare)
+        if found is not None:
+            self._add(found[0], found[1].removeprefix("builtins.").rstrip("."))
+        return found is not None
+
+    def _add(self, meaning: str, what: str) -> None:
+        user = self._users[-1] if self._users else self._where()
+        self._unresolved.append(f"{user} {meaning} ({what})")
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, type | types.ModuleType) or inspect.isroutine(value)
+
+
+def cell_value(cell: types.CellType) -> object:
+    """What a closure holds under one name."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ("empty cell",)
+
+
+_MISSING = object()
+
+
+def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:
+    """Whether code uses `pathlib`."""
+    values = [known.get(name) for name in use.globals]
+    names = [name_of(value) or "" for value in values if value is not None]
+    names += [one.module for one in use.bindings]
+    return any(name.partition(".")[0] == "pathlib" for name in names)
+
+
+def _dotted(binding: Binding) -> str:
+    return binding.module if binding.name is None else f"{binding.module}.{binding.name}"

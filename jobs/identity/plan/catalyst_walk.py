@@ -1,0 +1,296 @@
+"""Reads a Catalyst tree generically into tokens that are equal in every JVM run.
+
+Strategy: plan nodes and expressions are Scala Products, so class name plus constructor arguments
+say everything, including what nobody here has heard of (join types, frames, sort orders, subquery
+plans). Expression ids are numbered by first appearance. What is neither a Product of Spark nor a
+kind listed here is unresolved with its class name; nothing is skipped in silence. The printed form
+of a plan is never used: it cuts lists, and names Python functions without their code.
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from py4j.java_collections import JavaArray, JavaList
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.catalyst_values import CatalystValues
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+
+# Constructor arguments that never change rows. Range's numSlices is the core count unless the user
+# gave one (`_slices`). Names of lambda variables carry a counter of the JVM.
+_DROPPED = {
+    "Range": {"numSlices"},
+    "CollectMetrics": {"name", "dataframeId"},
+    "CTERelationRef": {"statsOpt"},
+    "Generate": {"qualifier"},
+    "NamedLambdaVariable": {"name", "value"},
+    "MapInArrow": {"profile"},
+    "MapInPandas": {"profile"},
+    "PythonMapInArrow": {"profile"},
+}
+# Names for the plan below them; Spark removes these nodes before it optimizes.
+_ONLY_NAMES = frozenset({"SubqueryAlias", "View"})
+# Arguments that are ids counted by the JVM: numbered like expression ids, per kind of thing named.
+_IDS = {
+    "CTERelationDef": {"id": "cte"},
+    "CTERelationRef": {"cteId": "cte"},
+    "UnionLoop": {"id": "loop"},
+    "UnionLoopRef": {"loopId": "loop"},
+    "CommonExpressionId": {"id": "common"},  # the two uses of x in x BETWEEN a AND b
+}
+_KINDS = (  # the first that fits
+    ("org.apache.spark.sql.types.DataType", "type"),
+    ("scala.Option", "option"),
+    ("scala.collection.Map", "map"),
+    ("scala.collection.Set", "set"),
+    ("scala.collection.Seq", "seq"),
+    ("scala.Enumeration$Value", "enum"),
+    ("java.lang.Enum", "enum"),
+    ("java.lang.Class", "java class"),
+    ("org.apache.spark.sql.types.Metadata", "nothing"),  # descriptions of columns
+    ("org.apache.spark.QueryContext", "nothing"),  # where in the query's text
+    ("scala.reflect.ClassTag", "text"),
+    ("org.apache.spark.sql.connector.expressions.Expression", "text"),  # pushed to a source
+    ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
+    ("scala.Product", "product"),
+)
+_VALUE_TEXTS = frozenset(
+    {
+        *("java.sql.Date", "java.sql.Timestamp", "java.math.BigDecimal"),
+        *("java.time.LocalDate", "java.time.LocalDateTime", "java.time.Instant"),
+        *("java.time.Duration", "java.time.Period", "java.time.LocalTime"),
+        "org.apache.spark.sql.types.Decimal",
+        "org.apache.spark.unsafe.types.CalendarInterval",
+        "java.math.BigInteger",
+        "java.util.UUID",
+    }
+)
+_ID_AT_END = re.compile(r"#(\d+)L?$")
+_ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
+"""Names of intermediate columns quote expressions, and these show ids of the JVM."""
+_COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
+"""Names, or parts of names, that Spark makes of counters of the JVM, or draws: those of frames that
+`sql("... {df}", df=df)` puts into a text."""
+_SAFE_CLASSES = ("org.apache.spark.", "scala.")
+
+Handler = Callable[[Any, str], None]
+
+
+class CatalystWalk:
+    """One walk. `handlers` maps simple class names to functions that take over such objects."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self.jvm = jvm
+        self.tokens: list[str] = []
+        self.unresolved: list[str] = []
+        self.classes: set[str] = set()
+        """Simple names of the tree nodes met."""
+        self.opaque: list[str] = []
+        """What tells unresolved inputs apart that have equal tokens, within this session."""
+        self.handlers: dict[str, Handler] = {}
+        self._kinds: dict[str, str] = {}
+        self._fields: dict[str, list[tuple[int, str]]] = {}
+        self._curried: dict[str, bool] = {}
+        self._ids: dict[tuple[str, int], int] = {}
+        self._names: dict[str, str] = {}
+        self.values = CatalystValues(self)
+
+    def digest(self) -> str:
+        """Digest of the tokens so far, 32 hex digits."""
+        return hex_digest(self.tokens)
+
+    def visit(self, value: Any) -> None:
+        """Append the tokens of a value."""
+        if isinstance(value, JavaObject):
+            self._object(value)
+        elif value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
+            self.tokens.append(f"{type(value).__name__} {value!r}")
+        else:
+            self.give_up(f"a value of type {type(value).__name__} in the plan")
+
+    def give_up(self, what: str, opaque: str | None = None) -> None:
+        """Record why the plan cannot be recognised in another run.
+
+        Args:
+            opaque: tells the input apart from others of this session, if its tokens do not.
+        """
+        self.tokens.append(f"unresolved {what}")
+        self.unresolved.append(what)
+        if opaque is not None:
+            self.opaque.append(opaque)
+
+    def give_up_on(self, what: str, obj: JavaObject) -> None:
+        """As `give_up`, because of a JVM object of which no more than its class is known."""
+        self.origin(obj)
+        number = self.jvm.root.java.lang.System.identityHashCode(obj)
+        self.give_up(what, f"{self.jvm.class_name(obj)} {number}")
+
+    def origin(self, obj: JavaObject) -> None:
+        """Append the jar of an object's class unless it is one of Spark's own."""
+        jar = self.jvm.foreign_jar(obj)
+        if jar:
+            self.tokens.append(f"jar {jar}")
+
+    def name(self, name: str) -> str:
+        """A column's name; counters of the JVM that it is or quotes are numbered."""
+
+        def known(quoted: re.Match[str]) -> str:
+            number = int(quoted[1])  # of a column of this walk, or of one below it
+            space = "expr" if ("expr", number) in self._ids else "quoted"
+            return f"#{self._ids.setdefault((space, number), len(self._ids))}"
+
+        def counted(quoted: re.Match[str]) -> str:
+            return self._names.setdefault(quoted[0], f"counted {len(self._names)}")
+
+        return repr(_COUNTED_NAME.sub(counted, _ID_IN_NAME.sub(known, name)))
+
+    def id_token(self, space: str, number: int) -> None:
+        """Append an id, numbered by first appearance within its space."""
+        self.tokens.append(f"{space} {self._ids.setdefault((space, number), len(self._ids))}")
+
+    def _object(self, obj: Any) -> None:
+        if isinstance(obj, JavaArray | JavaList):
+            self._many("array", list(obj))
+            return
+        name = self.jvm.class_name(obj)
+        simple = simple_name(name)
+        if simple in self.handlers and name.startswith("org.apache.spark."):
+            self.classes.add(simple)
+            self.origin(obj)
+            self.handlers[simple](obj, name)
+            return
+        if simple in _ONLY_NAMES:
+            self.visit(obj.child())
+        elif simple == "AttributeReference":
+            self._attribute(obj)
+        elif name == "org.apache.spark.sql.catalyst.expressions.ExprId":
+            self.id_token("expr", obj.id())
+        elif name == "org.apache.spark.sql.catalyst.expressions.Literal":
+            self._literal(obj)
+        elif name == "org.apache.spark.sql.catalyst.expressions.Alias":
+            self.tokens.append(f"alias {self.name(obj.name())}")
+            self.visit(obj.child())
+            self.visit(obj.exprId())
+        elif name.endswith("$") and name.startswith(_SAFE_CLASSES):
+            self.classes.add(simple)
+            self.tokens.append(name)  # a Scala object: there is only one
+            self.origin(obj)
+        else:
+            self._by_kind(obj, name, simple)
+
+    def _by_kind(self, obj: Any, name: str, simple: str) -> None:
+        kind = self._kinds.get(name)
+        if kind is None:
+            found = (tag for full, tag in _KINDS if self.jvm.is_a(obj, full))
+            kind = self._kinds[name] = next(found, "unknown")
+        if kind == "type":
+            self.data_type(obj)
+        elif kind == "option":
+            self._many("some", [obj.get()])
+        elif kind == "map":
+            self._unordered("map", items(obj.iterator().toSeq()))
+        elif kind == "set":
+            self._unordered("set", items(obj.toSeq()))
+        elif kind == "seq":
+            self._many("seq", items(obj))
+        elif kind == "enum":
+            self.tokens.append(f"{name} {obj.toString()}")
+        elif kind == "java class":
+            self.tokens.append(f"class {obj.getName()}")
+        elif kind in ("tree", "product") and name.startswith(_SAFE_CLASSES):
+            self.origin(obj)
+            self._product(obj, name, simple, is_tree=kind == "tree")
+        elif kind == "text" or name in _VALUE_TEXTS:
+            self.tokens.append(f"{name} {obj.toString()}")
+        elif "Lambda" in name:
+            self._lambda(obj)
+        elif kind != "nothing" and not self.values.untyped(obj, name):
+            self.give_up_on(f"an object of class {name}", obj)
+
+    def _lambda(self, obj: JavaObject) -> None:
+        """A JVM function: its code is known by name if it is Spark's, and what it captured."""
+        proxy = self.jvm.lambda_proxy(obj)
+        if proxy is None:
+            self.give_up_on("a JVM function", obj)
+            return
+        where = str(proxy.getImplClass()).replace("/", ".")
+        self.tokens.append(f"function {where} {proxy.getImplMethodName()}")
+        if not where.startswith(_SAFE_CLASSES):
+            self.give_up_on(f"a JVM function of {where}", obj)
+            return
+        self.origin(obj)
+        count = int(proxy.getCapturedArgCount())
+        self._many("captured", [proxy.getCapturedArg(at) for at in range(count)])
+
+    def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
+        fields = self._fields.get(name)
+        if fields is None:
+            fields = [(at, obj.productElementName(at)) for at in range(obj.productArity())]
+            dropped = _DROPPED.get(simple, ())
+            fields = self._fields[name] = [field for field in fields if field[1] not in dropped]
+        self.tokens.append(f"{name} {len(fields)}")
+        if is_tree:
+            self.classes.add(simple)
+        if simple == "Range":
+            self._slices(obj)
+        elif simple == "CallMethodViaReflection":
+            self.give_up("what reflect() calls")
+        ids = _IDS.get(simple, {})
+        for at, field in fields:
+            if field in ids:
+                self.id_token(ids[field], obj.productElement(at))
+            else:
+                self.visit(obj.productElement(at))
+        if is_tree and self._curried.get(name, True):
+            more = obj.otherCopyArgs()  # arguments of further parameter lists
+            self._curried[name] = more.size() > 0
+            if self._curried[name]:
+                self.visit(more)
+
+    def _slices(self, node: Any) -> None:
+        """The number of partitions of a range, unless it is that of the cores, which may change."""
+        slices = node.numSlices()
+        if slices.isDefined() and int(slices.get()) != self.jvm.context.defaultParallelism:
+            self.tokens.append(f"slices {slices.get()}")
+
+    def _many(self, tag: str, values: list[Any]) -> None:
+        self.tokens.append(f"{tag} {len(values)}")
+        for value in values:
+            self.visit(value)
+
+    def _unordered(self, tag: str, values: list[Any]) -> None:
+        """Elements without an order, sorted by their digests."""
+        outer = self.tokens
+        digests = []
+        for value in values:
+            self.tokens = []
+            self.visit(value)
+            digests.append(self.digest())
+        self.tokens = outer
+        self.tokens += [f"{tag} {len(values)}", *sorted(digests)]
+
+    def _attribute(self, obj: Any) -> None:
+        """Name and type at the first appearance, afterwards the number alone (one call)."""
+        found = _ID_AT_END.search(obj.toString())
+        number = int(found[1]) if found else int(obj.exprId().id())
+        if ("expr", number) not in self._ids:
+            self.tokens.append(f"attribute {self.name(obj.name())}")
+            self.visit(obj.dataType())
+        self.id_token("expr", number)
+
+    def data_type(self, obj: Any) -> None:
+        """JSON and SQL form: only the SQL form shows a collation at the top."""
+        try:
+            self.tokens.append(f"type {obj.json()} {obj.sql()}")
+        except Py4JError:
+            self.give_up(f"the data type {obj.toString()}")
+
+    def _literal(self, obj: Any) -> None:
+        data_type = obj.dataType()
+        self.tokens.append("literal")
+        self.visit(data_type)
+        self.values.typed(obj.value(), data_type)

@@ -1,0 +1,168 @@
+"""Identity of a plan on Spark Connect: the message that the client itself made.
+
+The message says what the user wrote, before anybody resolved it: expressions, options, rows of the
+client. It does not say what a name or a folder stands for on the server; so a plan is never
+recognised without the user's version, but two plans that differ are never one.
+
+Numbers that the client counts (plans, lambda variables) are numbered by first appearance. Places in
+the user's source do not count, nor do credentials.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.identity.plan.settings import session_settings_digest
+from durable_shuffle.jobs.identity.plan.sources import without_credentials
+
+_IGNORED = frozenset({"origin"})
+"""Where in the user's program a relation or an expression was made."""
+_PICKLED = frozenset({"PythonUDF", "PythonUDTF", "PythonDataSource"})
+_VARIABLE = "UnresolvedNamedLambdaVariable"
+_NAMES = frozenset({"NamedTable", "SQL"})
+_NOT_READ = "Spark Connect does not show what a plan reads"
+_COUNTERS = re.compile(r"#\d+L?|plan_id=\d+|\b[A-Za-z]\w*_\d+(?=#)")
+_PLACES = re.compile(r"@[0-9a-f]+|Lambda\$?\d*/0x[0-9a-f]+")
+
+
+class ConnectPlan:
+    """One walk over a plan's message.
+
+    Args:
+        stage_of_plan: id of a relation -> fingerprint of the stage of ours that it reads, or None.
+    """
+
+    def __init__(self, stage_of_plan: Callable[[int], str | None]) -> None:
+        self._stage_of_plan = stage_of_plan
+        self.tokens: list[str] = []
+        self.stages_below: list[str] = []
+        self.by_name = False
+        """True if the server says what a name in the plan stands for."""
+        self.functions: list[str] = []
+        self.unresolved: list[str] = []
+        self.opaque: list[str] = []
+        self._numbers: dict[tuple[str, object], int] = {}
+
+    def visit(self, message: Message) -> None:
+        """Append the tokens of a message, field by field."""
+        kind = message.DESCRIPTOR.name
+        if kind == "Relation":
+            stage = self._stage_of_plan(message.common.plan_id)
+            if stage is not None:
+                self.tokens.append(f"stage, list {len(self.stages_below)}")
+                self.stages_below.append(stage)
+                return
+        self.by_name |= kind in _NAMES
+        self.tokens.append(f"{kind} (")
+        for field, value in message.ListFields():
+            if field.name in _IGNORED:
+                continue
+            self.tokens.append(field.name)
+            if field.name == "plan_id":
+                self._number("plan", value)
+            elif kind == _VARIABLE and field.name == "name_parts":
+                self._number("variable", tuple(value))
+            elif kind in _PICKLED and field.name == "command":
+                self._function(bytes(value))
+            elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+                self._map(dict(value))
+            elif _is_repeated(field):
+                self.tokens.append(str(len(value)))
+                for one in value:
+                    self._value(one)
+            else:
+                self._value(value)
+        self.tokens.append(")")
+
+    def _value(self, value: Any) -> None:
+        if isinstance(value, Message):
+            self.visit(value)
+        elif isinstance(value, bytes):
+            self.tokens.append(hex_digest([value]))
+        else:
+            self.tokens.append(repr(value))
+
+    def _map(self, values: dict[Any, Any]) -> None:
+        """Entries without an order; options of a source lose their credentials."""
+        if all(isinstance(value, str) for value in values.values()):
+            self.tokens.append(repr(without_credentials(values)))
+            return
+        for key in sorted(values):
+            self.tokens.append(repr(key))
+            self._value(values[key])
+
+    def _number(self, space: str, number: object) -> None:
+        self.tokens.append(str(self._numbers.setdefault((space, number), len(self._numbers))))
+
+    def _function(self, command: bytes) -> None:
+        """Code as the client pickled it; the bytes themselves differ from run to run."""
+        self.tokens.append(f"list {len(self.functions)}")
+        try:
+            loaded = cast("Any", CloudPickleSerializer)().loads(command)
+            found = identify_function(loaded[0] if isinstance(loaded, tuple) else loaded)
+        except Exception as error:  # noqa: BLE001 - user code runs when its objects are unpickled
+            self.functions.append("unresolved")
+            self._give_up(f"a Python function that cannot be unpickled ({error})", command)
+            return
+        self.functions.append(found.digest)
+        for reason in found.unresolved:
+            self._give_up(f"a Python function: {reason}", command)
+
+    def _give_up(self, what: str, command: bytes) -> None:
+        self.unresolved.append(f"{what} cannot be recognised in another run")
+        self.opaque.append(hex_digest([command]))
+
+
+def _is_repeated(field: Any) -> bool:
+    """Whether a field holds several values; Protobuf 7 has no labels."""
+    known = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if known is None else known)
+
+
+def identify_connect_plan(
+    df: DataFrame, stage_of_plan: Callable[[int], str | None]
+) -> PlanIdentity:
+    """Identity of a DataFrame of Spark Connect, with what its server tells. Runs no job.
+
+    Told by the server: the analyzed plan's text, which cuts long lists and shows no rows; the paths
+    of the files; settings. Two names that stand for something else later in a session are told
+    apart by the server's own hash, where that is the same for equal plans.
+    """
+    frame: Any = df
+    walk = ConnectPlan(stage_of_plan)
+    walk.visit(frame._plan.plan(frame.sparkSession.client))  # noqa: SLF001
+    lists = {
+        "plan": walk.tokens,
+        "functions": walk.functions,
+        "stages_below": walk.stages_below,
+        "files": sorted(df.inputFiles()),
+        "analyzed": [_analyzed(frame._explain_string(extended=True))],  # noqa: SLF001
+        "schema": [df.schema.json()],
+    }
+    components = {aspect: hex_digest(parts) for aspect, parts in lists.items()}
+    components["settings"] = session_settings_digest(df.sparkSession)
+    opaque = list(walk.opaque)
+    if walk.by_name and not walk.functions:
+        number = df.semanticHash()
+        if number == df.alias("same").semanticHash():  # else it hashes places in memory
+            opaque.append(f"plan {number}")
+    unresolved = (_NOT_READ, *dict.fromkeys(walk.unresolved))
+    return PlanIdentity(components, unresolved, (), tuple(opaque))
+
+
+def _analyzed(text: str) -> str:
+    """The analyzed plan with its ids numbered by first appearance, without places in memory."""
+    _, _, rest = text.partition("== Analyzed Logical Plan ==")
+    plan, _, _ = rest.partition("== Optimized Logical Plan ==")
+    numbers: dict[str, str] = {}
+    plan = _COUNTERS.sub(
+        lambda found: numbers.setdefault(found[0], f"#{len(numbers)}"), plan.strip()
+    )
+    return _PLACES.sub("@", plan)

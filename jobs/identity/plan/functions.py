@@ -1,0 +1,133 @@
+"""Python functions inside a plan.
+
+The JVM holds what this driver pickled for its workers. It is unpickled again, in the process that
+made it, and identified by `functions/identity.py`; pickled bytes themselves differ from run to run.
+Nothing unpickled here is ever stored or run.
+
+What the JVM holds is replaced by the same function behind a check: workers prove that they run the
+modules that were identified (`user_code`), in jobs whose rows are stored and in no others.
+"""
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.core import broadcast as broadcasts
+from pyspark.serializers import CPickleSerializer
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.functions.user_code import checked_command, plain_command
+from durable_shuffle.jobs.identity.functions.worker_pools import VARIABLE, environment_of, note_code
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class PlanFunctions:
+    """Handler for the Python functions of a plan; collects their digests while the walk runs."""
+
+    def __init__(self, walk: CatalystWalk) -> None:
+        self._walk = walk
+        self._known: dict[tuple[bytes, str], int] = {}
+        self._found: list[FunctionIdentity | None] = []
+        self.digests: list[str] = []
+        self.captured: dict[str, str] = {}
+        self.code: list[str] = []
+        walk.handlers["SimplePythonFunction"] = self._function
+
+    def _function(self, node: Any, name: str) -> None:
+        held = _bytes(node.command())
+        if held is None:
+            self._walk.give_up_on("a Python function held in an unknown form", node)
+            return
+        command = plain_command(held)
+        # the same command can name different broadcasts: their ids are in its bytes
+        environment = environment_of(dict(node.envVars()))
+        at = self._known.setdefault((command, environment), len(self.digests))
+        self._walk.tokens.append(f"{name}, list {at}")
+        if at < len(self._found):
+            _prove(node, command, held, self._found[at])
+            return
+        try:
+            with _driver_broadcasts(node.broadcastVars()):
+                function = _unpickled(command)
+                identity = identify_function(function)
+        except Exception as error:  # noqa: BLE001 - user code runs when its objects are unpickled
+            self.digests.append("unresolved")
+            self._found.append(None)
+            self._walk.give_up(
+                f"a Python function that cannot be unpickled ({error})", hex_digest([command])
+            )
+            return
+        self.digests.append(hex_digest([identity.digest, environment]))
+        self._found.append(identity)
+        self.captured |= identity.captured
+        self.code += identity.code
+        note_code(SparkContext._active_spark_context, identity)  # noqa: SLF001
+        _prove(node, command, held, identity)
+        for reason in identity.unresolved:
+            self._walk.give_up(f"a Python function ({reason})", hex_digest([command]))
+
+
+def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | None) -> None:
+    """Have the function's workers compare their modules with the driver's."""
+    if found is None or not found.modules:
+        return
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    variables, includes = node.envVars(), node.pythonIncludes()
+    if VARIABLE in context.environment:
+        variables.put(VARIABLE, context.environment[VARIABLE])
+    for archive in context._python_includes:  # noqa: SLF001
+        if archive not in includes:  # a function may be older than this package's archive
+            includes.append(archive)
+    checked = checked_command(command, found.modules)
+    if checked == held:
+        return
+    other = context._jvm.SimplePythonFunction(  # noqa: SLF001
+        *(bytearray(checked), variables, includes, node.pythonExec(), node.pythonVer()),
+        *(node.broadcastVars(), node.accumulator()),
+    )
+    field = node.getClass().getDeclaredField("command")
+    field.setAccessible(True)
+    field.set(node, other.command())
+
+
+def _unpickled(command: bytes) -> object:
+    """The function of a command: alone, or in a tuple with its return type."""
+    loads = cast("Any", CPickleSerializer()).loads
+    loaded = loads(command)
+    if isinstance(loaded, broadcasts.Broadcast):  # functions over 1 MB travel as a broadcast
+        loaded = loads(loaded.value)
+    return loaded[0] if isinstance(loaded, tuple) else loaded
+
+
+def _bytes(command: Any) -> bytes | None:
+    """A Scala Seq[Byte] in one call."""
+    if isinstance(command, bytes | bytearray):
+        return bytes(command)
+    try:
+        array = command.unsafeArray()
+    except Py4JError:
+        return None
+    return bytes(array) if isinstance(array, bytes | bytearray) else None
+
+
+@contextmanager
+def _driver_broadcasts(variables: Any) -> "Iterator[None]":
+    """Let broadcast variables be unpickled on the driver, from the files the driver wrote.
+
+    PySpark keeps that registry for its workers; it is put back as it was found.
+    """
+    registry = broadcasts._broadcastRegistry  # noqa: SLF001
+    before = dict(registry)
+    try:
+        for variable in variables:
+            path = variable.value().path()
+            registry[int(variable.id())] = broadcasts.Broadcast(path=path)
+        yield
+    finally:
+        registry.clear()
+        registry.update(before)

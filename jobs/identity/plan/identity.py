@@ -1,0 +1,100 @@
+"""Identity of a DataFrame's plan across JVM runs, for classic Spark.
+
+Walked is the analyzed plan after Spark's normalisation and cache look-up (`withCachedData`): it
+holds what the user wrote, resolved, and shows cached relations. The optimized plan would hide
+less-than-stable choices in itself (filters inferred in the order of hashed ids, values of
+current_timestamp(), rows of local relations already computed), and with it the number of cores.
+
+An unseeded rand() gets its seed when the query is analyzed, so its fingerprint differs from run to
+run, as its rows do.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import DataFrame
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_rdd, java_schema, java_session
+from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.moving_values import moving_values
+from durable_shuffle.jobs.identity.plan.rdd_chain import RddChain, micro_batch
+from durable_shuffle.jobs.identity.plan.settings import settings_digest
+from durable_shuffle.jobs.identity.plan.unstable import unstable_below_exchange
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIdentity:
+    """What a plan is. Equal components mean equal rows, as far as `unresolved` is empty."""
+
+    components: dict[str, str]
+    """Aspect -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
+    unresolved: tuple[str, ...]
+    """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
+    unstable_below_exchange: tuple[str, ...]
+    """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
+    opaque: tuple[str, ...] = ()
+    """What tells unresolved inputs with equal components apart, within this session."""
+    captured: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each value that functions of the plan captured, by name."""
+    code: tuple[str, ...] = ()
+    """Digests of these functions' code alone."""
+
+
+def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
+    """Identity of a classic, non-streaming DataFrame. Runs no job.
+
+    Args:
+        df: the data frame; its session's settings count, on a planning session too.
+        stage_of_rdd: RDD id -> fingerprint of the stage of ours that it reads, or None.
+
+    Not guaranteed: that a plan means the same in another Spark version (the version counts), nor
+    that files keep their content when path, length and modification time are equal.
+    """
+    jvm = Jvm(df.sparkSession.sparkContext)
+    walk = CatalystWalk(jvm)
+    leaves = PlanLeaves(walk, stage_of_rdd)
+    functions = PlanFunctions(walk)
+    execution = jvm.fresh_execution(df)
+    plan = execution.withCachedData()
+    walk.visit(plan)
+    unstable = unstable_below_exchange(jvm, execution, walk.classes)
+    lists = {**leaves.contents(), "functions": functions.digests}
+    components = {aspect: hex_digest(content) for aspect, content in lists.items()}
+    components["plan"] = walk.digest()
+    components["settings"] = settings_digest(jvm, java_session(df))
+    components["schema"] = hex_digest([java_schema(df).json()])
+    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    if reasons:
+        components |= micro_batch(jvm.context)
+    return PlanIdentity(
+        components,
+        tuple(dict.fromkeys([*reasons, *moving_values(jvm, plan, walk.classes)])),
+        unstable,
+        tuple(walk.opaque),
+        functions.captured,
+        tuple(functions.code),
+    )
+
+
+def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
+    """Identity of an RDD: its chain, as far as it can be known. Runs no job."""
+    jvm = Jvm(rdd.context)
+    walk = CatalystWalk(jvm)
+    functions = PlanFunctions(walk)
+    chain = RddChain(walk)
+    chain.visit(java_rdd(rdd), "an RDD's input")
+    components = {
+        "plan": walk.digest(),
+        "rows": hex_digest(chain.rows),
+        "functions": hex_digest(functions.digests),
+        "settings": hex_digest([rdd.context.version]),
+    }
+    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    if reasons:
+        components |= micro_batch(jvm.context)
+    return PlanIdentity(components, tuple(dict.fromkeys(reasons)), (), tuple(walk.opaque))

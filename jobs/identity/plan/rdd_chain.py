@@ -1,0 +1,79 @@
+"""The chain of RDDs below a scan: what made it, as far as that is knowable.
+
+Rows that the driver handed over (`parallelize`, `createDataFrame` of a list) count by their pickled
+bytes, Python functions as everywhere, Spark's own JVM functions by their names and what they
+captured. Anything else is opaque: its class counts, and its id tells it apart within this session.
+"""
+
+from typing import Any
+
+from pyspark import SparkContext
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.jvm import items, simple_name
+
+MICRO_BATCH_ELSEWHERE = "a micro-batch, used outside of the thread that foreachBatch calls"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Spark's local properties in the thread of a micro-batch."""
+_INPUT_FOLDERS = "mapreduce.input.fileinputformat.inputdir"
+
+
+def micro_batch(context: SparkContext) -> dict[str, str]:
+    """The component that tells micro-batches apart: query and batch; none in any other thread.
+
+    Part of every plan in such a thread that cannot be recognised by itself: no version that stays
+    the same may vouch for the rows of two batches.
+    """
+    query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+    return {"micro_batch": hex_digest([query or "", batch])} if batch is not None else {}
+
+
+class RddChain:
+    """Visits RDDs into the tokens of a walk; Python functions need their handler there."""
+
+    def __init__(self, walk: CatalystWalk) -> None:
+        self._walk, self._jvm = walk, walk.jvm
+        self._numbers: dict[int, int] = {}
+        self.rows: list[str] = []
+
+    def visit(self, rdd: Any, what: str) -> None:
+        """Append what is known of an RDD.
+
+        Args:
+            what: names the scan where the chain ends in something opaque.
+        """
+        number = int(rdd.id())
+        if number in self._numbers:
+            self._walk.tokens.append(f"rdd {self._numbers[number]}")
+            return
+        self._numbers[number] = len(self._numbers)
+        name = self._jvm.class_name(rdd)
+        self._walk.origin(rdd)
+        self._walk.tokens.append(f"{name} {rdd.getNumPartitions()} {rdd.name()}")
+        kind = simple_name(name)
+        if kind == "ParallelCollectionRDD":
+            data = self._jvm.field(rdd, "data")
+            self._walk.tokens.append(f"rows, list {len(self.rows)}")
+            self.rows.append(f"{data.size()} {self._jvm.bytes_digest(data.toIndexedSeq())}")
+        elif kind == "PythonRDD":
+            self._walk.visit(self._jvm.field(rdd, "func"))
+            self._walk.visit(self._jvm.field(rdd, "isFromBarrier"))
+        elif kind == "MapPartitionsRDD":
+            self._walk.visit(self._jvm.field(rdd, "f"))
+        elif self._jvm.is_a(rdd, "org.apache.spark.rdd.NewHadoopRDD"):
+            self._folders(rdd.getConf(), what)
+        elif kind == "HadoopRDD":
+            self._folders(rdd.getJobConf(), what)
+        elif kind != "UnionRDD":
+            self._walk.give_up(what, f"RDD {number}")
+        dependencies = items(rdd.dependencies())
+        self._walk.tokens.append(f"below {len(dependencies)}")
+        for dependency in dependencies:
+            self._walk.tokens.append(self._jvm.class_name(dependency))
+            self.visit(dependency.rdd(), what)
+
+    def _folders(self, conf: Any, what: str) -> None:
+        """Files that Hadoop reads: named, but not listed."""
+        self._walk.tokens.append(f"folders {conf.get(_INPUT_FOLDERS)}")
+        self._walk.give_up(what)

@@ -1,0 +1,108 @@
+"""Input splits: the digest of what each producer reads, and the settings that cut it.
+
+Producer p of two runs is the same only if it reads the same splits. Equal numbers of producers do
+not show that: with other cores Spark can cut the same files into the same number of other pieces.
+The operators between the leaves and the root count too, because a plan that joins by broadcast
+partitions like its scan and one that joins by sorting like its exchange.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
+
+SPLIT_SETTINGS = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.maxPartitionNum",
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.shuffle.partitions",
+)
+_EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
+_FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
+# wrappers that leave partitions as they are
+_TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
+
+
+def identify_splits(planned: DataFrame) -> str:
+    """32 hex digits over every leaf's splits in partition order; equal in every JVM run.
+
+    Args:
+        planned: on a session without adaptive execution. A scan whose partitions are pruned by a
+            subquery waits for that subquery, which then counts as run for this data frame.
+    """
+    return plan_splits(
+        Jvm(planned.sparkSession.sparkContext), query_execution(planned).executedPlan()
+    )
+
+
+def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
+    """As `identify_splits`, of a physical plan.
+
+    Args:
+        more: what else decides which rows a producer reads.
+    """
+    parts = list(more)
+    _collect(jvm, plan, parts)
+    return hex_digest(parts)
+
+
+def split_settings(spark: SparkSession) -> dict[str, str]:
+    """The effective split settings of a session, so that another run can plan with them.
+
+    Unset ones that fall back to the number of cores are resolved to what they mean now. One that
+    means "no limit" when unset is left out: unset it to plan in the same way.
+    """
+    cores = str(cast("Any", spark).sparkContext.defaultParallelism)
+    values = {key: spark.conf.get(key) for key in SPLIT_SETTINGS}
+    found = {key: value for key, value in values.items() if value not in (None, "<undefined>")}
+    leaf = found.setdefault("spark.sql.leafNodeDefaultParallelism", cores)
+    found.setdefault("spark.sql.files.minPartitionNum", leaf)
+    return {key: str(value) for key, value in found.items()}
+
+
+def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
+    name = simple_name(jvm.class_name(node))
+    children = items(node.children())
+    if name not in _TRANSPARENT:
+        parts.append(f"{name} {len(children)}")
+    if not children:
+        parts += _leaf(jvm, node, name)
+    elif jvm.is_a(node, _EXCHANGE):
+        partitioning = node.outputPartitioning()
+        kind = simple_name(jvm.class_name(partitioning))
+        parts.append(f"{kind} {partitioning.numPartitions()}")
+    elif name == "CoalesceExec":
+        parts.append(str(node.numPartitions()))
+    for child in children:
+        _collect(jvm, child, parts)
+
+
+def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
+    if name == "FileSourceScanExec":
+        node.prepare()
+        node.waitForSubqueries()
+        return _files(jvm, node.inputRDD().filePartitions())
+    if name == "BatchScanExec":
+        node.prepare()
+        node.waitForSubqueries()
+        partitions = node.inputPartitions()
+        if partitions.size() and jvm.class_name(partitions.apply(0)) == _FILE_PARTITION:
+            return _files(jvm, partitions)
+        return [str(partitions.size())]
+    if name == "RangeExec":
+        bounds = (node.start(), node.end(), node.step())
+        return [*map(str, bounds), str(node.outputPartitioning().numPartitions())]
+    if jvm.is_a(node, "org.apache.spark.sql.execution.InputRDDCodegen"):
+        return [str(rdd.getNumPartitions()) for rdd in items(node.inputRDDs())]
+    return [str(node.outputPartitioning().numPartitions())]
+
+
+def _files(jvm: Jvm, partitions: Any) -> list[str]:
+    """Per partition its pieces: path, first byte, end (exclusive), partition values."""
+    texts = [jvm.text(partition.files()) for partition in items(partitions)]
+    return [str(len(texts)), *texts]

@@ -1,0 +1,107 @@
+"""What a native exchange must not hide: expressions and operators that may answer differently.
+
+If the rows below an exchange can differ between two runs, producers of the two runs do not fit
+together: rows would be lost or doubled. Broadcasts and subqueries count as exchanges too, because
+every producer reads them whole.
+
+Not seen: ties in a window's or a limit's sort order, and the last bits of floating point sums,
+where they decide the rows or keys of a further exchange.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+
+# pick rows by the order in which they arrive
+_LIMITS = frozenset({"GlobalLimitExec", "CollectLimitExec", "CollectTailExec"})
+_BY_POSITION = frozenset({"SampleExec"})
+# answer by the order of rows; above an exchange that order is the order of arrival
+_BY_ORDER = frozenset({"First", "Last", "AnyValue", "CollectList", "ListAgg"})
+_LOGICAL_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "Sample"})
+
+_EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
+_AQE = "AdaptiveSparkPlanExec"
+
+
+def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tuple[str, ...]:
+    """Names, sorted.
+
+    Args:
+        jvm: access to the driver's JVM.
+        execution: a QueryExecution, with or without adaptive execution.
+        classes: simple class names in its logical plan; without a suspect among them the query is
+            not planned.
+    """
+    expressions = not execution.withCachedData().deterministic() or not _BY_ORDER.isdisjoint(
+        classes
+    )
+    if not expressions and _LOGICAL_LIMITS.isdisjoint(classes):
+        return ()
+    names: set[str] = set()
+    look = _Look(jvm, names, expressions=expressions)
+    look.at(execution.executedPlan(), below=False)
+    return tuple(sorted(names))
+
+
+def unstable_in_piece(
+    jvm: Jvm, plan: Any, classes: set[str], stored: Collection[int]
+) -> tuple[str, ...]:
+    """Names, sorted, of what may answer differently below a broadcast, a subquery or an exchange
+    of Spark's own in a piece of a physical plan.
+
+    Args:
+        jvm: access to the driver's JVM.
+        plan: the top of the piece.
+        classes: simple class names in the piece.
+        stored: ids of operators whose rows come from storage, in an order that never changes.
+    """
+    if plan.deterministic() and _LIMITS.isdisjoint(classes) and _BY_ORDER.isdisjoint(classes):
+        return ()
+    names: set[str] = set()
+    _Look(jvm, names, expressions=True, stored=stored).at(plan, below=False)
+    return tuple(sorted(names))
+
+
+class _Look:
+    """A walk down a physical plan."""
+
+    def __init__(
+        self, jvm: Jvm, names: set[str], *, expressions: bool, stored: Collection[int] = ()
+    ) -> None:
+        self._jvm = jvm
+        self._names = names
+        self._expressions = expressions
+        self._stored = stored
+
+    def at(self, node: Any, *, below: bool) -> bool:
+        """Collect names below exchanges; return whether the rows of `node` passed an exchange."""
+        class_name = simple_name(self._jvm.class_name(node))
+        if self._stored and int(node.id()) in self._stored:
+            return False
+        if class_name == _AQE:
+            return self.at(node.initialPlan(), below=below)
+        is_exchange = self._jvm.is_a(node, _EXCHANGE) or class_name == "ReusedExchangeExec"
+        for subquery in items(node.subqueries()):
+            self.at(subquery, below=True)
+        down = below or is_exchange
+        below_each = [self.at(child, below=down) for child in items(node.children())]
+        shuffled = any(below_each)
+        if below and (class_name in _LIMITS or (class_name in _BY_POSITION and shuffled)):
+            self._names.add(class_name.removesuffix("Exec"))
+        if below and self._expressions:
+            for expression in items(node.expressions()):
+                self._in(expression, shuffled=shuffled)
+        return is_exchange or shuffled
+
+    def _in(self, expression: Any, *, shuffled: bool) -> None:
+        """Add the innermost expressions that may answer differently."""
+        children = items(expression.children())
+        for child in children:
+            self._in(child, shuffled=shuffled)
+        class_name = simple_name(self._jvm.class_name(expression))
+        if shuffled and class_name in _BY_ORDER:
+            self._names.add(str(expression.prettyName()))
+        if not expression.deterministic() and all(child.deterministic() for child in children):
+            is_udf = class_name == "PythonUDF"
+            self._names.add(str(expression.name() if is_udf else expression.prettyName()))

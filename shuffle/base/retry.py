@@ -1,0 +1,132 @@
+"""When to try again: pure functions of an attempt's number and of what it came to.
+
+One policy for everything that is repeated: storage calls (`storage/retrying.py`) and the elements
+of the async operator. A policy has no memory and reads no clock, so any number of elements share
+one; whoever waits brings the clock and the jitter along.
+
+Attempts count from 1, the first call. `max_retries` counts retries, so that an element is called at
+most `max_retries + 1` times. The exponential form is the usual capped one with "equal jitter" taken
+off downwards: a delay is never longer than the cap says.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.limits import check_count, check_number
+
+Jitter = Callable[[], float]
+"""Gives a fresh fraction in [0, 1) at each call."""
+
+ResultPredicate = Callable[[Any], bool]
+ExceptionPredicate = Callable[[BaseException], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How often to try again, and how long to wait before.
+
+    Raises:
+        InvalidInputError: a value is out of its range; the message names it.
+    """
+
+    max_retries: int = 0
+    """Retries, not calls; 0 means never again."""
+    first_delay_seconds: float = 0.0
+    """Before the first retry."""
+    multiplier: float = 1.0
+    """From one delay to the next, at least 1; 1 is a fixed delay."""
+    cap_seconds: float = 60.0
+    """No delay is longer, inclusive."""
+    jitter: float = 0.0
+    """Share of a delay that is left to chance, 0 to 1: a delay d becomes one of
+    (d - jitter * d, d]."""
+
+    def __post_init__(self) -> None:
+        check_count("max_retries", self.max_retries, at_least=0)
+        check_number("first_delay_seconds", self.first_delay_seconds, at_least=0)
+        check_number("multiplier", self.multiplier, at_least=1)
+        check_number("cap_seconds", self.cap_seconds, at_least=self.first_delay_seconds)
+        check_number("jitter", self.jitter, at_least=0, at_most=1)
+
+    @classmethod
+    def fixed(cls, max_retries: int, delay_seconds: float) -> "Backoff":
+        """The same delay before each retry."""
+        check_number("delay_seconds", delay_seconds, at_least=0)
+        return cls(max_retries, delay_seconds, cap_seconds=delay_seconds)
+
+    @property
+    def max_attempts(self) -> int:
+        """Calls in all, the first one included."""
+        return self.max_retries + 1
+
+    def delay_seconds(self, attempt: int, jitter: Jitter) -> float | None:
+        """Return the delay after attempt number `attempt` failed; None if it was the last.
+
+        Args:
+            attempt: from 1.
+            jitter: asked once if a part of the delay is left to chance.
+        """
+        if attempt < 1:
+            raise InvalidInputError(f"attempts count from 1, found={attempt}")
+        if attempt > self.max_retries:
+            return None
+        delay = self._plain_delay(attempt - 1)
+        return delay * (1 - self.jitter * jitter()) if self.jitter else delay
+
+    def _plain_delay(self, steps: int) -> float:
+        if self.multiplier == 1 or self.first_delay_seconds == 0:
+            return self.first_delay_seconds
+        # by logarithms first: the power itself overflows after some hundreds of attempts
+        reaches_cap = math.log(self.cap_seconds / self.first_delay_seconds) / math.log(
+            self.multiplier
+        )
+        if steps >= reaches_cap:
+            return self.cap_seconds
+        return min(self.first_delay_seconds * self.multiplier**steps, self.cap_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What is tried again, and when. Without a predicate nothing ever is."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    """How often and after which delays; by default never."""
+    on_result: ResultPredicate | None = None
+    """Says of a result whether it should be asked for again."""
+    on_exception: ExceptionPredicate | None = None
+    """Says of an exception whether it can go away; see `raised`."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can be tried again at all."""
+        return self.backoff.max_retries > 0 and not (
+            self.on_result is None and self.on_exception is None
+        )
+
+    def wants_retry_of_result(self, result: Any) -> bool:
+        """Return True if the result is of the kind to ask for again."""
+        return self.on_result is not None and bool(self.on_result(result))
+
+    def wants_retry_of_exception(self, error: BaseException) -> bool:
+        """Return True if the error is of the kind that can go away."""
+        return self.on_exception is not None and bool(self.on_exception(error))
+
+
+NO_RETRY = RetryPolicy()
+
+
+def raised(*types: type[BaseException]) -> ExceptionPredicate:
+    """Return the predicate that holds for exceptions of these types and of classes derived from
+    them; it can be pickled. Without types it holds for none."""
+    return _Raised(types)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    types: tuple[type[BaseException], ...]
+
+    def __call__(self, error: BaseException) -> bool:
+        return isinstance(error, self.types)

@@ -1,0 +1,137 @@
+"""What a view has handed out, and what of it may be acknowledged. Pure."""
+
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.serialization.buffers import Buffer
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.consume.resume_set import InputKey
+from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.position import (
+    Position,
+    ProducerPosition,
+    first_behind,
+    ordinal_of,
+)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Grows record by record or buffer by buffer; never past a gap."""
+
+    key: InputKey
+    producers: dict[int, ProducerPosition]
+    """Behind the last record of each producer that was handed out, also in part."""
+    _cut: dict[int, int] = field(default_factory=dict, init=False)
+    """Ordinal of a record of which the rest is still to come, per producer."""
+
+    @property
+    def position(self) -> Position:
+        """Behind everything that was handed out, in part or whole."""
+        return Position(*self.key, dict(self.producers))
+
+    @property
+    def whole(self) -> Position:
+        """Up to where every record was handed out whole."""
+        whole = dict(self.producers)
+        for producer, ordinal in self._cut.items():
+            whole[producer] = whole[producer].at(ordinal)
+        return Position(*self.key, whole)
+
+    def rows(self, producer: int, after: ProducerPosition) -> None:
+        """Take in that rows up to `after` are handed out."""
+        self.producers[producer] = after
+
+    def skipped(self, extent: Extent, first_ordinal: int) -> int:
+        """Return how many records from `first_ordinal` on were handed out before.
+
+        Raises:
+            CorruptDataError: records before `first_ordinal` were not handed out.
+        """
+        at = ordinal_of(self.producers, extent.producer)
+        if first_ordinal > at:
+            raise CorruptDataError(
+                f"records are missing: producer={extent.producer} expected ordinal {at}, found "
+                f"{first_ordinal}: segment={extent.key!r}"
+            )
+        return at - first_ordinal
+
+    def check_begins(self, extent: Extent, buffer: Buffer) -> None:
+        """Refuse a buffer whose first frame holds records that were handed out before.
+
+        Raises:
+            InvalidInputError: the position lies inside that frame.
+        """
+        if buffer.carry_bytes or buffer.marker:
+            return
+        if self.skipped(extent, buffer.first_ordinal):
+            raise InvalidInputError(
+                f"the position lies inside a frame, which buffers do not cut: producer="
+                f"{extent.producer} next_ordinal={self.producers[extent.producer].next_ordinal} "
+                f"frame from={buffer.first_ordinal}; read batches or records"
+            )
+
+    def frame(self, extent: Extent, buffer: Buffer, offset: int) -> ProducerPosition:
+        """Return the position before the first frame that starts in `buffer`; if none does, before
+        the one that was known last in that segment.
+
+        Args:
+            offset: of the buffer in its segment.
+        """
+        found = ProducerPosition(buffer.whole_ordinal, extent.segment, extent.slot)
+        if buffer.carry_ends:
+            begins = offset + buffer.carry_bytes
+            return replace(found, next_ordinal=buffer.first_ordinal, frame_offset=begins)
+        known = self.producers.get(extent.producer, found)
+        same = (known.segment, known.slot) == (extent.segment, extent.slot)
+        return known.at(known.frame_ordinal) if same else found
+
+    def buffer(self, extent: Extent, buffer: Buffer, offset: int) -> None:
+        """Take in that `buffer` is handed out."""
+        producer = extent.producer
+        if buffer.cut:
+            self._cut[producer] = buffer.whole_ordinal
+        elif not buffer.marker:
+            self._cut.pop(producer, None)
+        if buffer.end_ordinal > ordinal_of(self.producers, producer):
+            begin = self.frame(extent, buffer, offset)
+            self.producers[producer] = begin.at(buffer.end_ordinal)
+
+    def checked(self, position: Position | None) -> Position:
+        """Return the position to acknowledge; None stands for all that was handed out whole.
+
+        Raises:
+            InvalidInputError: it lies behind something that was never handed out.
+        """
+        whole = self.whole
+        if position is None:
+            return whole
+        if (position.stage, position.subpartition) != self.key:
+            return position  # refused by the task, which knows its inputs
+        beyond = first_behind(position.producers, whole.producers)
+        if beyond is not None:
+            raise InvalidInputError(
+                f"records that were never handed out cannot be acknowledged: producer={beyond} "
+                f"handed out={ordinal_of(whole.producers, beyond)} "
+                f"found={position.producers[beyond].next_ordinal}"
+            )
+        for producer, at in position.producers.items():
+            if producer not in whole.producers or at.next_ordinal < 0:
+                raise InvalidInputError(
+                    f"not a position of this view: producer={producer} next_ordinal="
+                    f"{at.next_ordinal}"
+                )
+        return position
+
+    def check_complete(self, end: EndOfInput) -> None:
+        """Reconcile the end of the input with what was committed.
+
+        Raises:
+            CorruptDataError: other than all committed records were handed out.
+        """
+        found = self.position.records
+        if end.records is not None and found != end.records:
+            raise CorruptDataError(
+                f"records delivered are not records committed: expected={end.records} "
+                f"found={found} stage={self.key[0]!r} subpartition={self.key[1]}"
+            )

@@ -1,0 +1,233 @@
+"""Opening a view: wait for the stage, win OPEN, seek.
+
+The order matters. A view of the same process is released first, so that what it delivered is known.
+Winning OPEN fences every other view, wherever it is. Only then the start is final, and reading
+begins at it: what was acknowledged is skipped by arithmetic, never by reading.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.live_views import add_view, live_views
+from durable_shuffle.shuffle.consume.log import HeldLog, Opening, hold
+from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor, start_of
+from durable_shuffle.shuffle.consume.task import ConsumerTask, EffectHandler
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.consumer_records import ResumeMode
+from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    content_tags,
+    read_state,
+    require_not_released,
+)
+from durable_shuffle.shuffle.log.stage_fold import StageState
+from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
+from durable_shuffle.shuffle.read.extent_feed import ExtentFeed
+from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.position import Positions
+from durable_shuffle.shuffle.read.sealed_feed import SealedFeed, check_tags
+from durable_shuffle.shuffle.read.waiting import FeedWait
+from durable_shuffle.shuffle.write.log_producer_log import refuse_holes
+
+_FIRST_LOOK_SECONDS = 0.02
+_LONGEST_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a consumer task begins that was never opened, and with which state."""
+
+    positions: Positions
+    state: bytes
+
+
+def open_view(
+    stage: StageHandle,
+    subpartition: int,
+    *,
+    consumer: str,
+    task: str | None = None,
+    resume: ResumeMode = "exact",
+    begin: Beginning | None = None,
+    generation: int = 1,
+    on_effect: EffectHandler | None = None,
+    wait_seconds: float = 30.0,
+    follow_seconds: float = math.inf,
+    cancelled: Callable[[], bool] = lambda: False,
+    settings: Settings | None = None,
+    ids: IdSource | None = None,
+    clock: Clock | None = None,
+    code: str = "",
+) -> View:
+    """Become the one reader of partition k for a consumer, where the one before stopped.
+
+    The view starts at the record after the last acknowledged one, in whichever process that was
+    acknowledged. Every other view of the same consumer task is fenced.
+
+    Args:
+        subpartition: k, from 0, below the stage's number of partitions.
+        consumer: who reads; readers of different names do not know of each other.
+        task: name of this one of the consumer's tasks; default one per stage incarnation and k.
+        resume: "exact" delivers again what was not acknowledged. "approximate" never delivers a
+            record twice and drops instead what was delivered and not acknowledged, counted in
+            `statistics()`.
+        begin: where a consumer task begins that was never opened; default: at the first record.
+        generation: of whoever launched this process; a lower one than before is fenced.
+        on_effect: performs effects given to `ack(effect=)`: takes (token, payload). Called again
+            with the same token after a crash between acknowledgement and effect, before anything is
+            read; it must ignore tokens that it knows, all of them or at least lower ones.
+        wait_seconds: how long to wait for a stage of batch producers to be sealed.
+        follow_seconds: how long a view of log producers waits for the next records while it reads,
+            before it raises NotReadyError; it may be read on after that.
+        cancelled: asked while waiting; True ends the wait with AbortedError.
+        code: digest of the code that is given the records, kept for whoever opens it next.
+
+    Returns:
+        A view. Of a consumer that has finished, one that is at its end.
+
+    Raises:
+        NotFoundError: the stage was released, or is still being written after `wait_seconds`.
+        FencedError: a launcher of a higher generation opened this consumer.
+        IncompatibleError: the consumer task had other inputs, or what it acknowledged was replaced.
+        CorruptDataError: a record of its log, or of a log that it reads, is damaged or lost; names
+            the slot. Nothing is guessed.
+        InvalidInputError: no such subpartition, or a bad name.
+    """
+    if resume not in ("exact", "approximate"):
+        raise InvalidInputError(f"resume must be 'exact' or 'approximate', found={resume!r}")
+    if not 0 <= subpartition < stage.describe.partitions:
+        raise InvalidInputError(
+            f"no such subpartition: found={subpartition} partitions={stage.describe.partitions} "
+            f"stage={stage.path.prefix!r}"
+        )
+    clock, ids, settings = clock or SystemClock(), ids or RandomIds(), settings or Settings()
+    if task is None:
+        task = default_task(stage.path.incarnation, subpartition)
+    path = ConsumerPath(stage.path.job, consumer, task)
+    log = SlotLog(stage.storage, path.log_prefix)
+    ready = _wait_ready(stage, subpartition, wait_seconds, clock)
+    key: InputKey = (stage.path.folder, subpartition)
+
+    left: View | None = None
+    for other in live_views(stage.storage.description, path.log_prefix):
+        with suppress(DurableShuffleError):  # it is fenced by OPEN, whatever becomes of this
+            other.release()
+            left = other
+    held = hold(
+        log,
+        record_id=ids.new_id(),
+        generation=generation,
+        consumer=consumer,
+        task=path.task,
+        resume=resume,
+        opening=lambda found: _opening(ready, key, found, resume, begin),
+        code=code,
+    )
+    finished = isinstance(held, ResumeSet)
+    if isinstance(held, ResumeSet):
+        held = HeldLog(log, held)
+    holder = ConsumerTask(stage.storage, path, held, ids, settings, on_effect)
+    if finished:
+        holder.end("finished")
+    positions = holder.acked(key)
+    queue = None if left is None or finished else _taken_over(left, resume, positions)
+    if queue is None:
+        feed = ready.feed(positions, settings, clock)
+        queue = BufferQueue(stage.storage, feed, settings, positions)
+    queue.attach(held.state.owner)
+    wait: Callable[[], None] = _never_waits
+    if isinstance(queue.feed, LogFeed):
+        what = f"records of stage={stage.path.prefix!r} subpartition={subpartition}"
+        wait = FeedWait(
+            queue.feed, clock=clock, timeout_seconds=follow_seconds, cancelled=cancelled, what=what
+        )
+    view = View(stage, key, holder, queue, wait=wait)
+    if not finished:
+        add_view(view)
+    return view
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A stage that can be read, as its log said when the view was opened."""
+
+    stage: StageHandle
+    subpartition: int
+    state: StageState
+
+    @property
+    def slot(self) -> int:
+        """Slot of the stage log by which the view reads; 0 for a stage of log producers."""
+        return self.state.seal_slot
+
+    def feed(self, positions: Positions, settings: Settings, clock: Clock) -> ExtentFeed:
+        if self.state.seal is None:
+            return LogFeed(self.stage, self.subpartition, positions, settings=settings, clock=clock)
+        return SealedFeed(self.stage, self.state.seal, self.subpartition, positions)
+
+
+def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, clock: Clock) -> _Ready:
+    deadline = clock.monotonic() + wait_seconds
+    pause = _FIRST_LOOK_SECONDS
+    while True:
+        state = read_state(stage)
+        if state.release is not None:
+            require_not_released(stage)
+        if stage.describe.writing == "log":
+            refuse_holes(stage)
+        if state.seal is not None or stage.describe.writing == "log":
+            return _Ready(stage, subpartition, state)
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            raise NotFoundError(
+                f"the stage is not sealed after {wait_seconds:g} s: {stage.path.prefix!r} "
+                f"subpartition={subpartition}; its producers have not all committed"
+            )
+        clock.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+
+def _opening(
+    ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode, begin: Beginning | None
+) -> Opening:
+    """Decide what OPEN says: where this view starts, and what that leaves out."""
+    others = [other for other in found.inputs if other != key]
+    if others:
+        raise IncompatibleError(
+            f"the consumer task has other inputs: expected {key}, found {others[0]}; "
+            "give the task another name"
+        )
+    if not found.epoch and begin is not None:
+        return Opening((cursor(key, ready.slot, begin.positions),), state=begin.state)
+    start = start_of(found, resume)
+    positions = start.inputs.get(key, {})
+    if key in found.inputs and found.inputs[key].stage_slot != ready.slot:
+        before = content_tags(ready.stage, found.inputs[key].stage_slot)
+        now = content_tags(ready.stage, ready.slot)
+        check_tags(positions, before, now, name=ready.stage.path.prefix)
+    return Opening(
+        (cursor(key, ready.slot, positions),), start.dropped, dropped_exact=start.dropped_exact
+    )
+
+
+def _taken_over(left: View, resume: ResumeMode, start: Positions) -> BufferQueue | None:
+    """Return the queue of the view before, if going on with it is the same as seeking."""
+    same = {p: at.next_ordinal for p, at in start.items()} == left.position.ordinals
+    usable = resume == "approximate" and left.way == "buffers" and not left.queue.failed
+    return left.queue if usable and same else None
+
+
+def _never_waits() -> None:
+    raise AssertionError("a sealed stage is never out of records before its end")

@@ -1,0 +1,83 @@
+"""A consumer's outputs: objects of Arrow frames that count once an acknowledgement names them.
+
+Strategy: an output is written whole under a random name before the record that publishes it. Its
+frames are seeded with that name, so one that was put in another place fails. Objects that no
+record names are garbage, which gc finds.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_frame, iter_slices, storable_batch
+from durable_shuffle.serialization.checksum import Bytes, frame_seed
+from durable_shuffle.serialization.frames import (
+    MAX_FRAME_BODY_BYTES,
+    Frame,
+    FrameKind,
+    record_parts,
+)
+from durable_shuffle.shuffle.consume.task import ConsumerTask
+from durable_shuffle.shuffle.log.consumer_records import OutputRef
+from durable_shuffle.shuffle.read.extents import read_frames
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.write.segments import frame_bounds, wanted_bytes
+
+
+def write_output(
+    task: ConsumerTask, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> OutputRef:
+    """Write one output of a consumer task; hand the result to `ack(outputs=...)`.
+
+    Args:
+        schema: of all outputs of this consumer; not stored, the reader must know it.
+        batches: held in memory until the object is written.
+
+    Not guaranteed: that anybody ever sees it. It counts once a record names it; one that none names
+    is garbage, which `gc` takes.
+    """
+    name = task.ids.new_id()
+    parts: list[Bytes] = []
+    digest = hashlib.sha256()
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        stored = storable_batch(batch, schema)
+        limit = task.settings.max_frame_bytes
+        bounds = list(frame_bounds(stored, 0, stored.num_rows, wanted_bytes(limit, limit)))
+        bodies = iter_slices(stored, bounds, task.settings.compression)
+        for body, (_, count) in zip(bodies, bounds, strict=True):
+            seed = frame_seed(name, 0, 0, rows)
+            for part in record_parts(FrameKind.ARROW, count, body, seed, max_body_bytes=limit):
+                parts.append(part)
+                digest.update(part)
+            rows += count
+    key = task.path.output_key(name)
+    task.storage.put(key, parts)
+    length = sum(memoryview(part).nbytes for part in parts)
+    return OutputRef(key, length, rows, digest.digest())
+
+
+def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one output.
+
+    Raises:
+        CorruptDataError: it is not what was published; names the object.
+        NotFoundError: it is gone.
+    """
+    name = output.key.rsplit("/", 1)[-1]
+    data = storage.read_range(output.key, 0, output.length)
+
+    def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
+        return (decode_frame(frame, schema, at=begin),)
+
+    yield from read_frames(
+        data,
+        lambda ordinal: frame_seed(name, 0, 0, ordinal),
+        batch_of,
+        rows=output.rows,
+        place=f"output={output.key!r}",
+        max_body_bytes=MAX_FRAME_BODY_BYTES,
+    )

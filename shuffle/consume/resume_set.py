@@ -1,0 +1,290 @@
+"""What the records of a consumer log add up to: where the next view starts, with what. Pure.
+
+Strategy: a full record holds everything, the others are folded into it one by one. A record that
+does not belong to the newest OPEN cannot stand behind it: that log is damaged, nothing is guessed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.log.consumer_records import (
+    Ack,
+    Committed,
+    ConsumerRecord,
+    Ending,
+    Finished,
+    InputCursor,
+    Open,
+    OutputRef,
+    PendingEffect,
+    Prepared,
+    Released,
+    Reserve,
+    ResumeMode,
+    State,
+)
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.read.position import (
+    Positions,
+    first_behind,
+    ordinal_of,
+    pack_positions,
+    records_between,
+    unpack_positions,
+)
+
+InputKey = tuple[str, int]
+"""A stage's folder below the job, and the subpartition."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """How far the consumer task is in one input."""
+
+    stage_slot: int
+    acked: Positions
+    reached: Positions
+    """Approximate mode: up to where records may have been delivered; else the same as `acked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSet:
+    """All that a successor needs, and the next free slot."""
+
+    next_slot: int = 0
+    epoch: int = 0
+    generation: int = 0
+    owner: str = ""
+    """`record_id` of the newest OPEN; "" if there was none."""
+    resume: ResumeMode = "exact"
+    inputs: Mapping[InputKey, InputState] = field(default_factory=dict)
+    outputs: tuple[OutputRef, ...] = ()
+    state: State = None
+    marker_floor: int = -1
+    """Highest checkpoint that was passed before an acknowledgement; -1 if there was none."""
+    pending: tuple[PendingEffect, ...] = ()
+    dropped: int = 0
+    dropped_exact: bool = True
+    released: bool = False
+    """The newest view ended by itself."""
+    ending: Ending | None = None
+    """Set once PREPARED stands: nothing is read any more."""
+    finished: bool = False
+    closed: bool = False
+    full_slot: int = 0
+    """Slot of the newest full record."""
+    code: str = ""
+    """Digest of the code by which the newest view reads; "" if it did not say."""
+
+
+def is_full(record: ConsumerRecord) -> bool:
+    """Return True if `record` needs none of the records before it."""
+    return isinstance(record, Open | Prepared | Finished) or (
+        isinstance(record, Ack) and record.whole is not None
+    )
+
+
+def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
+    """Return what `before` and the record of slot `before.next_slot` add up to.
+
+    Args:
+        name: the record's key, for messages.
+
+    Raises:
+        CorruptDataError: the record cannot stand there.
+    """
+    slot = before.next_slot + 1
+    if before.closed:
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind CLOSED; run verify")
+    if isinstance(record, Closed):
+        return replace(before, next_slot=slot, closed=True)
+    if before.finished:
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind FINISHED; run verify")
+    if isinstance(record, Open):
+        return _opened(before, record, name)
+    whole = record.whole if isinstance(record, Ack | Prepared | Finished) else None
+    if whole is not None and not before.owner and before.next_slot:
+        assert not isinstance(record, Committed)
+        before = replace(  # the walk begins here; the records before were not read
+            before,
+            owner=record.record_id,
+            epoch=record.epoch,
+            generation=whole.generation,
+            resume=whole.resume,
+            inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
+            dropped=whole.dropped,
+            dropped_exact=whole.dropped_exact,
+            code=whole.code,
+        )
+    if record.record_id != before.owner or record.epoch != before.epoch:
+        raise CorruptDataError(
+            f"{name}: {record.KIND} of view {record.record_id} epoch {record.epoch} stands behind "
+            f"the OPEN of view {before.owner!r} epoch {before.epoch}; run verify"
+        )
+    _check_ending(before, record, name)
+    if isinstance(record, Committed):
+        assert before.ending is not None
+        ending = replace(before.ending, committed=True)
+        return replace(before, next_slot=slot, pending=(), ending=ending)
+    if isinstance(record, Reserve | Released):
+        inputs = _reached(before.inputs, record, name)
+        return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))
+    inputs = _acknowledged(before.inputs, record, name)
+    if whole is not None:
+        inputs = _reached(inputs, Reserve(record.record_id, record.epoch, whole.reached), name)
+    return replace(
+        before,
+        next_slot=slot,
+        inputs=inputs,
+        outputs=record.outputs if whole else (*before.outputs, *record.outputs),
+        state=record.state,
+        marker_floor=record.marker_floor,
+        pending=record.pending,
+        released=False,
+        ending=record.ending if isinstance(record, Prepared) else before.ending,
+        finished=isinstance(record, Finished),
+        full_slot=before.next_slot if whole else before.full_slot,
+    )
+
+
+def _check_ending(before: ResumeSet, record: ConsumerRecord, name: str) -> None:
+    """Refuse what cannot stand behind PREPARED or COMMITTED, and COMMITTED without PREPARED."""
+    if before.ending is None:
+        # a FINISHED at which the walk begins may have had an ending before it
+        fits = not isinstance(record, Committed)
+    elif before.ending.committed:
+        fits = isinstance(record, Released | Finished)
+    else:
+        fits = isinstance(record, Released | Committed)
+    if not fits:
+        where = "no PREPARED" if before.ending is None else f"{before.ending}"
+        raise CorruptDataError(f"{name}: {record.KIND} stands behind {where}; run verify")
+
+
+def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
+    first = not before.owner  # of the log, or of what was read of it
+    if not first and record.ending != before.ending:
+        raise CorruptDataError(
+            f"{name}: OPEN says {record.ending} of the end, the records before it say "
+            f"{before.ending}; run verify"
+        )
+    if not first and (
+        record.epoch != before.epoch + 1
+        or record.generation < before.generation
+        or record.record_id == before.owner
+    ):
+        raise CorruptDataError(
+            f"{name}: OPEN of epoch {record.epoch} generation {record.generation} stands behind "
+            f"epoch {before.epoch} generation {before.generation}; run verify"
+        )
+    return ResumeSet(
+        next_slot=before.next_slot + 1,
+        epoch=record.epoch,
+        generation=record.generation,
+        owner=record.record_id,
+        resume=record.resume,
+        inputs={k: _state(c, {}, name) for k, c in _by_key(record.inputs)},
+        outputs=record.outputs,
+        state=record.state,
+        marker_floor=record.marker_floor,
+        pending=record.pending,
+        dropped=record.dropped,
+        dropped_exact=record.dropped_exact,
+        ending=record.ending,
+        full_slot=before.next_slot,
+        code=record.code,
+    )
+
+
+def _acknowledged(
+    inputs: Mapping[InputKey, InputState], record: Ack | Prepared | Finished, name: str
+) -> dict[InputKey, InputState]:
+    moved = dict(inputs)
+    for key, found in _by_key(record.inputs):
+        if key not in inputs:
+            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
+        known = inputs[key]
+        acked = _state(found, {} if record.whole else known.acked, name).acked
+        behind = first_behind(known.acked, acked)
+        if behind is not None:
+            raise CorruptDataError(
+                f"{name}: {record.KIND} goes back: producer={behind} from "
+                f"{known.acked[behind].next_ordinal} to {ordinal_of(acked, behind)}; run verify"
+            )
+        moved[key] = InputState(found.stage_slot, acked, _later(known.reached, acked))
+    return moved
+
+
+def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) -> ResumeSet:
+    """Fold (name, record) pairs that follow `start`, in order."""
+    for name, record in records:
+        start = fold(start, record, name=name)
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new view starts and what that leaves out."""
+
+    inputs: Mapping[InputKey, Positions]
+    dropped: int
+    dropped_exact: bool
+
+
+def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
+    """Decide where the next view starts.
+
+    "exact" starts at what was acknowledged: nothing is lost, what was delivered since comes again.
+    "approximate" starts behind everything that may have been delivered: nothing comes twice, what
+    was not acknowledged is lost and counted, exactly if the view before ended by itself.
+    """
+    if resume == "exact" or found.resume == "exact":
+        return Start(
+            {k: s.acked for k, s in found.inputs.items()}, found.dropped, found.dropped_exact
+        )
+    lost = sum(records_between(s.acked, s.reached) for s in found.inputs.values())
+    return Start(
+        {k: s.reached for k, s in found.inputs.items()},
+        found.dropped + lost,
+        found.dropped_exact and (found.released or not lost),
+    )
+
+
+def cursor(key: InputKey, stage_slot: int, positions: Positions) -> InputCursor:
+    """Return what a record holds of one input."""
+    folder, subpartition = key
+    return InputCursor(folder, subpartition, stage_slot, pack_positions(positions))
+
+
+def _by_key(cursors: Iterable[InputCursor]) -> list[tuple[InputKey, InputCursor]]:
+    return [((c.stage, c.subpartition), c) for c in cursors]
+
+
+def _state(cursor: InputCursor, acked: Positions, name: str) -> InputState:
+    moved = {**acked, **unpack_positions(cursor.positions, name=name)}
+    return InputState(cursor.stage_slot, moved, moved)
+
+
+def _reached(
+    inputs: Mapping[InputKey, InputState], record: Reserve | Released, name: str
+) -> dict[InputKey, InputState]:
+    moved = dict(inputs)
+    for key, found in _by_key(record.inputs):
+        if key not in inputs:
+            raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
+        # RELEASED may lie behind what was reserved: it says what was delivered, exactly
+        known = inputs[key]
+        said = unpack_positions(found.positions, name=name)
+        released = isinstance(record, Released)
+        reached = {**known.acked, **said} if released else _later(known.reached, said)
+        moved[key] = replace(known, reached=reached)
+    return moved
+
+
+def _later(one: Positions, other: Positions) -> Positions:
+    merged = dict(one)
+    for producer, at in other.items():
+        if producer not in merged or merged[producer].next_ordinal <= at.next_ordinal:
+            merged[producer] = at
+    return merged

@@ -1,0 +1,376 @@
+"""One consumer task: it holds its log, and all of its inputs move on in one record.
+
+Strategy: winning OPEN makes the task the consumer's; from there every change is one record over all
+inputs, so positions, published outputs and state commit together or not at all. Effects outside the
+storage get a token that is the same at every try and happen only after the record stands; what may
+not have happened is replayed before the first read of the next view.
+
+It must not read data: views do that.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    FencedError,
+    InvalidInputError,
+)
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import HeldLog
+from durable_shuffle.shuffle.consume.resume_set import InputKey, cursor
+from durable_shuffle.shuffle.log.consumer_records import (
+    Ack,
+    Committed,
+    Ending,
+    Finished,
+    InputCursor,
+    OutputRef,
+    PendingEffect,
+    Prepared,
+    Released,
+    Reserve,
+    State,
+    StateRef,
+)
+from durable_shuffle.shuffle.log.layout import ConsumerPath
+from durable_shuffle.shuffle.read.position import (
+    Position,
+    Positions,
+    ProducerPosition,
+    changed,
+    first_behind,
+    ordinal_of,
+)
+from durable_shuffle.shuffle.storage.contract import Storage
+
+EffectHandler = Callable[[str, bytes], None]
+"""Takes (token, payload). May be called again with a token that it has seen: then it does nothing.
+Raising leaves the effect pending."""
+
+KEEP = object()
+"""As `state=`: the state stays as it is."""
+
+
+@dataclass(slots=True)
+class ConsumerTask:
+    """A held consumer log with its rules. Not thread-safe.
+
+    All methods that write raise FencedError for good once another view holds the log.
+    """
+
+    storage: Storage
+    path: ConsumerPath
+    held: HeldLog
+    ids: IdSource
+    settings: Settings
+    on_effect: EffectHandler | None = None
+    _performed: set[str] = field(default_factory=set, init=False)
+    _ended: str = field(default="", init=False)
+    _written: tuple[bytes, StateRef] | None = field(default=None, init=False)
+    """A state object that no record is known to name yet: used again if the same call is tried
+    again, so that it is the same record."""
+
+    @property
+    def ended(self) -> str:
+        """ "finished" or "released", "" while the task may go on."""
+        return self._ended
+
+    def end(self, how: str) -> None:
+        """Take no more acknowledgements."""
+        self._ended = how
+
+    def acked(self, key: InputKey) -> Positions:
+        """Return up to where records of an input are acknowledged."""
+        return self.held.state.inputs[key].acked
+
+    @property
+    def state(self) -> bytes | None:
+        """The consumer's state as of the last record; reads it if it is an object of its own.
+
+        Raises:
+            CorruptDataError: the object is not the one that the record names.
+        """
+        return load_state(self.storage, self.held.state.state)
+
+    def check(self) -> None:
+        """Raise FencedError or InvalidInputError if this task may do nothing any more."""
+        self.held.check()
+        if self._ended:
+            raise InvalidInputError(f"the view was {self._ended}: {self.path.log_prefix!r}")
+
+    def perform_effects(self) -> None:
+        """Perform what is pending, oldest first, before anything else happens.
+
+        Raises:
+            InvalidInputError: something is pending and nobody was given to perform it.
+        """
+        for effect in self.held.state.pending:
+            if effect.token in self._performed:
+                continue
+            if self.on_effect is None:
+                raise InvalidInputError(
+                    f"effect {effect.token!r} is pending and no on_effect was given to perform it"
+                )
+            self.on_effect(effect.token, effect.payload)
+            self._performed.add(effect.token)
+
+    def ack(
+        self,
+        positions: Mapping[InputKey, Position],
+        *,
+        outputs: Sequence[OutputRef] = (),
+        state: object = KEEP,
+        marker_floor: int = -1,
+        effect: bytes | None = None,
+        holds: Sequence[str] = (),
+    ) -> None:
+        """Commit positions, outputs and state in one record, then perform the effect.
+
+        Args:
+            positions: of the inputs that moved on; checked by the caller against what it delivered.
+            outputs: objects that were written before; their keys are new.
+            state: bytes or None; KEEP leaves it.
+            marker_floor: highest checkpoint marker that was passed; never goes down.
+            effect: payload for `on_effect`, with the token of this record.
+            holds: keys of own outputs that the effect needs.
+        """
+        self._check_reads()
+        previous = self.held.state.state
+        moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
+        self._check_outputs(outputs)
+        whole = self.held.whole()
+        self.held.write(
+            Ack(
+                record_id=self.held.state.owner,
+                epoch=self.held.state.epoch,
+                whole=whole,
+                inputs=self._cursors(moved, full=whole is not None),
+                outputs=(*self.held.state.outputs, *outputs) if whole else tuple(outputs),
+                state=self._stored(state),
+                marker_floor=max(marker_floor, self.held.state.marker_floor),
+                pending=self._pending(effect, holds),
+            )
+        )
+        self._settled(previous)
+        self.perform_effects()
+
+    def prepare(
+        self,
+        positions: Mapping[InputKey, Position],
+        ending: Ending,
+        *,
+        state: object = KEEP,
+        effect: bytes | None = None,
+        holds: Sequence[str] = (),
+    ) -> None:
+        """Acknowledge for the last time: from here on nothing is read. Performs no effect.
+
+        Args as for `ack`. What is pending happens in `perform_effects`; then `commit`, `finish`.
+        """
+        self._check_reads()
+        previous = self.held.state.state
+        moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
+        self.held.write(
+            Prepared(
+                record_id=self.held.state.owner,
+                epoch=self.held.state.epoch,
+                whole=self.held.whole_now(),
+                inputs=self._cursors(moved, full=True),
+                outputs=self.held.state.outputs,
+                state=self._stored(state),
+                marker_floor=self.held.state.marker_floor,
+                pending=self._pending(effect, holds),
+                ending=ending,
+            )
+        )
+        self._settled(previous)
+
+    def commit(self) -> None:
+        """Write down that everything PREPARED left pending has happened; idempotent."""
+        self.check()
+        found = self.held.state
+        if found.ending is None:
+            raise InvalidInputError(f"nothing was prepared: {self.path.log_prefix!r}")
+        if not found.ending.committed:
+            self.perform_effects()
+            self.held.write(Committed(found.owner, found.epoch))
+
+    def finish(
+        self,
+        positions: Mapping[InputKey, Position],
+        *,
+        outputs: Sequence[OutputRef] = (),
+        state: object = KEEP,
+        effect: bytes | None = None,
+    ) -> None:
+        """As `ack`, and the consumer has finished: nobody opens it again."""
+        self.check()
+        if self.held.state.ending is not None:
+            self.commit()
+        previous = self.held.state.state
+        moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
+        self._check_outputs(outputs)
+        self.held.write(
+            Finished(
+                record_id=self.held.state.owner,
+                epoch=self.held.state.epoch,
+                whole=self.held.whole_now(),
+                inputs=self._cursors(moved, full=True),
+                outputs=(*self.held.state.outputs, *outputs),
+                state=self._stored(state),
+                marker_floor=self.held.state.marker_floor,
+                pending=self._pending(effect),
+            )
+        )
+        self._ended = "finished"
+        self._settled(previous)
+        self.perform_effects()
+
+    def reserve(
+        self, key: InputKey, producer: int, upto: int, end: int, begin: ProducerPosition
+    ) -> None:
+        """In approximate mode, write that records may be delivered, before they are.
+
+        Args:
+            upto: ordinal of the producer's records, exclusive, that must be reserved.
+            end: where its extent ends; some records up to there are reserved ahead.
+            begin: before a frame of that extent, not behind `upto`: a successor seeks to it.
+        """
+        self.check()
+        found = self.held.state
+        known = found.inputs[key]
+        if found.resume == "exact" or upto <= ordinal_of(known.reached, producer):
+            return
+        goal = max(upto, min(end, upto + self.settings.reserve_records))
+        moved = {**known.reached, producer: begin.at(goal)}
+        whole = self.held.whole()
+        if whole is None:
+            inputs = (cursor(key, known.stage_slot, changed(known.reached, moved)),)
+            self.held.write(Reserve(found.owner, found.epoch, inputs))
+            return
+        others = tuple(c for c in whole.reached if (c.stage, c.subpartition) != key)
+        self.held.write(  # it is time for a full record, and RESERVE is none
+            Ack(
+                record_id=found.owner,
+                epoch=found.epoch,
+                whole=replace(whole, reached=(*others, cursor(key, known.stage_slot, moved))),
+                inputs=self._cursors({}, full=True),
+                outputs=found.outputs,
+                state=found.state,
+                marker_floor=found.marker_floor,
+                pending=self._pending(None),
+            )
+        )
+
+    def release(self, delivered: Mapping[InputKey, Positions]) -> None:
+        """End the view by itself, idempotent; of a fenced view it changes nothing.
+
+        In approximate mode what was delivered is written down, so that the next view drops no more.
+        """
+        if self._ended or self.held.fenced:
+            return
+        if self.held.state.resume == "approximate":
+            with suppress(FencedError):
+                self.held.settle()  # a record of unknown outcome comes first
+                inputs = tuple(
+                    cursor(key, known.stage_slot, changed(known.acked, delivered.get(key, {})))
+                    for key, known in self.held.state.inputs.items()
+                )
+                self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
+        self._ended = "released"
+
+    def _check_reads(self) -> None:
+        self.check()
+        if self.held.state.ending is not None:
+            raise InvalidInputError(f"the end was prepared: {self.path.log_prefix!r}")
+
+    def _checked(self, key: InputKey, position: Position) -> Positions:
+        known = self.held.state.inputs.get(key)
+        if known is None or (position.stage, position.subpartition) != key:
+            raise InvalidInputError(
+                f"a position of another input: found stage={position.stage!r} "
+                f"subpartition={position.subpartition}, expected one of "
+                f"{sorted(self.held.state.inputs)}"
+            )
+        behind = first_behind(known.acked, position.producers)
+        if behind is not None:
+            raise InvalidInputError(
+                f"an acknowledgement goes forward only: producer={behind} acknowledged="
+                f"{known.acked[behind].next_ordinal} found={position.ordinals.get(behind, 0)}"
+            )
+        return position.producers
+
+    def _check_outputs(self, outputs: Sequence[OutputRef]) -> None:
+        keys = [output.key for output in outputs]
+        known = {output.key for output in self.held.state.outputs}
+        twice = known.intersection(keys) or {k for k in keys if keys.count(k) > 1}
+        if twice:
+            raise InvalidInputError(f"an output is published once: {sorted(twice)[0]!r}")
+
+    def _cursors(
+        self, moved: Mapping[InputKey, Positions], *, full: bool
+    ) -> tuple[InputCursor, ...]:
+        found = []
+        for key, known in self.held.state.inputs.items():
+            if full:
+                found.append(cursor(key, known.stage_slot, moved.get(key, known.acked)))
+            elif new := changed(known.acked, moved.get(key, {})):
+                found.append(cursor(key, known.stage_slot, new))
+        return tuple(found)
+
+    def _pending(
+        self, effect: bytes | None, holds: Sequence[str] = ()
+    ) -> tuple[PendingEffect, ...]:
+        left = [e for e in self.held.state.pending if e.token not in self._performed]
+        if effect is not None:
+            token = f"{self.path.consumer}/{self.path.task}/{self.held.state.next_slot}"
+            left.append(PendingEffect(token, effect, tuple(holds)))
+        return tuple(left)
+
+    def _stored(self, state: object) -> State:
+        if state is KEEP:
+            return self.held.state.state
+        if state is None:
+            return None
+        if not isinstance(state, bytes):
+            raise InvalidInputError(f"a state is bytes, found {type(state).__name__}")
+        if len(state) <= self.settings.inline_state_bytes:
+            return state
+        if self._written is None or self._written[0] != state:
+            key = self.path.state_key(self.ids.new_id())
+            found = StateRef(key, len(state), hashlib.sha256(state).digest())
+            self.storage.put(key, [state])
+            self._written = state, found
+        return self._written[1]
+
+    def _settled(self, previous: State) -> None:
+        """Give a state object back that the newest record does not name any more."""
+        self._written = None
+        if isinstance(previous, StateRef) and previous != self.held.state.state:
+            with suppress(DurableShuffleError):  # it costs space, not correctness; gc finds it
+                self.storage.delete([previous.key])
+
+
+def load_state(storage: Storage, state: State) -> bytes | None:
+    """Return a state's bytes, wherever they are.
+
+    Raises:
+        CorruptDataError: the object is not the one that the record names.
+    """
+    if not isinstance(state, StateRef):
+        return state
+    data = storage.read(state.key, state.length)
+    if len(data) != state.length or hashlib.sha256(data).digest() != state.sha256:
+        raise CorruptDataError(f"a consumer's state is not what was acknowledged: {state.key!r}")
+    return data

@@ -1,0 +1,353 @@
+"""The job log: which driver may write or delete, and which stages exist.
+
+The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it
+at its next write and stops. Making, reusing and releasing a stage all win a slot here first, so
+that a release can never race a driver that plans to reuse. A released stage stays released: a STAGE
+record behind RELEASED of the same incarnation is void, and `append` refuses to write one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.log.records import (
+    JOB_RECORDS,
+    LAYOUT_VERSION,
+    Claim,
+    Closed,
+    JobRecord,
+    StageBegun,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog, refuse_older
+from durable_shuffle.shuffle.log.typed_log import TypedLog
+from durable_shuffle.shuffle.storage.contract import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the records of a job log add up to."""
+
+    job: str
+    next_slot: int = 0
+    generation: int = 0
+    owner: str = ""
+    """`record_id` of the newest CLAIM."""
+    stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
+    """(name, fingerprint) -> newest incarnation that is not released."""
+    order: tuple[StagePath, ...] = ()
+    """All stages that are not released, oldest first."""
+    released: tuple[StagePath, ...] = ()
+    """Stages whose release was decided, oldest first; their data may not all be gone yet."""
+    begun: tuple[StagePath, ...] = ()
+    """Stages that writers make and that do not count yet."""
+    given_up: tuple[StagePath, ...] = ()
+    """Those of the released ones that never counted."""
+
+    def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
+        """Return the stage that a record names.
+
+        Raises:
+            CorruptDataError: it names none that can be.
+        """
+        try:
+            return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+        except InvalidInputError as error:
+            raise CorruptDataError(
+                f"a record of job {self.job!r} names no stage: {error}"
+            ) from error
+
+
+def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobState:
+    """Return the state behind the record of slot `state.next_slot`. Pure.
+
+    Raises:
+        InvalidInputError: the log belongs to another job.
+        IncompatibleError: a newer version claimed the job.
+        CorruptDataError: the record names no stage, or does not belong into a job log.
+    """
+    state = replace(state, next_slot=state.next_slot + 1)
+    match record:
+        case Claim():
+            return _claimed(state, record)
+        case StageBegun():
+            return replace(state, begun=(*state.begun, state.path_of(record)))
+        case StageUse():
+            return _used(state, record)
+        case StageReleased():
+            return _released(state, state.path_of(record))
+        case Closed():
+            raise CorruptDataError(f"not a job record: key={name!r}")
+
+
+def _claimed(state: JobState, record: Claim) -> JobState:
+    if record.job != state.job:
+        raise InvalidInputError(
+            f"this root belongs to another job: expected job={state.job!r} found "
+            f"job={record.job!r}; give another url or another job name"
+        )
+    if record.layout_version > LAYOUT_VERSION:
+        raise IncompatibleError(
+            f"the job was written by a newer durable-shuffle: layout "
+            f"found={record.layout_version} supported={LAYOUT_VERSION} job={state.job!r}"
+        )
+    return replace(state, generation=record.generation, owner=record.record_id)
+
+
+def _used(state: JobState, record: StageUse) -> JobState:
+    path = state.path_of(record)
+    if path in state.released:
+        return state
+    state = replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        stages={**state.stages, (path.name, path.fingerprint): path},
+        order=state.order if path in state.order else (*state.order, path),
+    )
+    replaced = parse_stage_folder(state.job, record.replaced)
+    return state if replaced is None else _released(state, replaced)
+
+
+def _released(state: JobState, path: StagePath) -> JobState:
+    known = path in state.released
+    return replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        given_up=(*state.given_up, path) if path in state.begun else state.given_up,
+        order=tuple(p for p in state.order if p != path),
+        released=state.released if known else (*state.released, path),
+        stages={key: p for key, p in state.stages.items() if p != path},
+    )
+
+
+JobRecords = TypedLog[JobRecord, JobState]
+
+
+def job_records(storage: Storage, job: str) -> JobRecords:
+    """Return a job's log, to be read from `JobState(job)` on."""
+    return TypedLog(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record)
+
+
+def read_job(storage: Storage, job: str) -> JobState:
+    """Read a job's log to its end, without claiming it."""
+    return job_records(storage, job).read(JobState(job))
+
+
+class JobLog:
+    """A claimed job. Not thread-safe; one per driver."""
+
+    def __init__(self, log: JobRecords, state: JobState, record_id: str) -> None:
+        self._log, self._state, self._record_id = log, state, record_id
+        self._generation = state.generation
+
+    @classmethod
+    def claim(
+        cls, storage: Storage, job: str, record_id: str, *, take_over: bool = True
+    ) -> "JobLog":
+        """Win the job: from here on older drivers are fenced.
+
+        Args:
+            record_id: random id of this driver.
+            take_over: False refuses a job that another driver ever claimed.
+
+        Raises:
+            ConflictError: `take_over` is False and the job is claimed.
+            InvalidInputError: the log belongs to another job.
+        """
+
+        def claim(state: JobState) -> Claim:
+            if state.owner and not take_over:
+                raise ConflictError(
+                    f"job {job!r} is claimed by generation {state.generation} and "
+                    "on_conflict='fail' was asked for; use on_conflict='take_over' if that driver "
+                    "is gone"
+                )
+            return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
+
+        log = job_records(storage, job)
+        state, _ = log.decide(log.read(JobState(job)), claim)
+        return cls(log, state, record_id)
+
+    @property
+    def generation(self) -> int:
+        """This driver's generation, from 1; stays its own when a newer driver takes over."""
+        return self._generation
+
+    @property
+    def state(self) -> JobState:
+        """What the log said when it was last read."""
+        return self._state
+
+    def append(
+        self,
+        record: StageUse | StageReleased,
+        *,
+        unless: Callable[[JobState], bool] = lambda _: False,
+    ) -> bool:
+        """Win a slot for `record`; return whether it did.
+
+        Args:
+            unless: of what stands before the slot: where it holds, nothing is written.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+            NotFoundError: a STAGE record of a stage that was released; nothing was written.
+        """
+
+        def wanted(state: JobState) -> StageUse | StageReleased | None:
+            self._take_in(state)
+            if isinstance(record, StageUse):
+                _refuse_released(state, state.path_of(record))
+            return None if unless(state) else record
+
+        self._state, won = self._log.decide(self._state, wanted)
+        return won is not None
+
+    def check_owner(self) -> None:
+        """Read what came since.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        self._take_in(self._state)
+        self._take_in(self._log.read(self._state, until=self._is_lost))
+
+    def _is_lost(self, state: JobState) -> bool:
+        return state.owner != self._record_id
+
+    def _take_in(self, state: JobState) -> None:
+        """Go on from a state of the log, which may hold one record of others more.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        before, self._state = self._state, state
+        if self._is_lost(state) and not self._is_lost(before):
+            slot = state.next_slot - 1  # of the CLAIM
+            refuse_older(self._log.slots, slot, found=state.generation, mine=self._generation)
+        self._check_not_fenced()
+
+    def _check_not_fenced(self) -> None:
+        """Raise if a newer CLAIM was ever seen: who is fenced stays fenced."""
+        if self._is_lost(self._state):
+            raise FencedError(
+                f"another driver took over job {self._state.job!r}: mine=generation "
+                f"{self._generation}, newest=generation {self._state.generation}; this driver "
+                "must stop"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What entering a stage came to."""
+
+    path: StagePath
+    """The stage of this name that counts: one's own, or the one that another writer entered."""
+    replaced: StagePath | None = None
+    """The stage whose place it took just now: it is released, and its data may go."""
+
+
+def begin_stage(storage: Storage, path: StagePath, *, record_id: str, claim_id: str) -> None:
+    """Enter a stage that is about to be made and does not count yet, so that `gc` knows of it.
+
+    Claims nothing; a job that nobody ever claimed is claimed.
+
+    Raises:
+        ConflictError: others kept winning the slots; try again.
+    """
+
+    def record(state: JobState) -> StageBegun:
+        return StageBegun(
+            record_id, state.generation, path.name, path.fingerprint, path.incarnation
+        )
+
+    _write_unclaimed(storage, path.job, claim_id, record)
+
+
+def enter_stage(
+    storage: Storage,
+    path: StagePath,
+    *,
+    record_id: str,
+    claim_id: str,
+    replaces: bool,
+    releases: Callable[[StagePath], bool] = lambda _: False,
+) -> Entered:
+    """Enter a described stage into its job's log, without a claim: whoever claimed goes on.
+
+    For writers that make one stage. A job that nobody ever claimed is claimed. Safe to repeat.
+
+    Args:
+        replaces: enter it even if a stage of this name stands; readers then find the new one.
+        releases: whether the stage that it replaces is released by the same record.
+
+    Raises:
+        ConflictError: others kept winning the slots; try again.
+        NotFoundError: `path` was given up or released before it counted.
+    """
+    replaced: StagePath | None = None
+
+    def record(state: JobState) -> StageUse | None:
+        nonlocal replaced
+        standing = newest_named(state, path.name)
+        if standing is not None and not replaces:
+            return None
+        counted = path in state.released and path not in state.given_up
+        if path in state.order or (replaces and counted):
+            replaced = None
+            return None  # it counts, or did until another took its place
+        _refuse_released(state, path)
+        replaced = standing if standing is not None and releases(standing) else None
+        return StageUse(
+            record_id,
+            state.generation,
+            path.name,
+            path.fingerprint,
+            path.incarnation,
+            replaced.folder if replaced else "",
+        )
+
+    state = _write_unclaimed(storage, path.job, claim_id, record)
+    if replaces:
+        return Entered(path, replaced)
+    found = newest_named(state, path.name)
+    return Entered(found or path)
+
+
+def _write_unclaimed(
+    storage: Storage,
+    job: str,
+    claim_id: str,
+    record: Callable[[JobState], StageBegun | StageUse | None],
+) -> JobState:
+    """Win a slot for what `record` makes of the log's state, None for nothing; return the state."""
+    log, state = job_records(storage, job), read_job(storage, job)
+
+    def claimed_first(state: JobState) -> Claim | None:
+        return None if state.generation else Claim(claim_id, job, 1, LAYOUT_VERSION)
+
+    if record(state) is not None:
+        state, _ = log.decide(state, claimed_first)
+    return log.decide(state, record)[0]
+
+
+def newest_named(state: JobState, name: str) -> StagePath | None:
+    """Return the newest stage with a label that is not released."""
+    return next((path for path in reversed(state.order) if path.name == name), None)
+
+
+def _refuse_released(state: JobState, path: StagePath) -> None:
+    if path in state.released:
+        raise NotFoundError(
+            f"the stage was released and cannot be used again: {path.prefix!r}; run again, which "
+            "makes a new one"
+        )

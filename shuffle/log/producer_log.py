@@ -1,0 +1,168 @@
+"""A batch producer's log: whose data counts.
+
+The first record that names an attempt, COMMIT or ABORT, is its fate; any later one is void, and so
+is what stands behind CLOSED. `ProducerState` is the only place that knows this rule. Before the
+seal the first COMMIT counts. Failure alone is never a reason to delete
+(docs/decisions/001-slot-log-protocol.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from durable_shuffle.serialization.control import ControlRecord
+from durable_shuffle.serialization.errors import AbortedError, FencedError
+from durable_shuffle.shuffle.log.records import (
+    PRODUCER_RECORDS,
+    Abort,
+    Closed,
+    Commit,
+    ProducerRecord,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.typed_log import AnyRecord, Tail, TypedLog
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The COMMIT that counts (or counted when it was read) and where it stands."""
+
+    slot: int
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a producer's log says."""
+
+    next_slot: int = 0
+    fates: Mapping[str, Committed | Abort] = field(default_factory=dict)
+    """Attempt -> the first record that names it, in slot order."""
+    closed: Closed | None = None
+    """The stage was released: nobody commits any more."""
+
+    def fate(self, attempt: str) -> Commit | Abort | Closed | None:
+        """Return the attempt's fate. CLOSED says that it never commits, None that it still may."""
+        fate = self.fates.get(attempt, self.closed)
+        return fate.commit if isinstance(fate, Committed) else fate
+
+    def commits(self, *, after: int = -1) -> list[Committed]:
+        """Return the COMMITs behind slot `after` that are their attempt's fate, in slot order."""
+        return [
+            fate
+            for fate in self.fates.values()
+            if isinstance(fate, Committed) and fate.slot > after
+        ]
+
+    def counting(self, *, after: int = -1) -> Committed | None:
+        """Return the COMMIT that counts before the seal, None if there is none yet.
+
+        Args:
+            after: slot of a COMMIT whose data cannot be read: only those behind it count.
+        """
+        return next(iter(self.commits(after=after)), None)
+
+
+def with_fate(state: ProducerState, record: ProducerRecord, _name: str = "") -> ProducerState:
+    """Return the state behind the record of slot `state.next_slot`. Pure."""
+    slot, state = state.next_slot, replace(state, next_slot=state.next_slot + 1)
+    if state.closed is not None:
+        return state
+    if isinstance(record, Closed):
+        return replace(state, closed=record)
+    named = record.attempt if isinstance(record, Abort) else record.record_id
+    if named in state.fates:
+        return state
+    fate = record if isinstance(record, Abort) else Committed(slot, record)
+    return replace(state, fates={**state.fates, named: fate})
+
+
+def producer_state(records: Mapping[int, Any]) -> ProducerState:
+    """Return what the readable records of a damaged log add up to. Pure.
+
+    Args:
+        records: by slot; slots that cannot be read are left out.
+    """
+    state = ProducerState()
+    for slot, record in sorted(records.items()):
+        state = with_fate(replace(state, next_slot=slot), record)
+    return state
+
+
+def commit_log(slots: SlotLog) -> TypedLog[ProducerRecord, ProducerState]:
+    """Return a batch producer's log, to be read from `ProducerState()` on."""
+    return TypedLog(slots, PRODUCER_RECORDS, with_fate)
+
+
+def read_producer(slots: SlotLog) -> ProducerState:
+    """Return what a batch producer's log says."""
+    return commit_log(slots).read(ProducerState())
+
+
+def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> Committed:
+    """Commit an attempt, or return the COMMIT that came first.
+
+    The caller owns `commit.record_id` and sends nothing else under it. If the returned commit is
+    another attempt's, ours never counts and never will: the caller may delete its segments.
+
+    Args:
+        after: as in `ProducerState.counting`: a repair goes on past COMMITs up to this slot.
+
+    Raises:
+        AbortedError: a cleaner aborted this attempt; nothing it wrote counts.
+        FencedError: the stage was released; nothing it wrote counts.
+        ConflictError: others won too many slots in a row; nothing was written.
+        OutcomeUnknownError: the commit may stand now or later; nothing may be deleted.
+        UnavailableError: the storage refused the commit; still, failure is no reason to delete.
+    """
+
+    def unless_decided(state: ProducerState) -> Commit | None:
+        if state.counting(after=after) is not None:
+            return None
+        fate = state.fate(commit.record_id)
+        if isinstance(fate, Closed):
+            raise FencedError(
+                f"the stage was released while a producer ran: producer={commit.producer} "
+                f"attempt={commit.record_id} cause={fate.cause}; stop"
+            )
+        if isinstance(fate, Abort):
+            raise AbortedError(
+                f"this producer attempt was aborted before it committed: "
+                f"producer={commit.producer} attempt={commit.record_id} cause={fate.cause}"
+            )
+        return commit
+
+    # from slot 0 and without a look: as a rule the log is empty, and one request decides
+    state, own = commit_log(slots).decide(ProducerState(), unless_decided)
+    if own is not None:
+        return Committed(state.next_slot - 1, commit)
+    committed = state.counting(after=after)
+    assert committed is not None  # else `unless_decided` proposed
+    return committed
+
+
+def abort_attempt(slots: SlotLog, attempt: str, record_id: str, cause: str) -> bool:
+    """Make ABORT the fate of `attempt` unless it has one; return True if its fate is ABORT.
+
+    Only after True may anybody but the attempt itself delete its segments.
+    """
+
+    def decided(state: ProducerState) -> bool:
+        return state.fate(attempt) is not None
+
+    log, abort = commit_log(slots), Abort(record_id, attempt, cause)
+    state = log.read(ProducerState(), until=decided)
+    state, _ = log.decide(state, lambda state: None if decided(state) else abort)
+    return not isinstance(state.fate(attempt), Commit)
+
+
+def close_log(slots: SlotLog, record_id: str, cause: str) -> None:
+    """Put CLOSED behind the last record of a batch producer's or an appender's log, unless it is
+    there; from then on nobody can write."""
+    log = TypedLog(slots, AnyRecord(), Tail.followed_by)
+    closed = ControlRecord(Closed.KIND, {"record_id": record_id, "cause": cause})
+
+    def unless_closed(tail: Tail[ControlRecord]) -> ControlRecord | None:
+        return None if tail.last is not None and tail.last.kind == Closed.KIND else closed
+
+    log.decide(log.tail_at(slots.find_end()), unless_closed)

@@ -1,0 +1,393 @@
+"""The control records of job, stage and producer logs, as values. docs/format.md lists the fields.
+
+Every record carries `record_id`, a random id of its author: identical bytes in a slot then mean
+that the author's own earlier try won. Large tables travel as packed numpy bytes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.field_types import FieldError
+from durable_shuffle.shuffle.log.layout import check_name, is_id
+from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
+
+LAYOUT_VERSION = 1
+"""Version of paths, logs and segments; a CLAIM in slot 0 of a job states it."""
+
+TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
+"""What SEAL and REPLACE hold one of per producer, with the bytes of each."""
+
+EXTENT = np.dtype(
+    [
+        ("subpartition", "<u4"),
+        ("segment", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("first_ordinal", "<u8"),
+        ("rows", "<u8"),
+    ]
+)
+"""Where frames of one subpartition stand: bytes [offset, offset + length) of a segment. A
+subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
+
+
+def unpack_extents(
+    data: bytes, name: str, *, partitions: int | None = None
+) -> npt.NDArray[np.void]:
+    """Return packed EXTENT entries as a structured array.
+
+    Args:
+        partitions: of the stage, for whoever counts by subpartition.
+
+    Raises:
+        CorruptDataError: not a whole number of entries, or of a subpartition that there is not;
+            names `name`.
+    """
+    if len(data) % EXTENT.itemsize:
+        raise CorruptDataError(
+            f"expected a multiple of {EXTENT.itemsize} bytes, found {len(data)}: {name}"
+        )
+    found = np.frombuffer(data, dtype=EXTENT)
+    if partitions is not None and len(found) and found["subpartition"].max() >= partitions:
+        raise CorruptDataError(
+            f"an extent of subpartition {found['subpartition'].max()} of {partitions}: {name}"
+        )
+    return found
+
+
+def check_id(what: str, found: str) -> None:
+    """Refuse what cannot be part of a key.
+
+    Raises:
+        InvalidInputError: not 32 hexadecimal digits; `RecordCodec` names the record.
+    """
+    if not is_id(found):
+        raise InvalidInputError(f"{what} must be 32 hexadecimal digits, found={found!r:.100}")
+
+
+def _check_stage(name: str, fingerprint: str, incarnation: str) -> None:
+    check_name("stage name", name)
+    check_id("a stage's fingerprint", fingerprint)
+    check_id("a stage's incarnation", incarnation)
+
+
+_MAX_PRODUCERS = 1 << 24
+"""Like MAX_PARTITIONS: whoever reads a record takes memory in proportion."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of an attempt, or of a compaction."""
+
+    number: int
+    length: int
+    sha256: bytes
+
+
+# -- job log
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver becomes the one that may write or delete; the newest wins."""
+
+    KIND: ClassVar[str] = "CLAIM"
+    record_id: str
+    job: str
+    generation: int
+    layout_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageBegun:
+    """A writer makes a stage that does not count before STAGE names it; RELEASED gives it up."""
+
+    KIND: ClassVar[str] = "BEGUN"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """A driver makes a stage or plans to reuse it; the newest of a fingerprint is current."""
+
+    KIND: ClassVar[str] = "STAGE"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+    replaced: str = ""
+    """Folder of the stage that it takes the place of, which is released by this; "" for none."""
+
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class StageReleased:
+    """A stage's data may go, for the cause given; its path is never used again."""
+
+    KIND: ClassVar[str] = "RELEASED"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+    cause: str
+
+    def __post_init__(self) -> None:
+        _check_stage(self.name, self.fingerprint, self.incarnation)
+
+
+# -- stage log
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Slot 0 of a stage log: all that producers and readers must agree on."""
+
+    KIND: ClassVar[str] = "DESCRIBE"
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+    schema: bytes
+    """Arrow IPC schema message."""
+    codec: str
+    compression: str
+    columns: tuple[str, ...]
+    """The user's column names, for people; the schema's are c0, c1, … since names may repeat."""
+    producers: int
+    """M, the number of producers."""
+    partitions: int
+    """R, the number of subpartitions of each producer."""
+    writing: Literal["batch", "log"]
+    """"batch": each producer commits once, readers wait for the seal; "log": each appends, and may
+    be followed while it does."""
+    partitioner: str
+    """"hash", "range", "round_robin", "single", "function" (of the user's) or "passthrough"
+    (producer p writes subpartition p alone)."""
+    keys: tuple[int, ...]
+    """Positions of the key columns in the schema."""
+    components: dict[str, str]
+    """What the fingerprint was made of, one digest per aspect; for explanations."""
+    splits: str
+    """Digest of all producers' input splits; "" where unknown."""
+    planning: dict[str, str]
+    """Settings that decided the splits; a re-run plans with them."""
+    created_wall_seconds: float
+    """Seconds since 1970, for people and retention by age; never for ordering."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("partitions", MAX_PARTITIONS), ("producers", _MAX_PRODUCERS)):
+            if not 0 <= (found := getattr(self, name)) <= most:
+                raise FieldError(f"DESCRIBE.{name}: expected at most {most}, found {found}")
+        if any(not 0 <= key < len(self.columns) for key in self.keys):
+            raise InvalidInputError(
+                f"keys of a DESCRIBE must be positions of its {len(self.columns)} columns, "
+                f"found={self.keys}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Names one commit slot per producer and the index object; from here on readers may read."""
+
+    KIND: ClassVar[str] = "SEAL"
+    record_id: str
+    generation: int
+    producers: int
+    index: str
+    index_bytes: int
+    commit_slots: bytes
+    """Packed little-endian u4, one per producer."""
+    attempts: bytes
+    """16 bytes per producer: id of the attempt whose COMMIT counts."""
+    content_tags: bytes
+    """32 bytes per producer: digest of the COMMIT's extents and strong checksums."""
+    rows: int
+    data_bytes: int
+    """Bytes of all segments, as encoded."""
+    memory_bytes: int
+
+    def __post_init__(self) -> None:
+        check_id("the index of a SEAL", self.index)
+        for name, size in TABLES:
+            if len(getattr(self, name)) != size * self.producers:
+                raise InvalidInputError(
+                    f"{name} of a SEAL must have {size} bytes for each of {self.producers} "
+                    f"producers, found={len(getattr(self, name))}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Names another index of the same records, some of which stand in compacted segments. The first
+    of its base counts whose author was not aborted before. `record_id` is the compaction's id."""
+
+    KIND: ClassVar[str] = "COMPACT"
+    record_id: str
+    generation: int
+    base: int
+    """Slot of the SEAL or REPLACE whose index it rewrote. Void if that is not the newest."""
+    index: str
+    index_bytes: int
+    segments: tuple[SegmentInfo, ...]
+    """The compacted segments, by number from 0."""
+    extents: int
+    """How many extents they hold."""
+
+    def __post_init__(self) -> None:
+        check_id("the id of a COMPACT", self.record_id)
+        check_id("the index of a COMPACT", self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Data of the COMMITs named cannot be read, nor rebuilt from what is stored: whoever is asked
+    for the stage next runs these producers again."""
+
+    KIND: ClassVar[str] = "DAMAGED"
+    record_id: str
+    generation: int
+    producers: bytes
+    """Packed little-endian u4, ascending."""
+    commit_slots: bytes
+    """Packed little-endian u4: slot of the COMMIT that counts, one per producer named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Names another COMMIT for some producers of a sealed stage, and an index of all. Void if its
+    author was aborted before, or if its base is not the newest SEAL or REPLACE."""
+
+    KIND: ClassVar[str] = "REPLACE"
+    record_id: str
+    """Also the index object's name."""
+    generation: int
+    base: int
+    """Slot of the SEAL or REPLACE that it changes."""
+    index: str
+    index_bytes: int
+    producers: bytes
+    """Packed little-endian u4, ascending; none if only the index, or a compaction, was damaged."""
+    commit_slots: bytes
+    """As in SEAL, one per producer named."""
+    attempts: bytes
+    """As in SEAL, one per producer named."""
+    content_tags: bytes
+    """As in SEAL, one per producer named."""
+    rows: int
+    """Of the whole stage from here on, as the next two."""
+    data_bytes: int
+    memory_bytes: int
+    cause: str
+
+    def __post_init__(self) -> None:
+        check_id("the index of a REPLACE", self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Won before anything of a stage is deleted."""
+
+    KIND: ClassVar[str] = "RELEASE"
+    record_id: str
+    generation: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Declares consumers whose cursors hold the stage's data."""
+
+    KIND: ClassVar[str] = "REGISTER"
+    record_id: str
+    generation: int
+    consumers: tuple[str, ...]
+    """All that are registered from here on, not only those that are new; ascending."""
+    closed: bool
+    """True if there will be no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUpto:
+    """Won before part of a stage of log producers is deleted."""
+
+    KIND: ClassVar[str] = "RELEASE_UPTO"
+    record_id: str
+    generation: int
+    upto: bytes
+    """Packed little-endian u4, one per producer: slot of its log, exclusive, below which segments
+    may go. Never lower than in a record before."""
+    cause: str
+
+
+# -- producer log
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A producer attempt's output, whole. `record_id` is the attempt's id."""
+
+    KIND: ClassVar[str] = "COMMIT"
+    record_id: str
+    producer: int
+    producers: int
+    """M as this attempt saw it."""
+    rows: int
+    memory_bytes: int
+    """Uncompressed Arrow bytes of the rows."""
+    segments: tuple[SegmentInfo, ...]
+    extents: bytes
+    """Packed EXTENT entries, ordered by (subpartition, first ordinal)."""
+
+    def __post_init__(self) -> None:
+        check_id("the attempt of a COMMIT", self.record_id)
+
+    def extent_array(self, partitions: int | None = None) -> npt.NDArray[np.void]:
+        """Return the extents as a structured array, see `unpack_extents`."""
+        owner = f"producer={self.producer} attempt={self.record_id}"
+        return unpack_extents(self.extents, f"extents of a COMMIT: {owner}", partitions=partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The fate of an attempt that never counted: after this its segments may be deleted. In a
+    stage's log it is about a compaction or a repair."""
+
+    KIND: ClassVar[str] = "ABORT"
+    record_id: str
+    attempt: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last record of a log; a late writer meets it and stops."""
+
+    KIND: ClassVar[str] = "CLOSED"
+    record_id: str
+    cause: str
+
+
+JobRecord = Claim | StageBegun | StageUse | StageReleased | Closed
+_IndexRecord = Seal | Compact | Damaged | Replace | Abort
+StageRecord = Describe | _IndexRecord | Register | ReleaseUpto | Release | Closed
+ProducerRecord = Commit | Abort | Closed
+JOB_RECORDS: RecordCodec[JobRecord] = RecordCodec(get_args(JobRecord))
+STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))
+PRODUCER_RECORDS: RecordCodec[ProducerRecord] = RecordCodec(get_args(ProducerRecord))

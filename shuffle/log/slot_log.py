@@ -1,0 +1,180 @@
+"""The slot log, the one primitive: a dense sequence of small immutable objects.
+
+Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
+holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
+id of its author, so identical bytes mean "my earlier try won and the reply was lost". Why these
+rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
+
+A record is stored bound to its key (`serialization.control.bound`): an intact record that stands
+in another slot, log, stage or job than its own is refused when it is decoded. `SlotLog` is the one
+gate of all logs; nothing else reads or writes a slot.
+
+A slot that lost its record reads as empty, so a log may be taken to end there. Whoever takes a
+snapshot of an appender's log uses `whole_end`, which lists the log once: a listing makes it refuse
+or look further, and proves nothing. Whoever wins the slot all the same finds out at the next one,
+see `refuse_older`. That a log lost its last records only objects outside of it can tell.
+"""
+
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+
+from durable_shuffle.serialization.control import bound
+from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.shuffle.log.layout import slot_name
+from durable_shuffle.shuffle.storage.contract import Created, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The slot holds our bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The slot holds somebody else's bytes."""
+
+    existing: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLog:
+    """One log under `prefix` (ends with '/'). Slots count from 0 without gaps.
+
+    Not guaranteed: that a record read is the last one; only losing or finding a slot empty says so.
+    """
+
+    storage: Storage
+    prefix: str
+
+    def key(self, slot: int) -> str:
+        """Key of a slot's object."""
+        return self.prefix + slot_name(slot)
+
+    def append(self, slot: int, record: bytes) -> Won | Lost:
+        """Try to be the one whose `record` stands in `slot`.
+
+        The caller has seen `slot - 1` (or `slot` is 0): that keeps the log dense.
+
+        Raises:
+            OutcomeUnknownError: still unknown when the storage's patience ended. The record may
+                stand in the slot now or later: read the slot before anything else is done, and
+                delete nothing that the record names.
+            UnavailableError: the storage refused every sending, a full disk for example.
+        """
+        key = self.key(slot)
+        stored = bound(record, key)
+        answer = self.storage.put_if_absent(key, stored)
+        if isinstance(answer, Created) or answer.existing == stored:
+            return Won()
+        return Lost(bound(answer.existing, key))
+
+    def mend(self, slot: int, record: bytes) -> None:
+        """Put a record into a slot whose own is damaged or lost, for repairs and releases alone.
+
+        A rival that wins the slot carries the same thing out, or is a late writer.
+        """
+        self.storage.delete([self.key(slot)])
+        self.append(slot, record)
+
+    def read(self, slot: int) -> bytes | None:
+        """Return the record in `slot`, None while the slot is empty."""
+        key = self.key(slot)
+        try:
+            return bound(self.storage.read(key), key)
+        except NotFoundError:
+            return None
+
+    def read_from(self, slot: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield (slot, record) from `slot` up to the first empty slot."""
+        while (record := self.read(slot)) is not None:
+            yield slot, record
+            slot += 1
+
+    def find_end(self, hint: int = 0) -> int:
+        """Return the first empty slot, in O(log distance) requests from `hint`.
+
+        Not guaranteed: that nothing stands behind it, in a log that lost a record.
+        """
+        if self.read(hint) is None:
+            if hint and self.read(hint - 1) is not None:
+                return hint
+            low, high = -1, max(0, hint - 1)
+        else:
+            low, step = hint, 1
+            while self.read(low + step) is not None:
+                low, step = low + step, step * 2
+            high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.read(middle) is None:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def whole_end(self) -> int:
+        """Return the first empty slot, and make sure that none before it is lost. Lists once.
+
+        Raises:
+            CorruptDataError: a slot in the middle of the log is empty; names it.
+        """
+        listed = slots_listed(info.key for info in self.storage.list(self.prefix))
+        slots = listed.get(self.prefix, set())
+        self.refuse_holes(slots)
+        end = max(slots, default=-1) + 1
+        while self.read(end) is not None:
+            end += 1
+        return end
+
+    def refuse_holes(self, listed: Set[int]) -> None:
+        """Refuse a log if a slot below a listed one has no record.
+
+        Raises:
+            CorruptDataError: names the first such slot.
+        """
+        for slot in range(max(listed, default=0)):
+            if slot not in listed and self.read(slot) is None:
+                raise self._hole(slot)
+
+    def refuse_hole(self, end: int) -> None:
+        """Refuse a slot that was found empty if a record stands in the slot behind it.
+
+        Raises:
+            CorruptDataError: the record of slot `end` is lost.
+        """
+        if self.read(end + 1) is not None and self.read(end) is None:
+            raise self._hole(end)
+
+    def _hole(self, slot: int) -> CorruptDataError:
+        return CorruptDataError(
+            f"a slot in the middle of a log lost its record: {self.key(slot)!r} is missing and "
+            "later slots are there; run `durable-shuffle verify`"
+        )
+
+
+def slots_listed(keys: Iterable[str]) -> dict[str, set[int]]:
+    """Return the slots among the keys, by the prefix of their log."""
+    found: dict[str, set[int]] = {}
+    for key in keys:
+        prefix, _, name = key.rpartition("/")
+        if name.isascii() and name.isdecimal():
+            found.setdefault(f"{prefix}/", set()).add(int(name))
+    return found
+
+
+def refuse_older(log: SlotLog, slot: int, *, found: int, mine: int) -> None:
+    """Refuse a record that nobody can have written behind one's own: the log had a hole.
+
+    Args:
+        slot: holds the record; the caller's own newest stands in the slot before.
+        found: its epoch or generation.
+        mine: the caller's. What comes behind a record is of this one or a higher one.
+
+    Raises:
+        CorruptDataError: it is older; names both slots.
+    """
+    if found <= mine:
+        raise CorruptDataError(
+            f"a log lost a record: {log.key(slot - 1)!r} was empty when number {mine} won it, and "
+            f"{log.key(slot)!r} holds a record of number {found}; run verify"
+        )

@@ -1,0 +1,249 @@
+"""Following log producers: the extents of one partition, as they are appended.
+
+Strategy: one cursor per producer reads its log slot by slot, from the hint of the start position
+on. Only what an APPEND names exists: bytes beyond it, or segments that no record names, are never
+seen. An empty slot is asked for again after a pause that doubles up to a bound, so an idle follower
+sends (producers / `follow_longest_pause_seconds`) requests per second.
+
+It must not ask the stage log while data is there: only a log that is closed or gone makes it look
+whether the stage was released.
+"""
+
+from collections import deque
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.log_producer_records import (
+    Append,
+    End,
+    LogProducerRecord,
+    ProducerOpen,
+    RunAbort,
+    owner_after,
+)
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
+from durable_shuffle.shuffle.read.extent_feed import EndMode, EndOfInput
+from durable_shuffle.shuffle.read.extents import Extent, appended_extents, clip
+from durable_shuffle.shuffle.read.position import Positions, ProducerPosition
+from durable_shuffle.shuffle.read.waiting import backoff_seconds
+from durable_shuffle.shuffle.write.log_producer_log import appender_log
+
+_START = ProducerPosition(0)
+
+
+class LogFeed:
+    """Implements `ExtentFeed` over the logs of a stage's producers. Sends nothing until polled.
+
+    Producers take turns; each one's extents come in order and join up. A producer that was
+    suspended is waited for; what its successor appends joins up, too.
+
+    A marker at the very start position is given, also if it was given before: markers have no
+    ordinal. Who must not see one twice compares its id with a floor.
+
+    Args:
+        positions: where to start; hints that do not fit cost requests, not correctness.
+
+    Raises:
+        InvalidInputError: not a stage of log producers, or no such subpartition.
+    """
+
+    def __init__(
+        self,
+        stage: StageHandle,
+        subpartition: int,
+        positions: Positions,
+        *,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        describe = stage.describe
+        if describe.writing != "log" or not 0 <= subpartition < describe.partitions:
+            raise InvalidInputError(
+                f"no such partition of log producers: subpartition={subpartition} "
+                f"R={describe.partitions} writing={describe.writing!r} "
+                f"stage={stage.path.prefix!r}"
+            )
+        self._clock = clock
+        self._cursors = [
+            _Cursor(stage, subpartition, p, positions.get(p, _START), settings)
+            for p in stage.producers_of(subpartition, describe.producers)
+        ]
+        self._turn = 0
+        self.given = 0
+        """How many extents were handed out."""
+
+    @property
+    def producers(self) -> int:
+        return len(self._cursors)
+
+    @property
+    def modes(self) -> tuple[EndMode | None, ...]:
+        """How each producer ended, as far as was read; SUSPEND until its successor is seen."""
+        return tuple(cursor.mode for cursor in self._cursors)
+
+    def poll(self) -> Extent | EndOfInput | None:
+        """See `ExtentFeed`. Asks each producer that is due once, again only after a new record."""
+        while True:  # ends: every turn reads one more record of some log, or is the last
+            extent = self._next_extent()
+            if extent is not None:
+                return extent
+            modes = [cursor.mode for cursor in self._cursors if cursor.ended]
+            if len(modes) == len(self._cursors):
+                records = sum(cursor.records for cursor in self._cursors)
+                return EndOfInput(tuple(mode for mode in modes if mode is not None), records)
+            now = self._clock.monotonic()
+            due = [cursor for cursor in self._cursors if not cursor.ended and cursor.due <= now]
+            answers = [cursor.read_next(self._clock) for cursor in due]
+            if not any(answers):
+                return None
+
+    def quiet_seconds(self) -> float:
+        """Return for how long `poll` gives None without a request; 0 if it would send one now."""
+        if any(cursor.extents for cursor in self._cursors):
+            return 0.0
+        due = [cursor.due for cursor in self._cursors if not cursor.ended]
+        return max(0.0, min(due) - self._clock.monotonic()) if due else 0.0
+
+    def _next_extent(self) -> Extent | None:
+        """Take from the producer whose turn it is, or from the next one that has something."""
+        for step in range(len(self._cursors)):
+            at = (self._turn + step) % len(self._cursors)
+            if self._cursors[at].extents:
+                self._turn = at + 1
+                self.given += 1
+                return self._cursors[at].extents.popleft()
+        return None
+
+
+class _Cursor:
+    """One producer's log, read forwards."""
+
+    def __init__(
+        self,
+        stage: StageHandle,
+        subpartition: int,
+        producer: int,
+        start: ProducerPosition,
+        settings: Settings,
+    ) -> None:
+        self._stage, self._subpartition, self._producer = stage, subpartition, producer
+        self._settings, self._start = settings, start
+        self._log = stage.producer_log(producer)
+        writes = stage.subpartitions_of(producer)
+        self._states = len(writes)
+        self._column = int(writes.searchsorted(subpartition))
+        self._slot = start.slot
+        self._begun = False
+        self._ordinal = 0
+        self._owner: str | None = None
+        self._misses = 0
+        self.extents: deque[Extent] = deque()
+        self.mode: EndMode | None = None
+        self.due = 0.0
+
+    @property
+    def records(self) -> int:
+        """Records appended for this partition, as far as was read."""
+        return self._ordinal
+
+    @property
+    def ended(self) -> bool:
+        """Whether this log will never tell of another record."""
+        return self.mode in ("FINITE", "DRAIN")
+
+    def read_next(self, clock: Clock) -> bool:
+        """Ask for the next slot; return whether that was worth while."""
+        record = appender_log(self._log).record(self._slot)
+        if record is not None:
+            self._misses, self.due = 0, 0.0
+            self._take(record)
+            return True
+        if not self._begun and self._slot > 0:
+            self._slot = 0  # the hint was wrong
+            return True
+        if not self._begun and self._start.next_ordinal > 0:
+            require_not_released(self._stage)
+            raise NotFoundError(f"records were read of a log that is gone: {self._log.prefix!r}")
+        self._misses += 1
+        if self._misses == 2:  # not where it is only a moment ahead of its producer
+            self._log.refuse_hole(self._slot)
+        self.due = clock.monotonic() + backoff_seconds(
+            self._misses,
+            self._settings.follow_first_pause_seconds,
+            self._settings.follow_longest_pause_seconds,
+        )
+        return False
+
+    def _take(self, record: LogProducerRecord) -> None:
+        if isinstance(record, Closed):
+            require_not_released(self._stage)
+            raise NotFoundError(
+                f"a log was closed before its producer ended: {self._log.key(self._slot)!r} "
+                f"cause={record.cause}"
+            )
+        found = self._extents_of(record) if isinstance(record, Append) else []
+        after = int(record.progress.ordinals(self._states, self._where)[self._column])
+        before = after - sum(extent.rows for extent in found)
+        if not self._begun:
+            if before > self._start.next_ordinal and self._slot > 0:
+                self._slot = 0  # the hint was wrong
+                return
+            self._begun, self._ordinal = True, before
+        self._check(record, found, before)
+        self._ordinal = after
+        self._owner = owner_after(record)
+        self.mode = record.mode if isinstance(record, End) else None
+        wanted = self._start.next_ordinal
+        for extent in found:
+            last = extent.first_ordinal + extent.rows
+            if last > wanted or (extent.rows == 0 and last == wanted):
+                self.extents.append(clip(extent, self._start))
+        if self.ended and after < wanted:
+            raise CorruptDataError(
+                f"a position lies behind the end: {self._where} next_ordinal={wanted} rows={after}"
+            )
+        self._slot += 1
+
+    @property
+    def _where(self) -> str:
+        return f"{self._log.key(self._slot)!r} subpartition={self._subpartition}"
+
+    def _extents_of(self, record: Append) -> list[Extent]:
+        """Return what an APPEND names for this subpartition."""
+        return list(
+            appended_extents(
+                self._stage.path,
+                self._producer,
+                self._slot,
+                record,
+                lambda entries: entries["subpartition"] == self._subpartition,
+                self._log.key(self._slot),
+            )
+        )
+
+    def _check(
+        self, record: ProducerOpen | Append | End | RunAbort, found: list[Extent], before: int
+    ) -> None:
+        """Refuse a record that does not join up with those before it."""
+        ordinal = self._ordinal
+        fits = before == ordinal
+        for extent in found:
+            fits = fits and extent.first_ordinal == ordinal
+            ordinal += extent.rows
+        if not fits:
+            raise CorruptDataError(
+                f"records do not join up: {self._where} expected first ordinal {self._ordinal}, "
+                f"found {before} and extents from {[e.first_ordinal for e in found]}"
+            )
+        opens = isinstance(record, ProducerOpen)
+        if not opens and self._owner is not None and owner_after(record) != self._owner:
+            raise CorruptDataError(
+                f"a record of an attempt that is not open: {self._where} "
+                f"expected={self._owner} found={owner_after(record)}"
+            )

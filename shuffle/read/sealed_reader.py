@@ -1,0 +1,185 @@
+"""Reading a sealed stage without a consumer identity: many readers, no cursor, no fence.
+
+Strategy: two range reads of the index give the extents of subpartition k, then one range read per
+extent, or per run of extents that stand close together. What SEAL names is what is read; no
+listing. Rows delivered are reconciled with rows committed, per producer. Missing is an error, never
+empty.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
+from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
+from durable_shuffle.shuffle.seal.index import (
+    ENTRY_BYTES,
+    entry_offset,
+    parse_entry,
+    parse_slice,
+)
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.range_plan import join_near, together
+
+
+def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
+    """Return the INDEX_ENTRY items of a subpartition, one or more per producer.
+
+    Raises:
+        CorruptDataError: the index is damaged, or a producer has no entry.
+        NotFoundError: the index is gone; says so if the stage was released.
+    """
+    if not 0 <= subpartition < stage.describe.partitions:
+        raise InvalidInputError(
+            f"no such subpartition: found={subpartition} partitions={stage.describe.partitions} "
+            f"stage={stage.path.prefix!r}"
+        )
+    name = stage.path.index_key(seal.index)
+    try:
+        raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
+        offset, length, crc = parse_entry(
+            raw,
+            subpartition,
+            key=name,
+            partitions=stage.describe.partitions,
+            producers=seal.producers,
+        )
+        if offset + length > seal.index_bytes:
+            raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
+        data = stage.storage.read_range(name, offset, length)
+    except NotFoundError:
+        require_not_released(stage)  # says so if that is why
+        raise
+    entries = parse_slice(data, crc, name=name, subpartition=subpartition)
+    check_entries(stage, seal, entries, name=name, subpartition=subpartition)
+    return entries
+
+
+def check_entries(
+    stage: StageHandle,
+    seal: Seal,
+    entries: npt.NDArray[np.void],
+    *,
+    name: str,
+    subpartition: int,
+) -> None:
+    """Refuse index entries that miss a producer or do not join up.
+
+    Raises:
+        CorruptDataError: names the index object, its `name`.
+    """
+    expected = stage.producers_of(subpartition, seal.producers)
+    found = np.unique(entries["producer"])
+    if not np.array_equal(found, np.asarray(expected)):
+        raise CorruptDataError(
+            f"the index misses producers: subpartition={subpartition} expected={len(expected)} "
+            f"found={len(found)} stage={stage.path.prefix!r}"
+        )
+    _check_joined(entries, name=name, subpartition=subpartition)
+
+
+def _check_joined(entries: npt.NDArray[np.void], *, name: str, subpartition: int) -> None:
+    """Refuse gaps: each producer's ordinals run from 0 on, and no rows means no bytes."""
+    ends = entries["first_ordinal"] + entries["rows"]
+    starts = np.zeros(len(entries), dtype=np.uint64)
+    same = entries["producer"][1:] == entries["producer"][:-1]
+    starts[1:] = np.where(same, ends[:-1], 0)
+    wrong = (entries["first_ordinal"] != starts) | (
+        (entries["rows"] == 0) != (entries["length"] == 0)
+    )
+    if wrong.any():
+        entry = entries[np.flatnonzero(wrong)[0]]
+        raise CorruptDataError(
+            f"index entries do not join up: key={name!r} subpartition={subpartition} "
+            f"producer={int(entry['producer'])} first_ordinal={int(entry['first_ordinal'])} "
+            f"rows={int(entry['rows'])} length={int(entry['length'])}"
+        )
+
+
+def read_subpartition(
+    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of partition k, all producers in order, each producer's rows in order.
+
+    Raises:
+        CorruptDataError: a frame fails its check or rows do not add up; names the segment.
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    for extent, data in fetch_extents(stage, seal, subpartition, settings):
+        yield from decode_extent(stage, extent, data, settings)
+
+
+def fetch_extents(
+    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+) -> Iterator[tuple[Extent, memoryview]]:
+    """Yield the extents of partition k that hold rows, each with its bytes."""
+    entries = read_extents(stage, seal, subpartition)
+    entries = entries[entries["rows"] > 0]
+    extents = [indexed_extent(stage.path, subpartition, entry) for entry in entries]
+    for extent, (_, data) in zip(
+        extents, fetch(stage, [extent.where for extent in extents], settings), strict=True
+    ):
+        yield extent, data
+
+
+def fetch(
+    stage: StageHandle, ranges: Iterable[ByteRange], settings: Settings
+) -> Iterator[tuple[ByteRange, memoryview]]:
+    """Yield each range with its bytes, in order; holds about `writer_memory_bytes` at a time.
+
+    Raises:
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    for group in together(join_near(ranges), most_bytes=settings.writer_memory_bytes):
+        try:
+            buffers = stage.storage.read_ranges([run.where for run in group])
+        except NotFoundError:
+            require_not_released(stage)  # says so if that is why
+            raise
+        for n, run in enumerate(group):
+            data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
+            yield from run.parts(data)
+            del data
+
+
+def decode_extent(
+    stage: StageHandle, extent: Extent, data: memoryview, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one extent, whose bytes are `data`, checked and counted."""
+
+    def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
+        check = settings.check_offsets
+        return (decode_frame(frame, stage.schema, at=begin, check_offsets=check),)
+
+    limit = settings.max_frame_bytes
+    return extent.frames(data, stage.path.incarnation, batch_of, max_body_bytes=limit)
+
+
+def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join neighbouring batches until they hold at least `rows` rows; order and rows unchanged.
+
+    Fewer if they are large: at most MAX_INFLATED_BYTES and one batch are held.
+    """
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+        if count >= rows or size >= MAX_INFLATED_BYTES:
+            yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)

@@ -1,0 +1,383 @@
+"""What of a job's objects is alive, what may go, and what nobody understands. Pure.
+
+Strategy: an object is an orphan only if the logs prove that it does not count, or will once its
+writer was told so; whatever a log names stays. One object or record that makes no sense makes its
+whole stage or consumer task odd, and nothing of that goes.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet
+from durable_shuffle.shuffle.log.layout import (
+    ConsumerPath,
+    StagePath,
+    parse_compacted_key,
+    parse_consumer_key,
+    parse_segment_key,
+    slot_name,
+)
+from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen
+from durable_shuffle.shuffle.log.producer_log import producer_state
+from durable_shuffle.shuffle.log.records import (
+    Abort,
+    Closed,
+    Commit,
+    Compact,
+    Describe,
+    Seal,
+)
+from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
+from durable_shuffle.shuffle.write.log_producer_log import settled_segments
+
+Verdict = Literal["live", "orphan", "odd"]
+
+REWRITE = -1
+"""Stands where a producer's number does, for what a compaction or a repair of the stage wrote."""
+
+_SLOT = re.compile(r"log/\d{10,}")
+_JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
+_PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
+_INDEX = re.compile(r"index/([0-9a-f]{32})")
+_PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")
+_REPORT = re.compile(r"reports/[0-9a-f]{32}/\d{10,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One object, what it is, and why."""
+
+    key: str
+    size_bytes: int
+    verdict: Verdict
+    reason: str
+    attempt: tuple[int, str] | None = None
+    """Producer, or REWRITE, and attempt that must be aborted before the object may go."""
+    temporary: bool = False
+    """A hidden file of a writer that was killed, no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A stage, a consumer task, or what else lies in a job: odd as a whole or not at all."""
+
+    prefix: str
+    objects: tuple[Judged, ...]
+    stage: StagePath | None = None
+    consumer: ConsumerPath | None = None
+    must_fence: bool = False
+    """The consumer's view may still name objects: it must be fenced before they may go."""
+    release_unfinished: bool = False
+    """A release was decided and not carried out to the end."""
+    give_up: bool = False
+    """A writer began to make this stage, and was not seen at work for long: it does not count."""
+
+    def of(self, verdict: Verdict) -> tuple[Judged, ...]:
+        """Return the objects with this verdict."""
+        return tuple(one for one in self.objects if one.verdict == verdict)
+
+    @property
+    def odd(self) -> bool:
+        return any(one.verdict == "odd" for one in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class StageLogs:
+    """What the logs say about a stage."""
+
+    in_job_log: Literal["live", "begun", "released", "unknown"]
+    stage: Mapping[int, Any]
+    """Records of the stage log by slot."""
+    producers: Mapping[int, Mapping[int, Any]]
+    """Records of the producers' logs by slot."""
+    findings: tuple[tuple[str, str], ...] = ()
+    """(key, what is wrong) of everything that could not be read."""
+
+    @property
+    def closed(self) -> bool:
+        """A release was carried out, and no slot of the stage log was lost since."""
+        closed = any(isinstance(record, Closed) for record in self.stage.values())
+        return closed and len(self.stage) > max(self.stage)
+
+
+def judge_stage(
+    path: StagePath,
+    listed: Iterable[ObjectInfo],
+    logs: StageLogs,
+    temporaries: Iterable[Judged] = (),
+    *,
+    at_work_since: float = math.inf,
+) -> Scope:
+    """Judge the objects of one stage.
+
+    Args:
+        listed: everything below the stage's prefix, listed before the logs were read.
+        at_work_since: in wall seconds; a write job that wrote something since then is at work.
+    """
+    listed = list(listed)
+    judge = _StageJudge(path, logs)
+    idle = all(info.modified_wall_seconds < at_work_since for info in listed)
+    judge.abandoned = logs.in_job_log == "begun" and idle
+    judge.young = {
+        info.key.rpartition("/")[2].rpartition("-")[0]
+        for info in listed
+        if info.modified_wall_seconds >= at_work_since
+    }
+    objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
+    unfinished = logs.in_job_log == "released" and (not logs.closed or bool(logs.findings))
+    return _fail_closed(
+        Scope(
+            path.prefix,
+            tuple(objects),
+            path,
+            release_unfinished=unfinished,
+            give_up=judge.abandoned,
+        )
+    )
+
+
+class _StageJudge:
+    def __init__(self, path: StagePath, logs: StageLogs) -> None:
+        self._path, self._logs = path, logs
+        self.young: set[str] = set()
+        """`p<producer>-<attempt>` of segments that were written a short while ago."""
+        self.abandoned = False
+        """The stage does not count, and nobody wrote to it for long."""
+        records = logs.stage.values()
+        self._describe = next((r for r in records if isinstance(r, Describe)), None)
+        self._seals = [r for r in records if isinstance(r, Seal)]
+        self._state = StageState()
+        self._misfit: list[Judged] = []
+        for slot, record in sorted(logs.stage.items()):
+            key = path.log_prefix + slot_name(slot)
+            try:
+                self._state = with_record(replace(self._state, next_slot=slot), record, key)
+            except CorruptDataError as error:
+                self._misfit.append(Judged(key, 0, "odd", str(error)))
+        described = self._describe.producers if self._describe else 0
+        self._producers = max([described, *(seal.producers for seal in self._seals)])
+        self._upto = numbers(self._state.upto.upto) if self._state.upto else []
+
+    def oddities(self) -> list[Judged]:
+        """Return what is wrong with the logs as a whole."""
+        logs, path = self._logs, self._path
+        if logs.in_job_log == "released":
+            return []  # a release copes with what is damaged
+        found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
+        d = self._describe
+        if logs.in_job_log == "unknown":
+            return found
+        if d is None:
+            found.append(Judged(path.log_prefix, 0, "odd", "the stage has no DESCRIBE"))
+        elif f"{d.name}-{d.fingerprint}-{d.incarnation}" != path.folder:
+            found.append(Judged(path.log_prefix, 0, "odd", "DESCRIBE is of another stage"))
+        if self._state.release and logs.in_job_log == "live":
+            what = "the stage log says released, the job log does not"
+            found.append(Judged(path.log_prefix, 0, "odd", what))
+        return found
+
+    def object(self, info: ObjectInfo) -> Judged:
+        name = info.key.removeprefix(self._path.prefix)
+        if _SLOT.fullmatch(name) or _PRODUCER_SLOT.fullmatch(name):
+            return Judged(info.key, info.size_bytes, "live", "a slot of a log")
+        if name.startswith("segments/"):
+            verdict, reason, attempt = self._segment(info)
+        elif name.startswith("compacted/"):
+            verdict, reason, attempt = self._compacted(info)
+        elif _INDEX.fullmatch(name):
+            verdict, reason, attempt = self._index(name)
+        else:
+            return Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
+        if verdict != "odd" and self.abandoned:
+            return Judged(info.key, info.size_bytes, "orphan", "its stage was never finished")
+        if verdict != "odd" and self._logs.in_job_log == "released":
+            return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
+        if self._logs.in_job_log == "unknown":
+            return Judged(info.key, info.size_bytes, "odd", "the job log knows no such stage")
+        return Judged(info.key, info.size_bytes, verdict, reason, attempt)
+
+    def _index(self, name: str) -> tuple[Verdict, str, tuple[int, str] | None]:
+        nonce = name.rpartition("/")[2]
+        if any(seal.index == nonce for seal in self._seals):
+            return "live", "named by SEAL", None
+        if not self._seals:  # nothing but a SEAL keeps another SEAL from naming it
+            return "live", "a SEAL on its way may still name it", None
+        counted = self._state.counted.get(nonce)
+        if counted is not None:
+            return "live", f"named by {counted.KIND}", None
+        if nonce in self._state.void:
+            return "orphan", "an index that no SEAL, REPLACE or COMPACT names", None
+        return "orphan", "an index that no SEAL, REPLACE or COMPACT names yet", (REWRITE, nonce)
+
+    def _compacted(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+        try:
+            attempt, number = parse_compacted_key(info.key)
+        except CorruptDataError:
+            return "odd", "not a compacted segment's name", None
+        if self._path.compacted_key(attempt, number) != info.key:
+            return "odd", "a compacted segment in a folder that is not its own", None
+        if not self._seals:
+            return "odd", "a compacted segment of a stage that is not sealed", None
+        counted = self._state.counted.get(attempt)
+        if isinstance(counted, Compact):
+            if number not in {segment.number for segment in counted.segments}:
+                return "odd", "COMPACT was won without it", None
+            return "live", "named by COMPACT", None
+        if counted is not None:
+            return "odd", "a compacted segment of a repair", None
+        if attempt in self._state.void:
+            return "orphan", "its compaction does not count", None
+        return "orphan", "its compaction has no COMPACT", (REWRITE, attempt)
+
+    def _segment(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+        try:
+            producer, attempt, number = parse_segment_key(info.key)
+        except CorruptDataError:
+            return "odd", "not a segment's name", None
+        if self._path.segment_key(producer, attempt, number) != info.key:
+            return "odd", "a segment in a folder that is not its own", None
+        if producer >= self._producers:
+            return "odd", f"the stage has only {self._producers} producers", None
+        records = self._logs.producers.get(producer, {})
+        if self._describe is not None and self._describe.writing == "log":
+            return self._appended(records, producer, attempt, number)
+        fate = producer_state(records).fate(attempt)
+        if isinstance(fate, Commit):
+            if number not in {s.number for s in fate.segments}:
+                return "odd", "its attempt committed without it", None
+            return "live", "named by COMMIT", None
+        if isinstance(fate, Abort):
+            return "orphan", f"its attempt was aborted: {fate.cause}", None
+        if isinstance(fate, Closed) and self._logs.in_job_log == "live":
+            return "odd", "the producer's log is closed, the stage is not released", None
+        return "orphan", "its attempt has no COMMIT", (producer, attempt)
+
+    def _appended(
+        self, records: Mapping[int, Any], producer: int, attempt: str, number: int
+    ) -> tuple[Verdict, str, tuple[int, str] | None]:
+        named, stopped = settled_segments(records.values())
+        if (attempt, number) in named:
+            slot = next(
+                slot
+                for slot, record in records.items()
+                if isinstance(record, Append)
+                and record.record_id == attempt
+                and number in {segment.number for segment in record.segments}
+            )
+            upto = self._upto[producer] if producer < len(self._upto) else 0
+            released = slot < upto
+            verdict: Verdict = "orphan" if released else "live"
+            return verdict, "below RELEASE_UPTO" if released else "named by APPEND", None
+        if attempt in stopped:
+            return "orphan", "its attempt was stopped and no APPEND names it", None
+        if any(isinstance(r, ProducerOpen) and r.record_id == attempt for r in records.values()):
+            return "live", "its attempt may still append it", None
+        if any(r.progress.stream is None for r in records.values() if not isinstance(r, Closed)):
+            return "odd", "its attempt never opened the producer's log", None
+        if f"p{producer:06d}-{attempt}" in self.young:
+            return "live", "of a write job, too young to be left behind", None
+        return "orphan", "its write job has no APPEND", (producer, attempt)
+
+
+def judge_consumer(
+    path: ConsumerPath,
+    listed: Iterable[ObjectInfo],
+    state: ResumeSet | None,
+    findings: Sequence[tuple[str, str]] = (),
+    temporaries: Iterable[Judged] = (),
+) -> Scope:
+    """Judge the objects of one consumer task.
+
+    Args:
+        listed: everything below the task's prefix, listed before the log was read.
+        state: what its log adds up to; None if it cannot be read.
+    """
+    named = named_by(state) if state else frozenset()
+    begun = state is not None and state.next_slot > 0
+    objects: list[Judged] = [Judged(key, 0, "odd", what) for key, what in findings]
+    for info in listed:
+        verdict: Verdict = "live"
+        try:
+            _, kind, _ = parse_consumer_key(info.key)
+        except CorruptDataError:
+            verdict, reason = "odd", "not a name that belongs here"
+        else:
+            reason = "a slot of a log" if kind == "slot" else "named by the consumer's log"
+            if kind != "slot" and not begun:
+                verdict, reason = "odd", "there is no consumer log to name it"
+            elif kind != "slot" and info.key not in named:
+                verdict, reason = "orphan", f"{kind} that the consumer's log does not name"
+        objects.append(Judged(info.key, info.size_bytes, verdict, reason))
+    scope = _fail_closed(Scope(path.prefix, (*objects, *temporaries), consumer=path))
+    over = state is not None and (state.finished or state.closed)
+    orphans = any(not one.temporary for one in scope.of("orphan"))
+    return replace(scope, must_fence=orphans and not over)
+
+
+def named_by(state: ResumeSet) -> frozenset[str]:
+    """Return the keys of the outputs and the state that a consumer's log holds on to."""
+    keys = {output.key for output in state.outputs}
+    keys.update(key for effect in state.pending for key in effect.objects)
+    if state.state is not None and not isinstance(state.state, bytes):
+        keys.add(state.state.key)
+    return frozenset(keys)
+
+
+def judge_rest(
+    job: str,
+    listed: Iterable[ObjectInfo],
+    temporaries: Iterable[Judged],
+    *,
+    now: float,
+    older_than_seconds: float,
+) -> list[Scope]:
+    """Judge what belongs to no stage and no consumer: the job's log, what a start left, the rest.
+
+    Strangers are a scope each: what nobody understands stays and keeps nothing else.
+    """
+    ours: list[Judged] = []
+    strange: list[Scope] = []
+    for info in listed:
+        name = info.key.removeprefix(f"{job}/")
+        if _JOB_SLOT.fullmatch(name):
+            ours.append(Judged(info.key, info.size_bytes, "live", "a slot of a log"))
+        elif _PREFLIGHT.fullmatch(info.key):
+            ours.append(by_age(info, "a driver's start", now, older_than_seconds))
+        elif _REPORT.fullmatch(name):
+            ours.append(by_age(info, "a task's last words", now, older_than_seconds))
+        else:
+            odd = Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
+            strange.append(Scope(info.key, (odd,)))
+    return [Scope(f"{job}/", (*ours, *temporaries)), *strange]
+
+
+def by_age(
+    info: ObjectInfo, of: str, now: float, older_than_seconds: float, *, temporary: bool = False
+) -> Judged:
+    """Judge what has a short life and may go at any time; age only spares who is at work."""
+    old = now - info.modified_wall_seconds >= older_than_seconds
+    return Judged(
+        info.key,
+        info.size_bytes,
+        "orphan" if old else "live",
+        f"left behind by {of}" if old else f"{of}, too young to be left behind",
+        temporary=temporary,
+    )
+
+
+def _fail_closed(scope: Scope) -> Scope:
+    """Where anything is odd, nothing goes."""
+    if not scope.odd:
+        return scope
+    spared = tuple(
+        replace(one, verdict="odd", reason=f"left alone among odd things: {one.reason}")
+        if one.verdict == "orphan"
+        else one
+        for one in scope.objects
+    )
+    return replace(scope, objects=spared, release_unfinished=False, give_up=False)

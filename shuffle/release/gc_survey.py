@@ -1,0 +1,174 @@
+"""Looking at a job for garbage: one listing, then the logs of everything that it shows. Read only.
+
+The listing comes first: what the logs, read later, do not name then was written by somebody who
+either can be told to stop or will never name it. See gc.py for the judging.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, runtime_checkable
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
+from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, parse_stage_folder
+from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, STAGE_RECORDS, Describe
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.release.gc import (
+    Judged,
+    Scope,
+    StageLogs,
+    by_age,
+    judge_consumer,
+    judge_rest,
+    judge_stage,
+)
+from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
+from durable_shuffle.shuffle.verify.job import JobCopy
+from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, highest_slots
+
+
+@runtime_checkable
+class KeepsTemporaries(Protocol):
+    """A storage whose killed writers leave something that `list` does not show."""
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield what writers left below a prefix; those of writers at work among them."""
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Delete such files; a missing one is fine."""
+
+
+def temporaries_of(storage: Storage) -> KeepsTemporaries | None:
+    """Return what keeps a storage's temporary files, None if it has none."""
+    backend = getattr(storage, "backend", storage)
+    return backend if isinstance(backend, KeepsTemporaries) else None
+
+
+def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: float) -> list[Scope]:
+    """Judge everything that is stored of a job.
+
+    Args:
+        copy: of the job's log, without findings.
+        threads: how many logs are read at once.
+        now: wall clock, seconds since 1970.
+        age: in seconds, see `gc.by_age`.
+    """
+    job = copy.job
+    stages: dict[StagePath, list[ObjectInfo]] = {path: [] for path in copy.paths}
+    consumers: dict[ConsumerPath, list[ObjectInfo]] = {}
+    rest: list[ObjectInfo] = []
+    temporaries: dict[object, list[Judged]] = defaultdict(list)
+    hidden = list(keeper.temporary_files(f"{job}/")) if (keeper := temporaries_of(storage)) else []
+    for info in storage.list(f"{job}/"):
+        owner = _owner(job, info.key)
+        if isinstance(owner, StagePath):
+            stages.setdefault(owner, []).append(info)
+        elif isinstance(owner, ConsumerPath):
+            consumers.setdefault(owner, []).append(info)
+        else:
+            rest.append(info)
+    for info in hidden:
+        owner = _owner(job, info.key)
+        known = owner if owner in stages or owner in consumers else None
+        temporaries[known].append(by_age(info, "a killed writer", now, age, temporary=True))
+    with ThreadPoolExecutor(threads) as pool:
+        of_stages = pool.map(
+            lambda item: judge_stage(
+                item[0],
+                item[1],
+                _stage_logs(storage, copy, *item),
+                temporaries[item[0]],
+                at_work_since=now - age,
+            ),
+            list(stages.items()),
+        )
+        of_consumers = pool.map(
+            lambda item: _judge_consumer(storage, item[0], item[1], temporaries[item[0]]),
+            list(consumers.items()),
+        )
+        scopes = [*of_stages, *of_consumers]
+    left = judge_rest(job, rest, temporaries[None], now=now, older_than_seconds=age)
+    return [*scopes, *left]
+
+
+def _owner(job: str, key: str) -> StagePath | ConsumerPath | None:
+    parts = key.split("/")
+    if len(parts) > 2 and parts[1] == "consumers":
+        if len(parts) < 5:
+            return None
+        try:
+            return ConsumerPath(job, parts[2], parts[3])
+        except InvalidInputError:
+            return None
+    return parse_stage_folder(job, parts[1]) if len(parts) > 2 else None
+
+
+def _stage_logs(
+    storage: Storage, copy: JobCopy, path: StagePath, listed: Iterable[ObjectInfo]
+) -> StageLogs:
+    last = highest_slots(info.key for info in listed)
+    stage = copy_log(
+        SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=last.get(path.log_prefix, 0)
+    )
+    describe = stage.records.get(0)
+    in_log = isinstance(describe, Describe) and describe.writing == "log"
+    codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+    producers = {
+        producer: copy_log(SlotLog(storage, prefix), codec, known=last.get(prefix, -1))
+        for producer, prefix in sorted(_producers(path, listed))
+    }
+    known = path in copy.paths
+    return StageLogs(
+        "released"
+        if path in copy.released
+        else "begun"
+        if path in copy.begun
+        else "live"
+        if known
+        else "unknown",
+        stage.records,
+        {producer: log.records for producer, log in producers.items()},
+        _findings([stage, *producers.values()]),
+    )
+
+
+def _producers(path: StagePath, listed: Iterable[ObjectInfo]) -> set[tuple[int, str]]:
+    """Return number and log prefix of the producers that have a segment or a slot."""
+    found: set[tuple[int, str]] = set()
+    for info in listed:
+        name = info.key.removeprefix(path.prefix)
+        folder, _, last = name.partition("/")
+        text = last.split("/")[-1].split("-")[0] if folder == "segments" else last.split("/")[0]
+        if folder in ("segments", "producers") and text[1:].isascii() and text[1:].isdigit():
+            found.add((int(text[1:]), path.producer_log_prefix(int(text[1:]))))
+    return found
+
+
+def _findings(logs: Iterable[LogCopy[Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((finding.key, str(finding)) for log in logs for finding in log.findings)
+
+
+def _judge_consumer(
+    storage: Storage,
+    path: ConsumerPath,
+    listed: Sequence[ObjectInfo],
+    temporaries: Iterable[Judged],
+) -> Scope:
+    log = SlotLog(storage, path.log_prefix)
+    last = highest_slots(info.key for info in listed)
+    copied = copy_log(log, CONSUMER_RECORDS, known=last.get(path.log_prefix, -1))
+    findings, state = _findings([copied]), None
+    if not findings:
+        try:
+            state = read_resume_set(log)
+        except (CorruptDataError, IncompatibleError) as error:
+            findings = ((path.log_prefix, str(error)),)
+    return judge_consumer(path, listed, state, findings, temporaries)

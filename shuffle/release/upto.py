@@ -1,0 +1,114 @@
+"""Releasing the consumed part of a stage of log producers.
+
+RELEASE_UPTO is won in the stage log, behind the REGISTER by which it was decided, before anything
+is deleted. Logs stay: what goes is the segments of APPENDs that all registered consumers passed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.log_producer_records import Append, End
+from durable_shuffle.shuffle.log.records import ReleaseUpto
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
+from durable_shuffle.shuffle.log.stage_fold import StageState
+from durable_shuffle.shuffle.release.cleanup import Freed
+from durable_shuffle.shuffle.release.registry import progress_in
+from durable_shuffle.shuffle.release.retention import (
+    Appended,
+    ConsumersAcknowledged,
+    clamp,
+    consumed_upto,
+)
+from durable_shuffle.shuffle.write.log_producer_log import appender_log, read_tail
+
+
+def release_upto(
+    stage: StageHandle,
+    asked: Mapping[int, int] | None,
+    *,
+    ids: IdSource,
+    generation: int,
+    since: Sequence[int] | None = None,
+) -> Freed:
+    """Release what all registered consumers have acknowledged, and never more.
+
+    Args:
+        asked: producer -> slot of its log, exclusive, below which data may go; None for all that
+            may. Whatever is asked is clamped to the smallest committed cursor.
+        since: per producer, the slot below which the caller knows that all is deleted: those
+            records are not read again. Default: all are read.
+
+    Returns:
+        What went; nothing if no more may go. Safe to repeat: it also finishes what died midway.
+
+    Raises:
+        InvalidInputError: not a stage of log producers (those go as a whole), or its set of
+            consumers is not closed.
+        NotFoundError: the stage was released.
+        CorruptDataError, IncompatibleError: a consumer's log cannot be read; nothing is guessed.
+    """
+    if stage.describe.writing != "log":
+        raise InvalidInputError(f"a sealed stage goes only as a whole: {stage.path.prefix!r}")
+    producers = range(stage.describe.producers)
+    begin = since or (0,) * len(producers)
+    record_id = ids.new_id()
+
+    def more(state: StageState) -> ReleaseUpto | None:
+        if state.release is not None:
+            raise stage_released(stage, state.release)
+        register = state.register
+        if register is None or not register.closed:
+            raise InvalidInputError(
+                f"part of a stage goes only behind a closed set of consumers: {stage.path.prefix!r}"
+            )
+        progress = progress_in(stage, register.consumers)
+        consumed = [
+            consumed_upto(map(_ends, appends_of(stage, p, begin[p])), register, progress, p)
+            for p in producers
+        ]
+        standing = state.released_below(len(consumed))
+        upto = clamp(asked, consumed, standing)
+        if upto == standing:
+            return None
+        cause = str(ConsumersAcknowledged(register.consumers))
+        return ReleaseUpto(record_id, generation, np.array(upto, dtype="<u4").tobytes(), cause)
+
+    state, _ = stage_log(stage).decide(read_state(stage), more)
+    upto = state.released_below(len(producers))
+    doomed = {
+        stage.path.segment_key(p, record.record_id, segment.number)
+        for p in producers
+        for slot, record in appends_of(stage, p, begin[p])
+        if slot < upto[p]
+        for segment in record.segments
+    }
+    there = [i for i in stage.storage.list(stage.path.segments_prefix) if i.key in doomed]
+    stage.storage.delete([info.key for info in there])
+    return Freed(len(there), sum(info.size_bytes for info in there))
+
+
+def all_ended(stage: StageHandle) -> bool:
+    """Return True if every log producer has ended for good."""
+    last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
+    return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
+
+
+def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:
+    """Return the APPENDs of a producer with their slots, from slot `begin` on."""
+    records = appender_log(stage.producer_log(producer)).records(begin)
+    return [(slot, record) for slot, record in records if isinstance(record, Append)]
+
+
+def _ends(append: tuple[int, Append]) -> Appended:
+    slot, record = append
+    ends: dict[int, int] = {}
+    for entry in record.extent_array(f"APPEND in slot {slot}"):
+        k, first, rows = (int(entry[n]) for n in ("subpartition", "first_ordinal", "rows"))
+        # a marker has no ordinal: it is passed for certain once a record behind it is acknowledged
+        end = first + rows if rows else first + 1
+        if int(entry["length"]):
+            ends[k] = max(ends.get(k, 0), end)
+    return Appended(slot, ends)

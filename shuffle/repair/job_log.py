@@ -1,0 +1,124 @@
+"""The job log against what the storage holds: records that must exist and do not, and putting them
+back.
+
+Strategy: a driver enters a stage into the job log before any producer writes, so a stage folder
+that holds more than its DESCRIBE proves a record of the job log. Damaged and lost slots are filled
+with the records that are missing, oldest stage first, or with a CLAIM; what does not fit goes to
+the end, where a CLAIM comes first: whoever ran the job before is fenced.
+
+It must not touch a slot that can be read, nor anything else than the job log.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    ErrorKind,
+)
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.job_log import JobLog, JobState, with_job_record
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.log.lost_stages import written_stages
+from durable_shuffle.shuffle.log.records import (
+    JOB_RECORDS,
+    LAYOUT_VERSION,
+    Claim,
+    JobRecord,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import open_stage, read_state
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
+
+
+@dataclass(frozen=True, slots=True)
+class JobRepair:
+    """What became of a job log."""
+
+    slots: tuple[int, ...] = ()
+    """Damaged or lost slots that hold a record again."""
+    entered: tuple[StagePath, ...] = ()
+    """Stages that it names again."""
+    released: tuple[StagePath, ...] = ()
+    """Stages that it says are released again."""
+    why: str = ""
+    """What keeps it from being repaired, and what to do."""
+
+
+def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
+    """Have the job log name again what the storage holds. Safe to repeat.
+
+    Claims the job if it changes anything. A stage whose own log cannot be read is left out.
+
+    Raises:
+        FencedError: a driver claimed the job meanwhile: start again.
+    """
+    prefix = job_log_prefix(job)
+    log = SlotLog(storage, prefix)
+    last, problems = last_slots(storage, prefix)
+    if problems:
+        return JobRepair(why=f"the log cannot be listed, nothing was changed: {problems[0]}")
+    copy: LogCopy[Any] = copy_log(log, JOB_RECORDS, known=last.get(prefix, -1))
+    unsure = [
+        finding
+        for finding in copy.findings
+        if finding.kind not in (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
+    ]
+    if unsure:
+        return JobRepair(why=f"not everything could be read, nothing was changed: {unsure[0]}")
+    state = JobState(job)
+    for record in copy.records.values():
+        state = with_job_record(state, record)
+    missing = list(_missing(storage, state, ids))
+    bad = [slot for slot in range(last.get(prefix, -1) + 1) if slot not in copy.records]
+    if not bad and not missing:
+        return JobRepair()
+    left = [record for _, record in missing]
+    for slot in bad:
+        filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
+        record = left.pop(0) if left and slot else filler
+        log.mend(slot, JOB_RECORDS.encode(record))
+    claimed = JobLog.claim(storage, job, ids.new_id())
+    for record in left:
+        assert isinstance(record, StageUse | StageReleased)
+        claimed.append(record)
+    return JobRepair(
+        tuple(bad),
+        tuple(path for path, record in missing if isinstance(record, StageUse)),
+        tuple(path for path, record in missing if isinstance(record, StageReleased)),
+    )
+
+
+def _generation(copy: LogCopy[Any], slot: int) -> int:
+    """Return the generation that stood before a slot, at least 1."""
+    before = [r.generation for s, r in copy.records.items() if s < slot and isinstance(r, Claim)]
+    return max([1, *before])
+
+
+def _missing(
+    storage: Storage, state: JobState, ids: IdSource
+) -> Iterator[tuple[StagePath, JobRecord]]:
+    """Yield the records that stages prove, oldest stage first."""
+    found: list[tuple[float, StagePath, bool]] = []
+    for path in {*written_stages(storage, state.job), *state.order}:
+        if path in state.released or path in state.begun:
+            continue
+        try:
+            stage = open_stage(storage, path)
+            released = read_state(stage).release is not None
+        except DurableShuffleError:
+            continue  # a finding of that stage; it stays as it is
+        if released or path not in state.order:
+            found.append((stage.describe.created_wall_seconds, path, released))
+    generation = max(1, state.generation)
+    for _, path, released in sorted(found, key=lambda one: (one[0], one[1].prefix)):
+        names = (path.name, path.fingerprint, path.incarnation)
+        if released:
+            cause = "its own log says so; the job's log lost the record"
+            yield path, StageReleased(ids.new_id(), generation, *names, cause)
+        else:
+            yield path, StageUse(ids.new_id(), generation, *names)

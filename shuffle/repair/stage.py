@@ -1,0 +1,275 @@
+"""Repairing a sealed stage: what damage can be undone from what is stored, and the rest named.
+
+Strategy: verify first, believe only findings that say an object is damaged or gone. What can be put
+together byte for byte is written by a new attempt, which commits in a further slot of its
+producer's log; one REPLACE makes all of it count, with a new index, and passes a damaged compaction
+by. What cannot becomes DAMAGED in the stage's log: the next run of the job runs those producers
+again. Nothing is deleted but what this repair wrote and never named. Killed anywhere, the next
+repair goes on: a COMMIT that no REPLACE names yet is used before anything is written.
+
+Control records cannot be rebuilt, nor stages of log producers, nor what consumers published.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    ErrorKind,
+    FencedError,
+)
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
+from durable_shuffle.shuffle.log.producer_log import Committed, commit_attempt, producer_state
+from durable_shuffle.shuffle.log.records import (
+    Commit,
+    Compact,
+    Damaged,
+)
+from durable_shuffle.shuffle.log.stage import StageHandle, stage_log, stage_released
+from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
+from durable_shuffle.shuffle.repair.sources import RepairSources
+from durable_shuffle.shuffle.seal.index import content_tag
+from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.replace_commits import replace_commits
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.report import Finding
+from durable_shuffle.shuffle.verify.stage import StageWalk
+from durable_shuffle.shuffle.write.segment_writer import give_back
+
+Outcome = Literal["intact", "repaired", "run again", "not repaired"]
+
+_SETTLED = "what no record names does not count; `gc --delete` removes it"
+_DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRepair:
+    """What became of one stage."""
+
+    path: StagePath
+    outcome: Outcome
+    """"run again": some producers must be, the rest is whole."""
+    rebuilt: tuple[int, ...] = ()
+    """Producers whose data is whole again, byte for byte."""
+    run_again: tuple[int, ...] = ()
+    """Producers that the next run of the job runs again."""
+    index: bool = False
+    """Whether readers have a new index."""
+    why: str = ""
+    """What was found, or what keeps it from being repaired and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What findings are about."""
+
+    producers: frozenset[int]
+    """Whose segments are damaged or gone."""
+    index: bool
+    """The index of the commits, or a compaction, is."""
+    beyond: tuple[Finding, ...]
+    """What this module can do nothing about."""
+
+
+def assess(path: StagePath, state: StageState, findings: Iterable[Finding]) -> Damage:
+    """Sort findings about a stage's data by what can be done about them. Pure."""
+    producers, index, beyond = set[int](), False, list[Finding]()
+    indexes = {path.index_key(c.index) for c in state.counted.values()}
+    if state.replaced is not None:
+        indexes.add(path.index_key(state.replaced.index))
+    for finding in findings:
+        key = finding.key
+        if finding.kind not in _DAMAGE:
+            beyond.append(finding)
+        elif key.startswith(path.segments_prefix):
+            producers.add(parse_segment_key(key)[0])
+        elif key in indexes or _of_compaction(path, state, key):
+            index = True
+        else:
+            beyond.append(finding)
+    return Damage(frozenset(producers), index, tuple(beyond))
+
+
+def _of_compaction(path: StagePath, state: StageState, key: str) -> bool:
+    return key.startswith(path.compacted_prefix) and parse_compacted_key(key)[0] in state.counted
+
+
+def repair_stage(
+    storage: Storage, path: StagePath, settings: Settings, *, ids: IdSource, generation: int
+) -> StageRepair:
+    """Verify a stage and repair what can be repaired. Safe to repeat and to run beside drivers.
+
+    Holds one segment in memory at a time, and the index.
+
+    Args:
+        generation: for people, of whoever's job it is.
+
+    Raises:
+        ConflictError: another repair came first. AbortedError: a cleaner gave this one up. In both
+            cases nothing of it counts: start again.
+        NotFoundError: the stage was released meanwhile.
+        OutcomeUnknownError: the storage did not say whether a record took effect; start again.
+    """
+    walk = StageWalk(storage, path, settings)
+    if walk.state.release is not None or walk.state.closed:
+        return StageRepair(path, "intact", why="released")
+    walk.check_data(lambda _done, _total: None)
+    if not walk.logs.findings and not walk.data.findings:
+        return StageRepair(path, "intact")
+    found = [finding for finding in walk.data.findings if finding not in walk.ends.findings]
+    damage = assess(path, walk.state, found)
+    refusal = _refusal(walk, damage)
+    if refusal:
+        return StageRepair(path, "not repaired", why=refusal)
+    done = StageRepair(path, "repaired", why=_SETTLED)
+    if found:
+        done = _Repair(walk, damage, settings, ids, generation).run()
+    assert walk.describe is not None  # else the log has findings
+    for nonce in walk.ends.unsettled:  # last: a repair at work lost to the REPLACE above
+        stage = StageHandle(storage, path, walk.describe)
+        abort_rewrite(stage, nonce, ids.new_id(), "verify --repair")
+    return done
+
+
+def _refusal(walk: StageWalk, damage: Damage) -> str:
+    """Return why nothing can be repaired and what to do instead; "" if something can. Pure."""
+    release = "release the stage (`durable-shuffle release`) and run the job again"
+    findings = (*walk.logs.findings, *damage.beyond)
+    unsure = [finding for finding in findings if finding.kind not in _DAMAGE]
+    if unsure:
+        return f"not everything could be read, nothing was changed: {unsure[0]}"
+    if walk.describe is not None and walk.describe.writing == "log":
+        return f"producers that append leave no second copy: drop the pipeline, or {release}"
+    if findings:
+        return f"a control record cannot be rebuilt: {findings[0].key}; {release}"
+    if walk.state.replaced is None and walk.ends.findings:
+        return f"the stage is not sealed: {walk.ends.findings[0]}"
+    if walk.state.replaced is None:
+        return "the stage is not sealed yet: run the job, which seals it, then repair again"
+    return ""
+
+
+class _Repair:
+    def __init__(
+        self, walk: StageWalk, damage: Damage, settings: Settings, ids: IdSource, generation: int
+    ) -> None:
+        assert walk.describe is not None  # else the log has findings
+        assert walk.state.replaced is not None
+        self._walk, self._damage, self._settings = walk, damage, settings
+        self._ids, self._generation = ids, generation
+        self._stage = StageHandle(walk.storage, walk.path, walk.describe)
+        self._seal = walk.state.replaced
+        self._slots = numbers(self._seal.commit_slots)
+        self._bad = dict(enumerate(self._slots))
+        """Per producer the highest slot known whose COMMIT is not intact; for damaged ones only."""
+
+    def run(self) -> StageRepair:
+        walk, damage, state = self._walk, self._damage, self._walk.state
+        compactions = [c for c in state.counted.values() if isinstance(c, Compact)]
+        sources = RepairSources(
+            self._stage, self._seal, compactions, damage.producers, self._settings
+        )
+        instead: dict[int, Committed] = {}
+        for producer in sorted(damage.producers):
+            found = self._spare(producer, sources) or self._rebuild(producer, sources)
+            if found is not None:
+                instead[producer] = found
+        lost = tuple(p for p in sorted(damage.producers) if p not in instead)
+        if instead or damage.index:
+            replace_commits(
+                self._stage,
+                state,
+                [Committed(self._slots[p], walk.commits[p][1]) for p in range(len(self._slots))],
+                instead,
+                generation=self._generation,
+                record_id=self._ids.new_id(),
+                cause="verify --repair",
+            )
+        if lost:
+            self._mark(lost)
+        return StageRepair(
+            walk.path,
+            "run again" if lost else "repaired",
+            tuple(sorted(instead)),
+            lost,
+            index=bool(instead or damage.index),
+            why="no intact copy is stored; run the job again: it runs these producers alone"
+            if lost
+            else "",
+        )
+
+    def _spare(self, producer: int, sources: RepairSources) -> Committed | None:
+        """Return a COMMIT with the same content that an earlier repair left, if it is intact.
+
+        Notes the highest COMMIT that is not, so that neither this repair nor the next run of the
+        producer takes one of these for a result.
+        """
+        tag = content_tag(self._walk.commits[producer][1])
+        state = producer_state(self._walk.copies[producer].records)
+        spare: Committed | None = None
+        for committed in state.commits(after=self._slots[producer]):
+            if not sources.intact(committed.commit):
+                self._bad[producer] = committed.slot
+            elif spare is None and content_tag(committed.commit) == tag:
+                spare = committed
+        return spare
+
+    def _rebuild(self, producer: int, sources: RepairSources) -> Committed | None:
+        """Write the producer's segments again under a new attempt and commit it, or neither."""
+        commit, after = self._walk.commits[producer][1], self._bad[producer]
+        records = self._walk.copies[producer].records.values()
+        others = [r for r in records if isinstance(r, Commit) and r != commit]
+        attempt, written = self._ids.new_id(), list[str]()
+        storage = self._stage.storage
+        try:
+            for info in commit.segments:
+                data = sources.segment(commit, info, others)
+                if data is None:
+                    give_back(storage, written)
+                    return None
+                written.append(self._stage.path.segment_key(producer, attempt, info.number))
+                storage.put(written[-1], [data])
+        except Exception:
+            give_back(storage, written)  # no COMMIT was sent and none will be
+            raise
+        own = Commit(
+            attempt,
+            commit.producer,
+            commit.producers,
+            commit.rows,
+            commit.memory_bytes,
+            commit.segments,
+            commit.extents,
+        )
+        log = self._stage.producer_log(producer)
+        try:
+            found = commit_attempt(log, own, after=after)
+        except (AbortedError, FencedError):
+            give_back(storage, written)
+            raise
+        if found.commit.record_id != attempt:
+            give_back(storage, written)
+        return found if content_tag(found.commit) == content_tag(commit) else None
+
+    def _mark(self, lost: tuple[int, ...]) -> None:
+        """Say in the stage's log that these producers must run again, unless it says so."""
+        wanted = {p: self._bad[p] for p in lost}
+        record = Damaged(
+            self._ids.new_id(),
+            self._generation,
+            np.array(lost, dtype="<u4").tobytes(),
+            np.array([wanted[p] for p in lost], dtype="<u4").tobytes(),
+        )
+
+        def unless_said(state: StageState) -> Damaged | None:
+            if state.over is not None:
+                raise stage_released(self._stage, state.over)
+            said = all(state.damaged.get(p, -1) >= slot for p, slot in wanted.items())
+            return None if said else record
+
+        stage_log(self._stage).decide(self._walk.state, unless_said)

@@ -1,0 +1,181 @@
+"""Sorting more rows than fit into memory.
+
+Strategy: gather up to `memory_bytes`, sort, write a run to scratch; at the end merge. Rows that all
+fit are sorted where they are. Merging takes whole batches at a time: the heads of all runs are
+joined and sorted, and what sorts no later than the last row of every head is final. Sixteen runs
+are merged at a time, so that the heads fit into half the memory; equal rows keep their order.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.shuffle.rows.scratch import Run, Scratch, slices
+
+Order = Callable[[pa.RecordBatch], npt.NDArray[np.int64]]
+"""Row numbers of a batch, sorted; equal rows in the order in which they stand."""
+
+FAN_IN = 16
+
+_RELEASE_BYTES = 32 << 20
+"""Merged between two times that the allocator is asked to give back what it does not use."""
+
+
+def sorted_batches(
+    batches: Iterable[pa.RecordBatch],
+    order: Order,
+    *,
+    schema: pa.Schema,
+    memory_bytes: int,
+    batch_rows: int,
+    scratch: Scratch,
+) -> Iterator[pa.RecordBatch]:
+    """Yield all rows in order, in batches of some `batch_rows` rows.
+
+    Args:
+        memory_bytes: gathered before a run is written; the peak is about three times this.
+
+    Raises:
+        UnavailableError: rows did not fit and the scratch space cannot be written.
+    """
+    runs = _Runs(order, schema, memory_bytes, scratch)
+    try:
+        held: list[pa.RecordBatch] = []
+        held_bytes = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            held.append(batch)
+            held_bytes += batch.nbytes
+            if held_bytes >= memory_bytes:
+                runs.add(_sorted(held, order))
+                held_bytes = 0
+                runs.compact()
+        last = _sorted(held, order) if held else None
+        if not runs.any:
+            if last is not None:
+                yield from slices(last, batch_rows)
+            return
+        if last is not None:
+            runs.add(last)
+            last = None
+            runs.compact()
+        for batch in runs.merged():
+            yield from slices(batch, batch_rows)
+    finally:
+        runs.close()
+
+
+class _Runs:
+    """Runs on scratch, in levels: each run of a level was merged from FAN_IN of the level below."""
+
+    def __init__(
+        self, order: Order, schema: pa.Schema, memory_bytes: int, scratch: Scratch
+    ) -> None:
+        self._order, self._schema, self._scratch = order, schema, scratch
+        self._head_bytes = max(1, memory_bytes // (2 * FAN_IN))
+        self._head_rows = 0
+        self._levels: list[list[Run]] = [[]]
+
+    @property
+    def any(self) -> bool:
+        """True once something was added."""
+        return any(self._levels)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write sorted rows that come after all added before."""
+        if not self._head_rows:
+            per_row = batch.nbytes / batch.num_rows
+            self._head_rows = max(1, int(self._head_bytes / max(1.0, per_row)))
+        self._levels[0].append(self._written([batch]))
+
+    def compact(self) -> None:
+        """Merge levels that are full; apart from `add`, whose rows are out of memory by now."""
+        at = 0
+        while len(self._levels[at]) == FAN_IN:
+            if at + 1 == len(self._levels):
+                self._levels.append([])
+            merged = self._written(_merged(self._levels[at], self._order))
+            self._levels[at + 1].append(merged)
+            _close(self._levels[at])
+            self._levels[at] = []
+            at += 1
+
+    def merged(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in order."""
+        # runs of higher levels hold earlier rows
+        left = [run for level in reversed(self._levels) for run in level]
+        self._levels = [left]
+        while len(left) > FAN_IN:
+            merged = self._written(_merged(left[:FAN_IN], self._order))
+            _close(left[:FAN_IN])
+            left[:FAN_IN] = [merged]
+        yield from _merged(left, self._order)
+
+    def close(self) -> None:
+        """Give the space back."""
+        for level in self._levels:
+            _close(level)
+
+    def _written(self, batches: Iterable[pa.RecordBatch]) -> Run:
+        heads = (head for batch in batches for head in slices(batch, self._head_rows))
+        run = self._scratch.write(heads, self._schema)
+        pa.default_memory_pool().release_unused()
+        return run
+
+
+def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
+    """Return the held rows sorted; empties `held`, so that they are not in memory twice."""
+    joined = pa.concat_batches(held)
+    held.clear()
+    return joined.take(pa.array(order(joined)))
+
+
+def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of sorted runs in order; of equal rows those of the earlier run first."""
+    heads: list[tuple[Run, pa.RecordBatch]] = [(run, run.read()) for run in runs if run.more]
+    passed = 0
+    while len(heads) > 1:
+        joined = pa.concat_batches([head for _, head in heads])
+        ends = np.cumsum([head.num_rows for _, head in heads])
+        found = order(joined)
+        unfinished = [int(end) - 1 for (run, _), end in zip(heads, ends, strict=True) if run.more]
+        # a row behind the last one of an unfinished run may have to wait for that run's next batch
+        final = len(found)
+        if unfinished:
+            final = int(np.flatnonzero(np.isin(found, unfinished))[0]) + 1
+        ready = found[:final]
+        made = joined.take(pa.array(ready))
+        del joined
+        passed += made.nbytes
+        yield made
+        del made
+        if passed >= _RELEASE_BYTES:
+            # many batches came and went: what the allocator keeps of them adds up
+            pa.default_memory_pool().release_unused()
+            passed = 0
+        taken = np.bincount(np.searchsorted(ends, ready, side="right"), minlength=len(heads))
+        heads = [
+            (run, rest)
+            for (run, head), count in zip(heads, taken.tolist(), strict=True)
+            if (rest := _rest(run, head, count)) is not None
+        ]
+    for run, head in heads:
+        yield head
+        while run.more:
+            yield run.read()
+
+
+def _rest(run: Run, head: pa.RecordBatch, taken: int) -> pa.RecordBatch | None:
+    if taken < head.num_rows:
+        return head.slice(taken)
+    return run.read() if run.more else None
+
+
+def _close(runs: list[Run]) -> None:
+    for run in runs:
+        with closing(run):
+            pass

@@ -1,0 +1,113 @@
+"""Which partition a row goes to, and the order that brings the rows of a partition together.
+
+Strategy: hash ids are Spark's own, `pmod(hash(keys...), n)`, so that rows partitioned here meet
+rows partitioned by Spark's `repartition(n, keys...)`. Ids of up to 65,536 partitions are uint16,
+for which numpy's stable sort is a radix sort; wider ids are sorted in two such passes.
+
+Must not: know where rows come from or go to, depend on Spark.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.rows.spark_hash import check_key_type, spark_hash
+
+__all__ = [
+    "MAX_PARTITIONS",
+    "check_key_type",
+    "check_partition_count",
+    "counting_sort",
+    "hash_partition_ids",
+    "round_robin_ids",
+]
+
+# Every producer keeps a buffer, counts and an extent per partition, a few hundred bytes: a million
+# partitions are already hundreds of MB per producer. Spark jobs rarely go beyond 100,000.
+MAX_PARTITIONS = 1_000_000
+
+# uint16 holds the ids of this many partitions.
+NARROW_PARTITIONS = 65_536
+
+Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+
+def check_partition_count(partitions: int) -> None:
+    """Refuse what is not a usable number of partitions.
+
+    Raises:
+        InvalidInputError: not an int (a bool is none), below 1 or above MAX_PARTITIONS.
+    """
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise InvalidInputError(
+            f"partition count must be an int, found {type(partitions).__name__} {partitions!r}"
+        )
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidInputError(
+            f"partition count must be from 1 to {MAX_PARTITIONS}, found {partitions}"
+        )
+
+
+def hash_partition_ids(columns: Sequence[pa.Array | pa.ChunkedArray], partitions: int) -> Ids:
+    """Return the partition id of each row, as Spark's hash partitioning gives it.
+
+    The collation of strings is not checked: only UTF8_BINARY is partitioned as in Spark.
+
+    Args:
+        columns: the keys, at least one, all of the same length; the order matters.
+        partitions: ids are from 0 to `partitions` exclusive.
+
+    Raises:
+        InvalidInputError: a bad partition count, or columns that `spark_hash` refuses.
+    """
+    check_partition_count(partitions)
+    # numpy's remainder takes the sign of the divisor, which is Spark's pmod.
+    return _narrow(np.remainder(spark_hash(columns), np.int32(partitions)), partitions)
+
+
+def round_robin_ids(start: int, rows: int, partitions: int) -> Ids:
+    """Deal rows out in turn: row i goes to partition `(start + i) % partitions`.
+
+    Not the ids that Spark's `repartition(n)` would give; those depend on the order of its tasks.
+
+    Raises:
+        InvalidInputError: a bad partition count, or a negative number of rows.
+    """
+    check_partition_count(partitions)
+    if rows < 0:
+        raise InvalidInputError(f"number of rows must not be negative, found {rows}")
+    first = start % partitions
+    return _narrow(np.arange(first, first + rows, dtype=np.int64) % partitions, partitions)
+
+
+def counting_sort(ids: Ids, partitions: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    """Group rows by partition, keeping their order within each.
+
+    Returns:
+        The row indices, partition by partition, and the number of rows of each partition: the rows
+        of partition k are `order[sum(counts[:k]):][:counts[k]]`.
+
+    Raises:
+        InvalidInputError: a bad partition count, ids that are neither uint16 nor uint32, or an id
+            that is not below `partitions`.
+    """
+    check_partition_count(partitions)
+    if ids.dtype not in (np.uint16, np.uint32):
+        raise InvalidInputError(f"partition ids must be uint16 or uint32, found {ids.dtype}")
+    largest = int(ids.max(initial=0))
+    if largest >= partitions:
+        raise InvalidInputError(f"partition id {largest} is not below {partitions} partitions")
+    counts = np.bincount(ids, minlength=partitions).astype(np.int64, copy=False)
+    if ids.dtype == np.uint16:
+        return np.argsort(ids, kind="stable"), counts
+    low = np.argsort(ids.astype(np.uint16), kind="stable")
+    high = (ids >> np.uint32(16)).astype(np.uint16)[low]
+    return low[np.argsort(high, kind="stable")], counts
+
+
+def _narrow(ids: npt.NDArray[Any], partitions: int) -> Ids:
+    return ids.astype(np.uint16) if partitions <= NARROW_PARTITIONS else ids.astype(np.uint32)

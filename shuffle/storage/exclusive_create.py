@@ -1,0 +1,204 @@
+"""Exclusive create on object stores: who has one, how to ask for it, what its replies mean.
+
+Strategy: a table of the protocols whose drivers send a conditional put. Everybody else is refused
+by name: a create that merely looks first lets two writers win. `create_exclusively` is the one
+place that reads a failed create; a reply that was lost is settled by reading back, since the bytes
+hold their author's random id. It must never call a create lost or won that it cannot prove.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.storage.contract import Created, Exists, TooLongError
+from durable_shuffle.shuffle.storage.error_table import Verdict, judge
+from durable_shuffle.shuffle.storage.gcsfs_requests import request_once
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How one fsspec driver creates exclusively."""
+
+    name: str
+    """Its distribution on PyPI."""
+    extra: str
+    """Our extra that installs it."""
+    create_arguments: Mapping[str, object]
+    """What makes its `pipe_file` send a conditional put; the first name must be a parameter."""
+    read_arguments: Mapping[str, object]
+    """What makes its `cat_file` read a small object in one request."""
+
+
+_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1})
+_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {})
+_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {})
+
+DRIVERS: Mapping[str, Driver] = {
+    "s3": _S3,  # If-None-Match: *
+    "s3a": _S3,
+    "gs": _GCS,  # ifGenerationMatch=0
+    "gcs": _GCS,
+    "az": _AZURE,  # If-None-Match: *
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+}
+
+_REASONS: Mapping[str, str] = {
+    "memory": "it keeps bytes in one process, so that every Spark worker would see a store of its "
+    "own; for tests in one process use MemoryStorage()",
+    "http": "it is read-only",
+    "https": "it is read-only",
+    "github": "it is read-only",
+}
+
+
+def find_driver(protocol: str) -> Driver:
+    """Return how to create exclusively over `protocol`.
+
+    Raises:
+        InvalidInputError: the protocol has no exclusive create that we know.
+    """
+    driver = DRIVERS.get(protocol)
+    if driver is None:
+        reason = _REASONS.get(protocol, "looking first and writing then lets two writers win")
+        raise InvalidInputError(
+            f"{protocol}: has no exclusive create that durable-shuffle knows, a way to create only "
+            f"what is absent ({reason}); usable are file, {', '.join(DRIVERS)}, and what a storage "
+            "plug-in serves"
+        )
+    return driver
+
+
+def check_driver(driver: Driver, filesystem_class: Any) -> None:
+    """Refuse a driver that would take the arguments of a conditional put and ignore them.
+
+    Raises:
+        InvalidInputError: the driver is too old.
+    """
+    pipe_file = getattr(filesystem_class, "_pipe_file", filesystem_class.pipe_file)
+    needed = next(iter(driver.create_arguments))
+    if needed not in inspect.signature(pipe_file).parameters:
+        raise InvalidInputError(
+            f"{driver.name} is too old to create exclusively (pipe_file has no {needed!r}); "
+            f"pip install --upgrade 'durable-shuffle[{driver.extra}]'"
+        )
+
+
+def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options with the driver's own retries switched off where it has a switch.
+
+    Raises:
+        TypeError: an option has a type that the driver would not take either.
+    """
+    options = dict(options)
+    if driver is _S3:
+        config = options.get("config_kwargs") or {}
+        if not isinstance(config, Mapping):
+            raise TypeError("storage option config_kwargs must be a mapping")
+        retries = {"total_max_attempts": 1, "mode": "standard"}
+        options["config_kwargs"] = {**config, "retries": retries}
+    elif driver is _GCS:  # of its look-up of the kind of bucket; requests: `prepare_filesystem`
+        options.setdefault("retry_timeout", 0)
+    return options
+
+
+def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
+    """Switch off the remaining retries of a new filesystem and see that its client can do it.
+
+    Raises:
+        InvalidInputError: botocore does not know the conditional put, which s3fs would drop
+            silently; or the driver keeps its retries where we do not know the switch.
+    """
+    if driver is _S3:
+        filesystem.retries = 1
+        model = filesystem.s3.meta.service_model
+        for request in ("PutObject", "CompleteMultipartUpload"):
+            if "IfNoneMatch" not in model.operation_model(request).input_shape.members:
+                raise InvalidInputError(
+                    f"botocore is too old to create exclusively ({request} has no IfNoneMatch); "
+                    "pip install --upgrade 'durable-shuffle[s3]'"
+                )
+        return
+    try:
+        if driver is _GCS:
+            request_once(filesystem)
+        else:  # one policy, shared by all clients that are made from this one
+            filesystem.service_client._config.retry_policy.total_retries = 0  # noqa: SLF001
+    except AttributeError as error:
+        raise InvalidInputError(
+            f"{driver.name}: its own retries cannot be switched off ({error}), and they would "
+            f"multiply with ours; install another version of {driver.name}"
+        ) from error
+
+
+def create_exclusively(
+    create: Callable[[], object],
+    read_back: Callable[[], bytes],
+    translate: Callable[[Exception], DurableShuffleError],
+    data: bytes,
+) -> Created | Exists:
+    """Send the create once and find out what came of it.
+
+    Args:
+        create: sends the conditional put of `data`; raises what the driver raises.
+        read_back: returns the whole object; raises our errors only.
+        translate: makes our error from a driver's.
+        data: holds its author's random id: equal bytes are the same write.
+
+    Raises:
+        OutcomeUnknownError: the reply was lost and the object is not there, it may still appear; or
+            something is there and cannot be read back, it may be this very write.
+        TooLongError: something is there that is longer than what anybody creates: damage.
+        UnavailableError: the server turned the request away, another create in flight among the
+            reasons; or what stood in the way was deleted since.
+    """
+    try:
+        create()
+    except Exception as error:  # noqa: BLE001 - judged by the table, raised as ours
+        failure = error
+    else:
+        return Created()
+    verdict = judge(failure)
+    if verdict is Verdict.LOST:
+        return _settle(translate(failure), read_back, data)
+    if verdict is not Verdict.EXISTS:
+        raise translate(failure)
+    try:
+        existing = read_back()
+    except NotFoundError as gone:
+        raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+    except TooLongError:
+        raise  # nothing of ours is that long
+    except DurableShuffleError as error:
+        raise _unknown(f"{translate(failure)}; and reading back failed", error) from error
+    # Equal bytes: the refused request met its own first try. aiohttp repeats a request when a
+    # connection that it reused breaks.
+    return Created() if existing == data else Exists(existing)
+
+
+def _settle(
+    lost: DurableShuffleError, read_back: Callable[[], bytes], data: bytes
+) -> Created | Exists:
+    """Decide a create whose reply was lost by what is there now."""
+    try:
+        existing = read_back()
+    except NotFoundError:
+        raise lost from lost.__cause__
+    except DurableShuffleError as error:
+        raise _unknown(f"{lost}; and reading back failed", error) from error
+    return Created() if existing == data else Exists(existing)
+
+
+def _unknown(text: str, error: DurableShuffleError) -> OutcomeUnknownError:
+    """Return what to raise when reading back failed; the storage's wish to wait goes with it."""
+    unknown = OutcomeUnknownError(f"{text}: {error}")
+    unknown.retry_after_seconds = getattr(error, "retry_after_seconds", None)
+    return unknown

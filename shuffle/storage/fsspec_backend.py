@@ -1,0 +1,286 @@
+"""Storage on an object store that fsspec has a driver for.
+
+Strategy: one filesystem per process, made when first used. A driver made before a fork would wait
+for ever for the parent's event loop, so the process id is compared at every call, and pickles carry
+the URL and the options only. Drivers' listing caches and their own retries are off, and nothing is
+tried again here: that is `RetryingStorage`. Foreign errors become ours in `errors.py`,
+exclusive creates in `exclusive_create`.
+
+It must not use fsspec calls that expand patterns or look before they write.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import fsspec
+from fsspec.asyn import sync
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.storage import s3_uploads
+from durable_shuffle.shuffle.storage.contract import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
+from durable_shuffle.shuffle.storage.error_table import Verdict, judge
+from durable_shuffle.shuffle.storage.errors import Place, storage_errors, translated
+from durable_shuffle.shuffle.storage.exclusive_create import (
+    check_driver,
+    create_exclusively,
+    find_driver,
+    prepare_filesystem,
+    without_retries,
+)
+from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
+
+_DELETE_BATCH = 1000
+"""What S3 takes in one request."""
+
+_DELETE_CONCURRENCY = 32
+"""Requests in flight where a driver deletes one object at a time."""
+
+
+class FsspecStorage:
+    """Objects below an object store's URL. See `storage.Storage` for the contract."""
+
+    deletes_per_second = 3000
+    """What S3 takes of one prefix, and others of one bucket; `RetryingStorage` keeps to it."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Bind to `url`, such as `s3://bucket/folder`; `options` go to the driver. No request yet.
+
+        Raises:
+            InvalidInputError: no exclusive create over this protocol, or a driver that is missing
+                or too old.
+        """
+        protocol, _, path = url.partition("://")
+        self._url, self._options = url, dict(options or {})
+        self._place = Place(redact(url.rstrip("/")), self._options)
+        self._driver = find_driver(protocol)
+        if not path.strip("/"):
+            raise InvalidInputError(f"{self._place.root}: the URL names no bucket")
+        try:
+            filesystem_class = fsspec.get_filesystem_class(protocol)
+        except ImportError as error:
+            raise InvalidInputError(
+                f"{self._place.root}: needs {self._driver.name}; "
+                f"pip install 'durable-shuffle[{self._driver.extra}]'"
+            ) from error
+        check_driver(self._driver, filesystem_class)
+        self._current: tuple[int, Any, str] | None = None
+        self._inherited: list[Any] = []
+
+    @property
+    def description(self) -> str:
+        return self._place.root
+
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        check_key(key)
+        path, arguments = key, self._driver.read_arguments
+        with storage_errors(self._place, "read", key, write=False):
+            filesystem, root = self._connect()
+            path = f"{root}/{key}"
+            try:  # one request, and never more bytes than that, however long the object is
+                data = bytes(filesystem.cat_file(path, start=0, end=most_bytes + 1, **arguments))
+            except Exception as error:
+                if judge(error) is not Verdict.SHORT:
+                    raise
+                data = b""  # a range of an empty object, which lies outside of it
+        if len(data) > most_bytes:
+            raise too_long(self.description, key, len(data), most_bytes)
+        return data
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        return self.read_ranges((ByteRange(key, start, length),))[0]
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        for wanted in ranges:
+            check_range(wanted.key, wanted.start, wanted.length)
+        filled = [wanted for wanted in ranges if wanted.length]
+        contents: Iterator[bytes | Exception] = iter(())
+        if filled:
+            with storage_errors(self._place, "read", filled[0].key, write=False):
+                filesystem, root = self._connect()
+                contents = iter(
+                    filesystem.cat_ranges(
+                        [f"{root}/{r.key}" for r in filled],
+                        [r.start for r in filled],
+                        [r.start + r.length for r in filled],
+                        on_error="return",
+                    )
+                )
+        return [self._checked(r, next(contents) if r.length else None) for r in ranges]
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        data = b"".join(parts)
+        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
+            raise ConflictError(f"{self.description}: object {key} exists already")
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        check_key(key)
+        with storage_errors(self._place, "create", key, write=False):
+            filesystem, root = self._connect()  # a failure here has sent nothing
+        return create_exclusively(
+            lambda: filesystem.pipe_file(f"{root}/{key}", data, **self._driver.create_arguments),
+            lambda: self.read(key, max(len(data), MOST_BYTES)),
+            lambda error: translated(error, self._place, "create", key, write=True),
+            data,
+        )
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            filesystem, root = self._connect()
+            try:
+                found = filesystem.find(f"{root}/{prefix}".rstrip("/"), detail=True)
+            except Exception as error:
+                if judge(error) is not Verdict.MISSING:
+                    raise
+                found = {}
+        for path, info in sorted(found.items()):
+            key = path.removeprefix(f"{root}/")
+            if info["type"] == "file" and key.startswith(prefix) and not key.endswith("/"):
+                yield ObjectInfo(key, info["size"], _modified(info))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for first in range(0, len(keys), _DELETE_BATCH):
+            batch = keys[first : first + _DELETE_BATCH]
+            with storage_errors(self._place, "delete", f"{len(batch)} objects", write=True):
+                filesystem, root = self._connect()
+                if self._driver.name == "s3fs":
+                    self._delete_on_s3(filesystem, root, batch)
+                else:
+                    _delete_singly(filesystem, [f"{root}/{key}" for key in batch])
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the unfinished multipart uploads below `prefix`, as `<key>?uploadId=<id>`.
+
+        Their writers are at work or were killed; the storage keeps, and charges for, their parts.
+        Sizes are not told. Only S3 shows them: GCS and Azure drop theirs after a week.
+
+        Raises:
+            InvalidInputError: no permission to list them (s3:ListBucketMultipartUploads).
+        """
+        check_prefix(prefix)
+        if self._driver.name != "s3fs":
+            return
+        with storage_errors(self._place, "list unfinished uploads below", prefix, write=False):
+            filesystem, root = self._connect()
+            found = list(s3_uploads.unfinished(filesystem, root, prefix))
+        yield from found
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Call off uploads that `temporary_files` gave; a missing one is fine.
+
+        A writer that is still at work on one fails, and leaves nothing of its own behind.
+
+        Raises:
+            InvalidInputError: not the name of an upload.
+        """
+        uploads = [s3_uploads.parse(key) for key in keys]
+        for key, upload in uploads:
+            check_key(key)
+            with storage_errors(self._place, "call off the upload of", key, write=True):
+                filesystem, root = self._connect()
+                s3_uploads.call_off(filesystem, root, key, upload)
+
+    def __reduce__(self) -> tuple[type["FsspecStorage"], tuple[str, dict[str, object]]]:
+        return FsspecStorage, (self._url, self._options)
+
+    def _connect(self) -> tuple[Any, str]:
+        """Return this process's filesystem and the root's path in it."""
+        if self._current is not None and self._current[0] == os.getpid():
+            return self._current[1:]
+        if self._current is not None:
+            # Kept alive: its finalizer would wait for the event loop of the parent process.
+            self._inherited.append(self._current[1])
+        options = without_retries(self._driver, self._options)
+        options.update(skip_instance_cache=True, use_listings_cache=False)
+        filesystem, path = fsspec.core.url_to_fs(self._url, **options)
+        prepare_filesystem(self._driver, filesystem)
+        self._current = (os.getpid(), filesystem, path.rstrip("/"))
+        return self._current[1:]
+
+    def _checked(self, wanted: ByteRange, content: bytes | Exception | None) -> memoryview:
+        """Return the bytes of one range if they are all there."""
+        if content is None:  # an empty range still needs an object that reaches it
+            with storage_errors(self._place, "read", wanted.key, write=False):
+                filesystem, root = self._connect()
+                info = filesystem.info(f"{root}/{wanted.key}")
+                if info["type"] != "file":
+                    raise FileNotFoundError(wanted.key)
+            size_bytes = int(info["size"])
+            if wanted.start <= size_bytes:
+                return memoryview(b"")
+            found = size_bytes
+        elif isinstance(content, Exception):
+            raise translated(content, self._place, "read", wanted.key, write=False)
+        elif len(content) == wanted.length:
+            return memoryview(content)
+        else:
+            found = wanted.start + len(content)
+        raise CorruptDataError(
+            f"{self.description}: object {wanted.key} is too short, expected at least "
+            f"{wanted.start + wanted.length} bytes, found {found}"
+        )
+
+    def _delete_on_s3(self, filesystem: Any, root: str, keys: Sequence[str]) -> None:
+        """Delete a batch and look at the reply, which s3fs's own `rm` ignores."""
+        bucket, folder, _ = filesystem.split_path(root)
+        names = [{"Key": f"{folder}/{key}" if folder else key} for key in keys]
+        reply = filesystem.call_s3(
+            "delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True}
+        )
+        for failure in reply.get("Errors", ()):
+            denied = failure.get("Code") == "AccessDenied"
+            raise (InvalidInputError if denied else UnavailableError)(
+                f"{self.description}: cannot delete {failure.get('Key')}: {failure.get('Code')} "
+                f"{redact(str(failure.get('Message')), self._options)}"
+            )
+
+
+def _delete_singly(filesystem: Any, paths: Sequence[str]) -> None:
+    """Delete by one request each, several in flight; a missing object is fine."""
+
+    async def delete_all() -> list[BaseException | None]:
+        limit = asyncio.Semaphore(_DELETE_CONCURRENCY)
+
+        async def delete_one(path: str) -> None:
+            async with limit:
+                await filesystem._rm_file(path)  # noqa: SLF001 - the documented coroutine twin
+
+        return await asyncio.gather(*map(delete_one, paths), return_exceptions=True)
+
+    for outcome in sync(filesystem.loop, delete_all):
+        if isinstance(outcome, Exception) and judge(outcome) is not Verdict.MISSING:
+            raise outcome
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    """Return the time of the last write as the driver lists it: a datetime or seconds; else 0."""
+    for name in ("LastModified", "last_modified", "mtime", "updated"):
+        found = info.get(name)
+        if isinstance(found, (int, float)):
+            return float(found)
+        if isinstance(found, datetime):
+            return found.timestamp()
+    return 0.0

@@ -1,0 +1,337 @@
+"""Storage in a folder of a local or shared file system, with plain `os` calls.
+
+Strategy: an object is written under a hidden name in its final folder, synced, and given its real
+name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
+the exclusive create, so a file system without hard links is refused.
+
+Links and special files are refused, wherever they stand below the root (`local_files`). A listing
+shows them under their names, so that who reads what is listed is told, and `delete` removes them.
+
+It must not overwrite, rename onto, or truncate an object, nor map one into memory: a sector that
+cannot be read is an error of a read, and a deadly signal to who looks at a mapping.
+A process killed in mid-write leaves a hidden file behind; no reader and no listing shows it.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.base.clock import IdSource, RandomIds
+from durable_shuffle.shuffle.storage.contract import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    too_long,
+)
+from durable_shuffle.shuffle.storage.errors import Place, storage_errors
+from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
+from durable_shuffle.shuffle.storage.local_files import (
+    KnownFiles,
+    open_folder,
+    open_object,
+    refuse_links,
+)
+
+_HIDDEN = "."
+"""First character of temporary names; no key has a part that starts with it."""
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+
+_SLOT = re.compile(r"\d{10}")
+"""The name of a slot: no folder that is ours and empty has such a name."""
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+_WRITE_BUFFER_BYTES = 256 * 1024
+"""Joins small parts (frame headers) into one write; larger parts pass it uncopied."""
+
+
+class LocalStorage:
+    """Objects as files below `root`. See `storage.Storage` for the contract."""
+
+    def __init__(self, root: str | os.PathLike[str], *, ids: IdSource | None = None) -> None:
+        """Bind to the folder `root`, made at the first write; relative paths and links are resolved
+        now, so that another process with another working folder means the same place."""
+        self._root = Path(root).expanduser().resolve()
+        self._folder = str(self._root).rstrip("/")
+        self._ids = RandomIds() if ids is None else ids
+        self._place = Place(f"file:{self._root}")
+        self._synced_folders: set[Path] = set()
+        self._known: KnownFiles = {}
+
+    @property
+    def description(self) -> str:
+        return self._place.root
+
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        check_key(key)
+        with storage_errors(self._place, "read", key, write=False):
+            descriptor, size_bytes = open_object(self._folder, key, self._known)
+            try:
+                if size_bytes > most_bytes:
+                    raise too_long(self.description, key, size_bytes, most_bytes)
+                parts = []
+                while size_bytes and (part := os.read(descriptor, size_bytes)):
+                    parts.append(part)
+                    size_bytes -= len(part)
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            finally:
+                os.close(descriptor)
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        if key not in self._known or start < 0 or length < 0:  # else it was looked at
+            check_range(key, start, length)
+        with storage_errors(self._place, "read", key, write=False):
+            descriptor, size_bytes = open_object(self._folder, key, self._known)
+            try:
+                if start + length > size_bytes:
+                    raise CorruptDataError(
+                        f"{self.description}: object {key} is too short, expected at least "
+                        f"{start + length} bytes, found {size_bytes}"
+                    )
+                view, found = _read_at(descriptor, start, length)
+            finally:
+                os.close(descriptor)
+        if found != length:
+            raise CorruptDataError(
+                f"{self.description}: object {key} shrank while it was read, expected "
+                f"{length} bytes from {start}, found {found}"
+            )
+        return view
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        return [self.read_range(r.key, r.start, r.length) for r in ranges]
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        check_key(key)
+        if not self._create(key, parts) and self._existing(key) != b"".join(parts):
+            raise ConflictError(f"{self.description}: object {key} exists already")
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        check_key(key)
+        if self._create(key, (data,)):
+            return Created()
+        return Exists(self._existing(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            refuse_links(self._folder, prefix)
+            yield from _walk(self._root / prefix, prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        self._unlink(keys)
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the hidden files below `prefix` of writers that are at work or were killed.
+
+        Their keys name no object: only `delete_temporary` takes them.
+        """
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            refuse_links(self._folder, prefix)
+            yield from _walk(self._root / prefix, prefix, temporary=True)
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Delete what `temporary_files` gave; a missing one is fine.
+
+        A writer that is still at work on one fails, and leaves nothing of its own behind.
+
+        Raises:
+            InvalidInputError: not the name of a temporary file.
+        """
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            check_key(folder)
+            if not _TEMPORARY.fullmatch(name):
+                raise InvalidInputError(f"not a temporary file: key={key!r}")
+        self._unlink(keys)
+
+    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
+        return LocalStorage, (str(self._root),)
+
+    def _unlink(self, keys: Sequence[str]) -> None:
+        """Remove names, each from the open folder that holds it: no link leads elsewhere."""
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            with (
+                storage_errors(self._place, "delete", key, write=True),
+                suppress(FileNotFoundError, NotADirectoryError),
+            ):
+                descriptor = open_folder(self._folder, folder)
+                try:
+                    _remove(name, descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _create(self, key: str, parts: Sequence[Bytes]) -> bool:
+        """Make the object durable under its name, or say that the name is taken."""
+        path = self._root / key
+        with storage_errors(self._place, "create", key, write=True):
+            self._make_folder(path.parent)
+            hidden = path.parent / f"{_HIDDEN}{self._ids.new_id()}.tmp"
+            try:
+                descriptor = self._open_new(hidden)
+                with os.fdopen(descriptor, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
+                    for part in parts:
+                        file.write(part)
+                    file.flush()
+                    os.fsync(descriptor)
+                created = self._link(hidden, path)
+            finally:
+                with suppress(OSError):
+                    hidden.unlink()
+            # Also if somebody else won: what is read now must not vanish in a power failure.
+            self._sync_after_link(path)
+        return created
+
+    def _existing(self, key: str) -> bytes:
+        """Return what stood in the way of a create."""
+        try:
+            return self.read(key)
+        except NotFoundError as gone:  # deleted since; or NFS, and another client made it just now
+            raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
+
+    def _sync_after_link(self, path: Path) -> None:
+        try:
+            _sync_folder(path.parent)
+        except OSError as error:
+            # the name stands already: nobody may take this for a write that left nothing behind
+            raise OutcomeUnknownError(
+                f"{self.description}: the folder of {path.name} could not be made durable "
+                f"({error.strerror}); read the object back before anything else is done"
+            ) from error
+
+    def _open_new(self, hidden: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(hidden, flags, 0o666)
+        except FileNotFoundError:  # the folder was removed since we made it
+            self._synced_folders.discard(hidden.parent)
+            self._make_folder(hidden.parent)
+            return os.open(hidden, flags, 0o666)
+
+    def _link(self, hidden: Path, path: Path) -> bool:
+        try:
+            path.hardlink_to(hidden)
+        except FileExistsError:
+            # NFS repeats a request whose reply was lost: then the name that is taken is ours.
+            try:
+                return os.path.samestat(os.lstat(path), os.lstat(hidden))
+            except FileNotFoundError as error:  # NFS caches for a while that a name was not there
+                raise OutcomeUnknownError(
+                    f"{self.description}: the name {path.name} is taken and cannot be seen; read "
+                    f"the object back before anything else is done"
+                ) from error
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise InvalidInputError(
+                    f"{self.description} has no exclusive create: its file system does not "
+                    f"support hard links ({error.strerror}); use another folder or an object store"
+                ) from error
+            raise
+        return True
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make `folder` and everything above it, durably; once per folder and instance."""
+        if folder in self._synced_folders:
+            return
+        if folder != self._root:
+            self._make_folder(folder.parent)
+        try:
+            folder.mkdir(parents=folder == self._root, exist_ok=True)
+        except FileExistsError as error:
+            raise InvalidInputError(
+                f"{self.description}: {folder} is a file, no object can be below it"
+            ) from error
+        if folder != self._root and folder.is_symlink():
+            refuse_links(self._folder, folder.relative_to(self._root).as_posix())
+        with suppress(PermissionError):  # above the root we may have no right to read
+            _sync_folder(folder.parent)
+        self._synced_folders.add(folder)
+
+
+def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]:
+    """Return memory of `length` bytes and how many of them the file had.
+
+    The memory is Arrow's, which is used again without being cleared.
+    """
+    view = memoryview(pa.allocate_buffer(length)).cast("B")
+    found = 0
+    while found < length and (step := os.preadv(descriptor, [view[found:]], start + found)):
+        found += step
+    return view.toreadonly(), found
+
+
+def _remove(name: str, folder: int) -> None:
+    """Remove a file or a link, or an empty folder that took the name of an object."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except (IsADirectoryError, PermissionError) as error:  # which one depends on the system
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except NotADirectoryError:
+            raise error from None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[ObjectInfo]:
+    """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty.
+
+    What is no regular file comes as an object does, and so does an empty folder that has the name
+    of a slot: reading it says what it is.
+
+    Args:
+        temporary: the hidden files of writers instead of the objects.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        hidden, is_folder = entry.name.startswith(_HIDDEN), entry.is_dir(follow_symlinks=False)
+        if hidden:
+            regular = entry.is_file(follow_symlinks=False)
+            shown = temporary and regular and bool(_TEMPORARY.fullmatch(entry.name))
+        elif is_folder:
+            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", temporary=temporary)
+            slot = not temporary and _SLOT.fullmatch(entry.name)
+            shown = bool(slot) and _is_empty(entry.path)
+        else:
+            shown = not temporary
+        if shown:
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                yield ObjectInfo(prefix + entry.name, status.st_size, status.st_mtime)
+
+
+def _is_empty(folder: str) -> bool:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return next(entries, None) is None
+    return False

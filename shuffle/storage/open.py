@@ -1,0 +1,111 @@
+"""From a URL to a storage: which class serves it, or why nothing does."""
+
+import re
+from collections.abc import Mapping
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.redact import MASK, redact
+from durable_shuffle.shuffle.base.settings import STORAGE_CALL_SECONDS
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.exclusive_create import DRIVERS
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.plugins import open_plugin
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
+
+_WITH_CONTAINER = ("abfs", "abfss", "az")
+"""Their URLs may be `abfs://container@account.host/path`."""
+
+_ALMOST_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)")
+"""A word of two letters or more, which is no Windows drive, and a colon."""
+
+
+def open_storage(
+    url: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    call_seconds: float = STORAGE_CALL_SECONDS,
+) -> RetryingStorage:
+    """Return the storage for a path, a `file:` URL, an object store's or a plug-in's URL, with
+    retries.
+
+    Sends no request.
+
+    Args:
+        url: for example `/data/shuffle`, `file:///data/shuffle`, `s3://bucket/folder`. A relative
+            path is resolved in this process.
+        options: for the fsspec driver (`key`, `secret`, `endpoint_url`, ...); none for folders.
+        call_seconds: how long one call is tried again.
+
+    Raises:
+        InvalidInputError: no exclusive create over this protocol, a driver that is not installed
+            (the message names what to install), or options for a folder.
+    """
+    retries = StorageRetries(call_seconds=call_seconds)
+    return RetryingStorage(open_backend(url, options or {}), retries)
+
+
+def _check_authority(protocol: str, rest: str) -> None:
+    """Refuse a user, a password and a query in a URL: it stands in messages, plans and commands.
+
+    What is refused is not shown, since it may be a secret, or a part of one.
+    """
+    authority = rest.partition("/")[0]
+    user, at, _ = authority.rpartition("@")
+    container = protocol in _WITH_CONTAINER and ":" not in user and "@" not in user
+    own = protocol in DRIVERS or protocol in ("file", "local")
+    if (at and not container) or (own and ":" in authority):
+        raise InvalidInputError(
+            f"{protocol}://{MASK}: a storage URL holds no user and no password; give them as "
+            f"storage options"
+        )
+    if protocol in DRIVERS and ("?" in rest or "#" in rest):
+        raise InvalidInputError(
+            f"{protocol}://{redact(authority)}/{MASK}: a storage URL has no query; give what it "
+            f"says as storage options"
+        )
+
+
+def check_path(url: str) -> None:
+    """Refuse what was meant as a URL: it would be taken for a folder of this machine.
+
+    Raises:
+        InvalidInputError: such as `s3:/bucket/folder`.
+    """
+    found = _ALMOST_URL.match(url)
+    if found is None or found[1].lower() == "file":
+        return
+    if found[2] or found[1].lower() in DRIVERS:
+        raise InvalidInputError(
+            f"{redact(url)}: neither a path nor a URL; did you mean {found[1]}://... ?"
+        )
+
+
+def open_backend(url: str, options: Mapping[str, object]) -> Storage:
+    """Return the storage that `open_storage` wraps: each call is one request."""
+    shown = redact(url, options)
+    if not url or "\0" in url:
+        raise InvalidInputError(f"a storage URL is a path or a URL, found={shown!r}")
+    if "::" in url:
+        raise InvalidInputError(f"{shown}: chained URLs have no exclusive create")
+    protocol, separator, rest = url.partition("://")
+    if separator:
+        _check_authority(protocol, rest)
+    else:
+        check_path(url)
+        protocol, rest = "file", url.removeprefix("file:")
+    if protocol not in ("file", "local"):
+        plugged = None if protocol in DRIVERS else open_plugin(protocol, url, options)
+        return FsspecStorage(url, options) if plugged is None else plugged
+    if options:
+        raise InvalidInputError(f"{shown}: a folder takes no options, found={sorted(options)}")
+    if separator:
+        host, slash, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidInputError(
+                f"{shown}: names the host {host!r}; write file:///path for a folder of this one"
+            )
+        rest = slash + path
+    if not rest:
+        raise InvalidInputError(f"{shown}: the URL names no folder")
+    return LocalStorage(rest)

@@ -1,0 +1,94 @@
+"""Which requests fetch a sequence of ranges: near ones joined, a few at once, within memory.
+
+A request costs as much as the transfer of some hundred kilobytes, so what stands close together in
+one object is fetched by one request, gap included. Order is kept: what is read first is fetched
+first, and only neighbours in that order are joined.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
+
+NEAR_BYTES = 64 * 1024
+"""A gap of at most this many bytes is fetched rather than asked around."""
+
+RUN_BYTES = 8 << 20
+"""Joining stops at this length, so that much data still comes by several requests at once."""
+
+REQUESTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One request and the ranges that it serves."""
+
+    where: ByteRange
+    inside: tuple[ByteRange, ...]
+    """In order; each within `where`."""
+
+    def parts(self, data: memoryview) -> Iterator[tuple[ByteRange, memoryview]]:
+        """Yield each range with its bytes, given those of the run."""
+        for one in self.inside:
+            start = one.start - self.where.start
+            yield one, data[start : start + one.length]
+
+
+def join_near(
+    ranges: Iterable[ByteRange], *, near_bytes: int = NEAR_BYTES, run_bytes: int = RUN_BYTES
+) -> Iterator[Run]:
+    """Yield the requests for `ranges`, in order.
+
+    Args:
+        near_bytes: the widest gap that is fetched along, inclusive.
+        run_bytes: no joined request is longer, inclusive; a single range may be.
+    """
+    held: list[ByteRange] = []
+    for one in ranges:
+        if held and not joins(held[0], held[-1], one, near_bytes=near_bytes, run_bytes=run_bytes):
+            yield _run(held)
+            held = []
+        held.append(one)
+    if held:
+        yield _run(held)
+
+
+def joins(
+    first: ByteRange, last: ByteRange, one: ByteRange, *, near_bytes: int, run_bytes: int
+) -> bool:
+    """Return True if `one` may come by the request that serves `first` to `last`."""
+    gap = one.start - (last.start + last.length)
+    whole = one.start + one.length - first.start
+    return one.key == first.key and 0 <= gap <= near_bytes and whole <= run_bytes
+
+
+def read_runs(storage: Storage, runs: Sequence[Run]) -> list[memoryview]:
+    """Return the bytes of every range of every run, in order."""
+    found = storage.read_ranges([run.where for run in runs])
+    return [part for run, data in zip(runs, found, strict=True) for _, part in run.parts(data)]
+
+
+def together(
+    runs: Iterable[Run], *, most_bytes: int, at_once: int = REQUESTS_AT_ONCE
+) -> Iterator[Sequence[Run]]:
+    """Yield the runs in groups that are fetched at once: some requests, and not too many bytes.
+
+    Args:
+        most_bytes: of a group, inclusive; a single run may be longer.
+    """
+    group: list[Run] = []
+    size = 0
+    for run in runs:
+        if group and (len(group) == at_once or size + run.where.length > most_bytes):
+            yield group
+            group, size = [], 0
+        group.append(run)
+        size += run.where.length
+    if group:
+        yield group
+
+
+def _run(held: Sequence[ByteRange]) -> Run:
+    first, last = held[0], held[-1]
+    length = last.start + last.length - first.start
+    return Run(ByteRange(first.key, first.start, length), tuple(held))

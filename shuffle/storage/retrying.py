@@ -1,0 +1,332 @@
+"""The one layer that tries storage calls again.
+
+Strategy: drivers report every failed request at once (their own retries are off) as one of our
+errors, and nothing above tries again. Here the error and the verb decide:
+
+    read, read_range, read_ranges, list    no effect: repeated
+    put, delete                            repeatable: the same bytes, or gone, is what was asked
+    put_if_absent                          the same bytes are sent until the outcome is known;
+                                           finding them there means that an earlier try of this
+                                           very call won and its reply was lost
+
+All other errors pass at once. A call ends at its deadline, after `max_retries`, or when the task's
+budget for waiting is spent, whichever comes first. If any try may have taken effect, what is raised
+is OutcomeUnknownError, whatever came after; only ConflictError still passes: other bytes hold the
+key, so that no try of this call ever will. An object that the disk cannot read is damage after a
+few tries: CorruptDataError.
+
+It must not be wrapped in another loop: attempts would multiply.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
+from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.base.retry import Backoff, Jitter
+from durable_shuffle.shuffle.base.settings import STORAGE_CALL_SECONDS
+from durable_shuffle.shuffle.storage.contract import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    Storage,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_DELETE_BATCH = 1000
+"""What S3 takes in one request."""
+
+_UNREADABLE_TRIES = 4
+"""A disk tries by itself; these are for network file systems, which report a short outage so."""
+
+_SAY_AFTER_SECONDS = 10.0
+"""A call that has waited so long says so once: nothing else shows until its deadline."""
+
+GIVEN_BACK_SECONDS = 0.1
+"""A call that succeeds gives this much back to the task's budget, so that a long-lived driver lives
+with occasional failures for ever, and an outage still ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRetries:
+    """How much patience calls have.
+
+    Raises:
+        InvalidInputError: a value is out of its range; the message names it.
+    """
+
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(
+            max_retries=10_000, first_delay_seconds=0.05, multiplier=2, cap_seconds=2, jitter=0.5
+        )
+    )
+    """Its number of retries is only a last resort: what ends a call is its deadline."""
+    call_seconds: float = STORAGE_CALL_SECONDS
+    """No try of a call starts later than this after its first, above 0."""
+    task_seconds: float = 3600.0
+    """Most time that one task, or the driver, spends waiting between tries: all its threads
+    together, so it is many times `call_seconds`."""
+
+    def __post_init__(self) -> None:
+        check_number("call_seconds", self.call_seconds, at_least=0, above=True)
+        check_number("task_seconds", self.task_seconds, at_least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryCounts:
+    """What a storage's calls took."""
+
+    calls: int = 0
+    """As asked for by callers."""
+    retries: int = 0
+    """Requests beyond the first of each call."""
+    lost_replies: int = 0
+    """Tries after which nobody knew whether they took effect."""
+    throttled: int = 0
+    """Tries that the storage answered with a time to wait."""
+    give_ups: int = 0
+    """Calls that failed although they were tried again, or could not be."""
+    waited_seconds: float = 0.0
+
+
+def pause_before_retry(
+    retries: StorageRetries,
+    attempt: int,
+    retry_after_seconds: float | None,
+    *,
+    elapsed_seconds: float,
+    budget_seconds: float,
+    jitter: Jitter,
+) -> float | str:
+    """Return how long to wait after attempt number `attempt` failed, or why not to try again. Pure.
+
+    Args:
+        attempt: from 1.
+        retry_after_seconds: what the storage asked for; the pause is never shorter.
+        elapsed_seconds: since the call began.
+        budget_seconds: what is left of the task's.
+    """
+    if retry_after_seconds == math.inf:
+        return "trying again is of no use"
+    delay = retries.backoff.delay_seconds(attempt, jitter)
+    if delay is None:
+        return "no more retries"
+    pause = delay if retry_after_seconds is None else retry_after_seconds + delay
+    if elapsed_seconds + pause > retries.call_seconds:
+        return f"the call's {retries.call_seconds:g} s are over"
+    if pause > budget_seconds:
+        return f"the task's {retries.task_seconds:g} s of waiting are spent"
+    return pause
+
+
+class RetryingStorage:
+    """The storage contract, with patience. Safe to call from several threads.
+
+    A pickle of it starts in the other process with a fresh budget and fresh counts.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        retries: StorageRetries | None = None,
+        *,
+        clock: Clock | None = None,
+        jitter: Jitter | None = None,
+    ) -> None:
+        """Wrap `storage`, which must not try again by itself."""
+        self._storage, self._retries = storage, retries or StorageRetries()
+        self._clock = clock or SystemClock()
+        self._jitter = jitter or system_jitter()
+        self._lock = threading.Lock()
+        self._counts = RetryCounts()
+        self._budget_seconds = self._retries.task_seconds
+
+    @property
+    def storage(self) -> Storage:
+        """What it wraps."""
+        return self._storage
+
+    @property
+    def counts(self) -> RetryCounts:
+        """What calls took so far."""
+        return self._counts
+
+    @property
+    def backend(self) -> Storage:
+        """The storage itself, for what it can do beyond the contract; sends each request once."""
+        return self._storage
+
+    @property
+    def description(self) -> str:
+        return self._storage.description
+
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call(lambda: self._storage.read(key, most_bytes))
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        return self._call(lambda: self._storage.read_range(key, start, length))
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        return self._ranges(tuple(ranges), 1, self._begin())
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        self._call(lambda: self._storage.put(key, parts))
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        tries = 0
+
+        def send() -> Created | Exists:
+            nonlocal tries
+            tries += 1
+            answer = self._storage.put_if_absent(key, data)
+            return Created() if tries > 1 and answer == Exists(data) else answer
+
+        return self._call(send)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete in batches: a failure repeats one of them, and a backend that states
+        `deletes_per_second` is asked for no more than that."""
+        pace = getattr(self._storage, "deletes_per_second", math.inf)
+        for first in range(0, len(keys), _DELETE_BATCH):
+            batch = keys[first : first + _DELETE_BATCH]
+            start = self._clock.monotonic()
+            self._call(lambda batch=batch: self._storage.delete(batch))  # type: ignore[misc]
+            rest = start + len(batch) / pace - self._clock.monotonic()
+            if rest > 0 and first + len(batch) < len(keys):
+                self._clock.sleep(rest)
+
+    def __reduce__(self) -> tuple[type["RetryingStorage"], tuple[Storage, StorageRetries]]:
+        return RetryingStorage, (self._storage, self._retries)
+
+    def _call(self, request: Callable[[], T]) -> T:
+        start, attempt, unknown = self._begin(), 1, False
+        while True:
+            try:
+                answer = request()
+            except (UnavailableError, OutcomeUnknownError) as error:
+                unknown = unknown or isinstance(error, OutcomeUnknownError)
+                self._wait_or_raise(error, attempt, start, unknown=unknown)
+                attempt += 1
+            except Exception as error:
+                if not unknown or isinstance(error, ConflictError):
+                    raise
+                self._count(give_ups=1)
+                raise OutcomeUnknownError(
+                    f"{error}; tries={attempt}, an earlier one may have taken effect; read it "
+                    f"back before anything else is done"
+                ) from error
+            else:
+                self._give_back()
+                return answer
+
+    def _ranges(
+        self, ranges: tuple[ByteRange, ...], attempt: int, start: float
+    ) -> list[memoryview]:
+        """Read ranges; after a failure in two halves, so that one bad request among many does not
+        have all of them sent again and again."""
+        while True:  # ends: at the latest with the call's deadline
+            try:
+                found = self._storage.read_ranges(ranges)
+            except (UnavailableError, OutcomeUnknownError) as error:
+                self._wait_or_raise(error, attempt, start, unknown=False)
+                attempt += 1
+            else:
+                self._give_back()
+                return found
+            if len(ranges) > 1:
+                break
+        middle = len(ranges) // 2
+        halves = (ranges[:middle], ranges[middle:])
+        return [view for half in halves for view in self._ranges(half, attempt, start)]
+
+    def _begin(self) -> float:
+        self._count(calls=1)
+        return self._clock.monotonic()
+
+    def _wait_or_raise(
+        self,
+        error: UnavailableError | OutcomeUnknownError,
+        attempt: int,
+        start: float,
+        *,
+        unknown: bool,
+    ) -> None:
+        """Wait until the call may be tried again.
+
+        Raises:
+            OutcomeUnknownError, UnavailableError: it may not.
+            CorruptDataError: the object could not be read by several tries.
+        """
+        unreadable = isinstance(error, UnavailableError) and error.unreadable
+        if unreadable and attempt >= _UNREADABLE_TRIES and not unknown:
+            self._count(give_ups=1)
+            raise CorruptDataError(
+                f"{error}; tries={attempt}: what it holds is damaged; run verify --repair"
+            ) from error
+        asked, elapsed = error.retry_after_seconds, self._clock.monotonic() - start
+        self._count(
+            lost_replies=int(isinstance(error, OutcomeUnknownError)),
+            throttled=int(asked is not None and asked != math.inf),
+        )
+        with self._lock:
+            pause = pause_before_retry(
+                self._retries,
+                attempt,
+                asked,
+                elapsed_seconds=elapsed,
+                budget_seconds=self._budget_seconds,
+                jitter=self._jitter,
+            )
+            if not isinstance(pause, str):
+                self._budget_seconds -= pause
+        if not isinstance(pause, str):
+            self._count(retries=1, waited_seconds=pause)
+            if elapsed <= _SAY_AFTER_SECONDS < elapsed + pause:
+                most = self._retries.call_seconds
+                _log.warning("%s; trying again, %g s in all before this fails", error, most)
+            self._clock.sleep(pause)
+            return
+        self._count(give_ups=1)
+        text = f"{error}; tries={attempt}, {pause}"
+        if unknown:
+            raise OutcomeUnknownError(
+                f"{text}; read it back before anything else is done"
+            ) from error
+        raise UnavailableError(text) from error
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            added = {name: getattr(self._counts, name) + n for name, n in more.items()}
+            self._counts = replace(self._counts, **added)
+
+    def _give_back(self) -> None:
+        if self._budget_seconds < self._retries.task_seconds:
+            with self._lock:
+                self._budget_seconds = min(
+                    self._budget_seconds + GIVEN_BACK_SECONDS, self._retries.task_seconds
+                )
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        # whole: one that fails half-way starts again, and nothing may come twice
+        return iter(self._call(lambda: tuple(self._storage.list(prefix))))
+
+
+def retry_counts(storage: object) -> RetryCounts:
+    """Return what the calls of a storage took; nothing if it is not known here."""
+    return storage.counts if isinstance(storage, RetryingStorage) else RetryCounts()

@@ -1,0 +1,47 @@
+"""Reading pieces: the rows of a stream step or a batch read, wherever a task runs.
+
+Every frame's checksum is checked, also of frames of which nothing is wanted; rows are reconciled
+with what was committed.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
+from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.sealed_reader import fetch
+from durable_shuffle.shuffle.stream.scan import Piece
+
+
+def read_pieces(
+    stage: StageHandle, pieces: Sequence[Piece], settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of each piece, in order, in the schema in which they are stored.
+
+    Raises:
+        CorruptDataError: a frame fails its check, or rows do not add up; names the segment.
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    extents = [piece.extent for piece in pieces]
+    messages = {extent.schema for extent in extents} - {b""}
+    schemas = {b"": stage.schema} | {data: schema_from_bytes(data) for data in messages}
+    for piece, (_, data) in zip(
+        pieces, fetch(stage, [extent.where for extent in extents], settings), strict=True
+    ):
+        yield from _rows(stage, piece, data, schemas[piece.extent.schema], settings)
+
+
+def _rows(
+    stage: StageHandle, piece: Piece, data: memoryview, schema: pa.Schema, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    def wanted(frame: Frame, begin: int, before: int) -> Iterator[pa.RecordBatch]:
+        skip, end = max(0, piece.skip - before), min(frame.rows, piece.end - before)
+        if skip < end:
+            batch = decode_frame(frame, schema, at=begin, check_offsets=settings.check_offsets)
+            yield batch.slice(skip, end - skip)
+
+    limit = settings.max_frame_bytes
+    return piece.extent.frames(data, stage.path.incarnation, wanted, max_body_bytes=limit)

@@ -1,0 +1,124 @@
+"""Whether a compaction holds what its COMPACT states and moves nothing but places.
+
+Strategy: a compaction's index is a canonical function of the commits' index and of which extents
+moved: everything but place is equal, and moved extents follow each other in their segments without
+a gap. Their bytes are under the SHA-256 that COMPACT states. No byte is left unchecked.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath
+from durable_shuffle.shuffle.log.records import Compact, Seal, SegmentInfo
+from durable_shuffle.shuffle.seal.index import (
+    ENTRY_BYTES,
+    INDEX_ENTRY,
+    entry_offset,
+    pack_index,
+    parse_entry,
+    parse_slice,
+)
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.verify.index import check_index
+from durable_shuffle.shuffle.verify.report import Finding, finding_of
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCheck:
+    """What came of it."""
+
+    objects: int
+    checked_bytes: int
+    findings: tuple[Finding, ...]
+
+
+def check_compaction(
+    storage: Storage,
+    path: StagePath,
+    seal: Seal,
+    compact: Compact,
+    original: bytes,
+    partitions: int,
+) -> CompactionCheck:
+    """Read what a COMPACT names and check every byte of it.
+
+    Args:
+        original: the index of the commits that SEAL names, intact.
+    """
+    key = path.index_key(compact.index)
+    findings: list[Finding] = []
+    objects = checked_bytes = 0
+    try:
+        data = storage.read(key, max(compact.index_bytes, MOST_BYTES))
+    except DurableShuffleError as error:
+        findings.append(finding_of(error, key, f"an index of {compact.index_bytes} bytes"))
+    else:
+        objects, checked_bytes = 1, len(data)
+        stated = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
+        found = list(check_index(key, data, stated, partitions=partitions, rebuilt=None))
+        if not found:
+            rebuilt = _rebuilt(path, data, original, seal, compact, partitions)
+            found = list(check_index(key, data, stated, partitions=partitions, rebuilt=rebuilt))
+        findings.extend(found)
+    for info in compact.segments:
+        key = path.compacted_key(compact.record_id, info.number)
+        size, finding = _check_segment(storage, key, info)
+        objects, checked_bytes = objects + (size is not None), checked_bytes + (size or 0)
+        findings.extend(finding)
+    return CompactionCheck(objects, checked_bytes, tuple(findings))
+
+
+def _rebuilt(
+    path: StagePath, data: bytes, original: bytes, seal: Seal, compact: Compact, partitions: int
+) -> bytes:
+    """Return the index that the compaction must have, given which extents its index calls moved."""
+    key, producers = path.index_key(compact.index), seal.producers
+    stated, _ = _entries(data, key, partitions, producers)
+    entries, counts = _entries(original, path.index_key(seal.index), partitions, producers)
+    expected = entries.copy()
+    if len(stated) == len(expected):
+        numbers = stated["segment"] & ~np.uint32(COMPACTED)
+        moved = (stated["segment"] & COMPACTED) != 0
+        for info in compact.segments:
+            at = np.flatnonzero(moved & (numbers == info.number))
+            lengths = expected["length"][at]
+            expected["offset"][at] = np.cumsum(lengths) - lengths
+            expected["segment"][at] = info.number | COMPACTED
+            expected["attempt"][at] = np.frombuffer(bytes.fromhex(compact.record_id), dtype="V16")
+    return pack_index(expected, counts, producers=producers, key=key)
+
+
+def _entries(
+    data: bytes, key: str, partitions: int, producers: int
+) -> tuple[npt.NDArray[np.void], list[int]]:
+    """Return all entries of an intact index and how many each subpartition has."""
+    slices = [np.zeros(0, dtype=INDEX_ENTRY)]
+    for k in range(partitions):
+        at = entry_offset(k)
+        entry = data[at : at + ENTRY_BYTES]
+        start, length, crc = parse_entry(
+            entry, k, key=key, partitions=partitions, producers=producers
+        )
+        slices.append(parse_slice(data[start : start + length], crc, name=key, subpartition=k))
+    return np.concatenate(slices), [len(one) for one in slices[1:]]
+
+
+def _check_segment(
+    storage: Storage, key: str, info: SegmentInfo
+) -> tuple[int | None, list[Finding]]:
+    try:
+        data = storage.read(key, max(info.length, MOST_BYTES))
+    except DurableShuffleError as error:
+        return None, [finding_of(error, key, f"a segment of {info.length} bytes")]
+    found = hashlib.sha256(data).digest()
+    if len(data) == info.length and found == info.sha256:
+        return len(data), []
+    expected = f"{info.length} bytes with SHA-256 {info.sha256.hex()}"
+    what = f"{len(data)} bytes with {found.hex()}"
+    return len(data), [
+        Finding(key, ErrorKind.CORRUPT_DATA, expected, what, 0, max(len(data), info.length))
+    ]

@@ -1,0 +1,164 @@
+"""The consumers of a job, checked: their logs record by record, and what the newest record names.
+
+Strategy: a listing shows which consumer tasks there are; it can only add some. Every slot of a log
+is read, whatever is wrong with its neighbours; behind a damaged one the walk goes on at the next
+record that stands for itself. Outputs and state are those of the last record that adds up.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
+from durable_shuffle.shuffle.log.consumer_records import (
+    CONSUMER_RECORDS,
+    OutputRef,
+    StateRef,
+)
+from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix, parse_consumer_key
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify.report import ConsumerVerdict, Finding, finding_of
+
+
+def check_consumers(storage: Storage, job: str, settings: Settings) -> tuple[ConsumerVerdict, ...]:
+    """Check all consumer tasks of a job, by name.
+
+    Args:
+        settings: `max_frame_bytes` and `control_threads` are used.
+    """
+    last, problems = last_slots(storage, consumers_prefix(job))
+    paths = listed_consumers(f"{prefix}{slot:010d}" for prefix, slot in last.items())
+
+    def check(path: ConsumerPath) -> ConsumerVerdict:
+        return _check(storage, path, settings, known=last[path.log_prefix])
+
+    with ThreadPoolExecutor(settings.control_threads) as pool:
+        found = list(pool.map(check, paths))
+    if problems:  # what could not be listed could not be checked
+        nobody = ConsumerPath(job, "unknown", "unknown")
+        found.append(ConsumerVerdict(nobody, 0, False, 0, 0, 0, problems))  # noqa: FBT003
+    return tuple(found)
+
+
+def listed_consumers(keys: Iterable[str]) -> list[ConsumerPath]:
+    """Return the consumer tasks whose logs have a slot among `keys`, by name; others are passed."""
+    found = set()
+    for key in keys:
+        try:
+            path, kind, _ = parse_consumer_key(key)
+        except DurableShuffleError:
+            continue  # nothing that a log names
+        if kind == "slot":
+            found.add(path)
+    return sorted(found, key=lambda path: path.prefix)
+
+
+@dataclass(slots=True)
+class _Tally:
+    objects: int
+    checked_bytes: int
+    findings: list[Finding] = field(default_factory=list)
+
+    def read(self, storage: Storage, key: str, length: int, expected: str) -> bytes | None:
+        try:
+            data = storage.read(key, max(length, MOST_BYTES))
+        except DurableShuffleError as error:
+            self.findings.append(finding_of(error, key, expected))
+            return None
+        self.objects, self.checked_bytes = self.objects + 1, self.checked_bytes + len(data)
+        return data
+
+    def wrong(self, key: str, expected: str, found: str) -> None:
+        self.findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found))
+
+
+def _check(
+    storage: Storage, path: ConsumerPath, settings: Settings, *, known: int
+) -> ConsumerVerdict:
+    log = copy_log(SlotLog(storage, path.log_prefix), CONSUMER_RECORDS, known=known)
+    tally = _Tally(log.objects, log.checked_bytes, list(log.findings))
+    state = _folded(log, tally)
+    if not state.closed:
+        for output in state.outputs:
+            _check_output(storage, path, output, settings, tally)
+        if isinstance(state.state, StateRef):
+            _check_object(storage, state.state, "a state", tally)
+    records = sum(at.next_ordinal for one in state.inputs.values() for at in one.acked.values())
+    return ConsumerVerdict(
+        path,
+        records,
+        state.finished,
+        len(state.outputs),
+        tally.objects,
+        tally.checked_bytes,
+        tuple(tally.findings),
+        tuple(sorted({(folder, one.stage_slot) for (folder, _), one in state.inputs.items()})),
+    )
+
+
+def _folded(log: LogCopy[Any], tally: _Tally) -> ResumeSet:
+    """Return what the log adds up to at the last record that can stand where it stands."""
+    last = ResumeSet()
+    state: ResumeSet | None = last
+    for slot, record in log.records.items():
+        if state is None or state.next_slot != slot:
+            state = ResumeSet(next_slot=slot) if is_full(record) else None
+        if state is None:
+            continue  # it says what changed since a record that is damaged
+        try:
+            state = last = fold(state, record, name=log.log.key(slot))
+        except DurableShuffleError as error:
+            expected = f"a record that follows slot {slot - 1}" if slot else "OPEN"
+            tally.findings.append(finding_of(error, log.log.key(slot), expected))
+            state = None
+    return last
+
+
+def _check_output(
+    storage: Storage, path: ConsumerPath, output: OutputRef, settings: Settings, tally: _Tally
+) -> None:
+    if not output.key.startswith(path.outputs_prefix):
+        tally.wrong(output.key, f"an output below {path.outputs_prefix!r}", "a key elsewhere")
+        return
+    data = _check_object(storage, output, "an output", tally)
+    if data is None:
+        return
+    nonce = output.key.rsplit("/", 1)[-1]
+    decoder = FrameDecoder(
+        lambda ordinal: frame_seed(nonce, 0, 0, ordinal), max_body_bytes=settings.max_frame_bytes
+    )
+    rows = 0
+    try:
+        decoder.feed(data)
+        while (frame := decoder.next_record()) is not NEED_DATA:
+            rows += frame.rows
+        decoder.end()
+    except DurableShuffleError as error:
+        tally.findings.append(finding_of(error, output.key, "intact frames"))
+        return
+    if rows != output.rows:
+        tally.wrong(output.key, f"rows in frames {output.rows}", f"{rows}")
+
+
+def _check_object(
+    storage: Storage, named: OutputRef | StateRef, what: str, tally: _Tally
+) -> bytes | None:
+    """Return the object that a record names if it is the one."""
+    data = tally.read(storage, named.key, named.length, f"{what} of {named.length} bytes")
+    if data is None:
+        return None
+    if len(data) != named.length:
+        tally.wrong(named.key, f"{what} of {named.length} bytes", f"{len(data)} bytes")
+        return None
+    if hashlib.sha256(data).digest() != named.sha256:
+        tally.wrong(named.key, f"sha256 {named.sha256.hex()}", hashlib.sha256(data).hexdigest())
+        return None
+    return data

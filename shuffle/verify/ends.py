@@ -1,0 +1,204 @@
+"""Ends that logs lost: what else is stored proves a record that stands nowhere.
+
+Strategy: an index object is written once all producers have committed, and right before the record
+that names it. So an index that no record names proves every COMMIT that it is made of, and that a
+SEAL or REPLACE was about to be written: either it was and is lost, or its author died before. What
+a crash leaves and no reader misses is no finding: an index equal to one that counts or did, and
+what a compaction wrote. What somebody is writing now is none either: the log is read again. A
+consumer's log names stages, and the SEAL or REPLACE by which it reads.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.log.layout import (
+    StagePath,
+    is_id,
+    job_log_prefix,
+    parse_compacted_key,
+    parse_stage_folder,
+)
+from durable_shuffle.shuffle.log.records import (
+    STAGE_RECORDS,
+    Commit,
+    Compact,
+    Describe,
+    Replace,
+    Seal,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, replaced_seal
+from durable_shuffle.shuffle.seal.index import build_index
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.index import check_index
+from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log
+from durable_shuffle.shuffle.verify.report import Finding, finding_of
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Index objects of a stage that a listing shows."""
+
+    storage: Storage
+    path: StagePath
+    found: tuple[str, ...] = ()
+    """Their names, without those of compactions."""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LostEnds:
+    """Records that must have been, or were about to be written."""
+
+    findings: tuple[Finding, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    """Ids of REPLACEs that may have been lost: an ABORT settles that they do not count."""
+
+
+def list_indexes(storage: Storage, path: StagePath) -> Indexes:
+    """List a stage's index objects. To be called before its logs are read."""
+    try:
+        names = [
+            info.key.removeprefix(path.index_prefix) for info in storage.list(path.index_prefix)
+        ]
+        keys = [i.key for i in storage.list(path.compacted_prefix) if path.names_data(i.key)]
+    except DurableShuffleError as error:
+        return Indexes(storage, path, (), (finding_of(error, path.prefix, "a listing of indexes"),))
+    compactions = {parse_compacted_key(key)[0] for key in keys}
+    return Indexes(
+        storage, path, tuple(name for name in names if is_id(name) and name not in compactions)
+    )
+
+
+def lost_ends(
+    indexes: Indexes,
+    log: LogCopy[Any],
+    state: StageState,
+    producers: Mapping[int, LogCopy[Any]],
+    committed: Collection[int],
+) -> LostEnds:
+    """Return which records of a stage's logs are proven and not there.
+
+    Args:
+        log: of the stage, without findings.
+        producers: their logs.
+        committed: producers with a COMMIT that counts.
+    """
+    storage, path = indexes.storage, indexes.path
+    describe = log.records.get(0)
+    named = {r.index for r in log.records.values() if isinstance(r, Seal | Compact | Replace)}
+    unnamed = [n for n in indexes.found if n not in named and n not in state.void]
+    if not unnamed or not isinstance(describe, Describe) or describe.writing != "batch":
+        return LostEnds()
+    if state.replaced is not None:
+        unnamed = [
+            nonce
+            for nonce in unnamed
+            if _is_another(storage, path, nonce, log, state.replaced, describe, producers)
+        ]
+        findings = [_finding(log, "REPLACE", path.index_key(nonce), _REPAIR) for nonce in unnamed]
+    else:
+        missing = [p for p in range(describe.producers) if p not in committed]
+        key = path.index_key(unnamed[0])
+        ends = [producers[p] for p in missing if p in producers]
+        findings = [_finding(end, "COMMIT", key, _RUN) for end in ends if not end.findings]
+        findings = findings or [_finding(log, "SEAL", key, _RUN)]
+    again = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
+    if not unnamed or max(again.records, default=-1) > max(log.records):
+        return LostEnds()  # somebody is at work on it
+    return LostEnds(tuple(findings), tuple(unnamed) if state.replaced is not None else ())
+
+
+_RUN = "run the job again, which seals the stage"
+_REPAIR = "`verify --repair` settles what counts"
+
+
+def _finding(log: LogCopy[Any], record: str, index: str, what_to_do: str) -> Finding:
+    return Finding(
+        log.log.key(max(log.records, default=-1) + 1),
+        ErrorKind.NOT_FOUND,
+        record,
+        f"no such object, and the index {index} that it is about: the log ends before what the "
+        f"storage holds, or the author died before {record}; {what_to_do}",
+    )
+
+
+def _is_another(
+    storage: Storage,
+    path: StagePath,
+    nonce: str,
+    log: LogCopy[Any],
+    seal: Seal,
+    describe: Describe,
+    producers: Mapping[int, LogCopy[Any]],
+) -> bool:
+    """Return whether an index is intact and of other COMMITs than those that count or ever did."""
+    key = path.index_key(nonce)
+    try:
+        data = storage.read(key)
+    except DurableShuffleError:
+        return False  # named by nobody; `gc` takes it
+    mine = replace(seal, index_bytes=len(data))
+    if any(check_index(key, data, mine, partitions=describe.partitions, rebuilt=None)):
+        return False
+    for slots in _tables(log):
+        commits = [
+            record
+            for p, slot in enumerate(slots)
+            if p in producers and isinstance(record := producers[p].records.get(slot), Commit)
+        ]
+        try:
+            if len(commits) != len(slots) or data == build_index(
+                commits, describe.partitions, key=key
+            ):
+                return False  # equal, or it cannot be known
+        except DurableShuffleError:
+            return False  # a finding of a COMMIT
+    return True
+
+
+def _tables(log: LogCopy[Any]) -> Iterator[list[int]]:
+    """Yield the slots of the COMMITs that counted, from SEAL on."""
+    seal: Seal | None = None
+    for slot, record in log.records.items():
+        if isinstance(record, Seal):
+            seal = record
+        elif isinstance(record, Replace) and seal is not None:
+            try:
+                seal = replaced_seal(seal, record, log.log.key(slot))
+            except DurableShuffleError:
+                continue  # a finding of the log
+        else:
+            continue
+        yield numbers(seal.commit_slots)
+
+
+def consumed_ends(
+    storage: Storage, job: str, reads: Mapping[tuple[str, int], str], known: Collection[StagePath]
+) -> tuple[Finding, ...]:
+    """Return which stages and records the consumers of a job read and nobody knows of.
+
+    Args:
+        reads: folder of a stage and slot of its log, with the consumer's record that names them.
+        known: stages of the job's log, read after the consumers' logs.
+    """
+    findings = []
+    for (folder, slot), by in sorted(reads.items()):
+        path = parse_stage_folder(job, folder)
+        if path is None or path not in known:
+            lost = f"no such record, and {by} names {folder}: the log ends before that"
+            key = job_log_prefix(job)
+            findings.append(Finding(key, ErrorKind.NOT_FOUND, "a STAGE record", lost))
+            continue
+        log = SlotLog(storage, path.log_prefix)
+        try:
+            there = not slot or log.read(slot) is not None
+        except DurableShuffleError:
+            continue  # a finding of the stage
+        if not there:
+            lost = f"no such object, and {by} names it: the log ends before that"
+            expected = "the SEAL or REPLACE by which a consumer reads"
+            findings.append(Finding(log.key(slot), ErrorKind.NOT_FOUND, expected, lost))
+    return tuple(findings)

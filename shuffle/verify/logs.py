@@ -1,0 +1,134 @@
+"""Reading a slot log that may be damaged: every slot, whatever is wrong with its neighbours.
+
+Strategy: slots are dense, so a slot that a listing shows, or that another record names, proves all
+slots below it; one that is not there is a finding. A listing can only add findings, never take one
+away. A log that ends in CLOSED may have lost its lower slots on purpose.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.report import Finding, finding_of
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Decoder(Protocol[R_co]):
+    """What turns the bytes of a slot into a record."""
+
+    def decode(self, data: bytes, name: str) -> R_co:
+        """Return the record; errors name `name`."""
+
+
+_MOST_GAPS = 1000
+"""So many missing slots of one log are named one by one."""
+_SLOT = re.compile(r"(.*/)(\d{10,})")
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy(Generic[R]):
+    """All that could be read of one log."""
+
+    log: SlotLog
+    records: dict[int, R]
+    """By slot, ascending; slots with a finding are left out."""
+    objects: int
+    checked_bytes: int
+    findings: tuple[Finding, ...]
+    gaps: tuple[int, ...] = ()
+    """Slots below the last one without an object, whether or not that is a finding."""
+
+    def last(self, *kinds: type[R]) -> R | None:
+        """Return the newest record of these classes."""
+        found = [record for record in self.records.values() if isinstance(record, kinds)]
+        return found[-1] if found else None
+
+
+def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
+    """Read and decode a log to its end, and at least up to and with slot `known`."""
+    records: dict[int, R] = {}
+    findings: list[Finding] = []
+    gaps: list[Finding] = []
+    objects = checked_bytes = slot = 0
+    while True:  # ends: at the first slot above `known` that is empty or cannot be read
+        key = log.key(slot)
+        try:
+            data = log.read(slot)
+        except DurableShuffleError as error:
+            findings.append(finding_of(error, key, "a readable record"))
+            if slot >= known:
+                break
+            slot += 1
+            continue
+        if data is None:
+            if slot > known:
+                break
+            gaps.append(Finding(key, ErrorKind.NOT_FOUND, "a record", "no such object"))
+            if len(gaps) > _MOST_GAPS:  # what names `known` may be forged: it alone is looked at
+                slot = max(slot, known - 1)
+        else:
+            objects, checked_bytes = objects + 1, checked_bytes + len(data)
+            try:
+                records[slot] = codec.decode(data, key)
+            except DurableShuffleError as error:
+                expected = "an intact record of this version"
+                findings.append(finding_of(error, key, expected, start=0, length=len(data)))
+        slot += 1
+    closed = bool(records) and isinstance(list(records.values())[-1], Closed)
+    return LogCopy(
+        log,
+        records,
+        objects,
+        checked_bytes,
+        tuple(findings) if closed else (*gaps, *findings),
+        tuple(slot_of(gap) for gap in gaps),
+    )
+
+
+def slot_of(finding: Finding) -> int:
+    """Return the slot that a finding of a log is about."""
+    return int(finding.key.rpartition("/")[2])
+
+
+def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
+    """Return a finding per slot with the very record of a slot before, for logs in which every
+    record has an id of its own: such a record was copied over another."""
+    first: dict[str, int] = {}
+    found = []
+    for slot, record in log.records.items():
+        before = first.setdefault(record.record_id, slot)
+        if before != slot and log.records[before] == record:
+            found.append(
+                Finding(
+                    log.log.key(slot),
+                    ErrorKind.CORRUPT_DATA,
+                    "a record_id of its own",
+                    f"that of slot {before}: {record.record_id}",
+                )
+            )
+    return tuple(found)
+
+
+def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Finding, ...]]:
+    """Return the highest listed slot of every log below `prefix`, by the log's own prefix."""
+    try:
+        return highest_slots([info.key for info in storage.list(prefix)]), ()
+    except DurableShuffleError as error:
+        return {}, (finding_of(error, prefix, "a listing, to look for gaps in logs"),)
+
+
+def highest_slots(keys: Iterable[str]) -> dict[str, int]:
+    """Return the highest slot of every log among the keys, by the log's own prefix."""
+    last: dict[str, int] = {}
+    for key in keys:
+        match = _SLOT.fullmatch(key)
+        if match:
+            last[match[1]] = max(last.get(match[1], -1), int(match[2]))
+    return last

@@ -1,0 +1,178 @@
+"""What a verification found, as values. Nothing here reads storage."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath
+
+StageStatus = Literal["sealed", "unsealed", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as the logs say."""
+
+    key: str
+    """The object, relative to the storage's root."""
+    kind: ErrorKind
+    """`not_found` and `corrupt_data` are damage, `incompatible` needs another version of this
+    library, anything else means that the object could not be checked."""
+    expected: str
+    found: str
+    start: int | None = None
+    """First byte that the finding is about, inclusive; None: the object as a whole."""
+    length: int | None = None
+    """Number of bytes from `start`."""
+
+    def __str__(self) -> str:
+        where = ""
+        if self.start is not None and self.length is not None:
+            where = f" bytes=[{self.start}, {self.start + self.length})"
+        return f"{self.kind.value}: {self.key}{where}: expected {self.expected}, found {self.found}"
+
+
+def finding_of(
+    error: DurableShuffleError,
+    key: str,
+    expected: str,
+    *,
+    start: int | None = None,
+    length: int | None = None,
+) -> Finding:
+    """Return the finding that a failed read or decode amounts to."""
+    return Finding(key, error.kind, expected, str(error), start, length)
+
+
+@dataclass(frozen=True, slots=True)
+class StageVerdict:
+    """One stage, checked."""
+
+    path: StagePath
+    status: StageStatus
+    """Of a released stage only the logs are checked: its data may be gone."""
+    producers: int | None
+    """M; None where neither SEAL nor DESCRIBE tells."""
+    committed: int
+    """Producers whose COMMIT counts and was read. Others of an unsealed stage are no finding."""
+    rows: int
+    """Rows of the frames that passed every check."""
+    objects: int
+    """Objects read whole."""
+    checked_bytes: int
+    """Bytes of those objects."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def summary(self) -> str:
+        """One sentence for people."""
+        if self.status == "released":
+            return "released: its logs were checked, its data may be gone"
+        of = f" of {self.producers}" if self.producers is not None else ""
+        producers = f"{self.committed}{of} producers"
+        if self.status == "unsealed":
+            return f"not sealed: {producers} have committed, only they were checked"
+        return f"sealed: {producers}, {self.rows} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerVerdict:
+    """One task of one consumer, checked."""
+
+    path: ConsumerPath
+    records: int
+    """Records acknowledged, by the newest record that could be read."""
+    finished: bool
+    outputs: int
+    """Outputs that the newest record names."""
+    objects: int
+    """Objects read whole."""
+    checked_bytes: int
+    """Bytes of those objects."""
+    findings: tuple[Finding, ...]
+    reads: tuple[tuple[str, int], ...] = ()
+    """Folder of each stage that it reads, and the slot of the stage's log by which it does."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence for people."""
+        status = "finished" if self.finished else "not finished"
+        return f"{status}: {self.records} records, {self.outputs} outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify_stage` or `verify_job` found."""
+
+    job: str
+    stages: tuple[StageVerdict, ...]
+    log_findings: tuple[Finding, ...]
+    """Those of the job log, and of the logs by which a pipeline is led."""
+    log_objects: int
+    log_bytes: int
+    consumers: tuple[ConsumerVerdict, ...] = ()
+    """Only `verify_job` checks them."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings: the job log's, then each stage's, then each consumer's."""
+        return (*self.log_findings, *(f for part in self._parts for f in part.findings))
+
+    @property
+    def ok(self) -> bool:
+        """True if everything was checked and nothing was found."""
+        return not self.findings
+
+    @property
+    def objects(self) -> int:
+        """Objects read whole."""
+        return self.log_objects + sum(part.objects for part in self._parts)
+
+    @property
+    def checked_bytes(self) -> int:
+        """Bytes of those objects."""
+        return self.log_bytes + sum(part.checked_bytes for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[StageVerdict | ConsumerVerdict, ...]:
+        return (*self.stages, *self.consumers)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for JSON."""
+        return {
+            "job": self.job,
+            "ok": self.ok,
+            "objects": self.objects,
+            "checked_bytes": self.checked_bytes,
+            "stages": [
+                {
+                    "name": stage.path.name,
+                    "fingerprint": stage.path.fingerprint,
+                    "incarnation": stage.path.incarnation,
+                    "status": stage.status,
+                    "summary": stage.summary,
+                    "producers": stage.producers,
+                    "committed": stage.committed,
+                    "rows": stage.rows,
+                    "objects": stage.objects,
+                    "checked_bytes": stage.checked_bytes,
+                    "findings": len(stage.findings),
+                }
+                for stage in self.stages
+            ],
+            "consumers": [
+                {
+                    "consumer": one.path.consumer,
+                    "task": one.path.task,
+                    "summary": one.summary,
+                    "records": one.records,
+                    "finished": one.finished,
+                    "outputs": one.outputs,
+                    "objects": one.objects,
+                    "checked_bytes": one.checked_bytes,
+                    "findings": len(one.findings),
+                }
+                for one in self.consumers
+            ],
+            "findings": [asdict(finding) for finding in self.findings],
+        }

@@ -1,0 +1,176 @@
+"""Whether a segment holds what its COMMIT states: length, SHA-256, every frame of every extent.
+
+Strategy: the object is read whole (a writer held it whole, so a verifier can), then each extent is
+walked frame by frame. A damaged body costs one finding: its header still says where the next frame
+starts. A damaged header ends its extent, the next extent is walked all the same.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    ErrorKind,
+)
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import (
+    FLAG_CONTINUES,
+    FRAME_HEADER_BYTES,
+    Frame,
+    FrameKind,
+    decode_frame_header,
+    frame_size,
+)
+from durable_shuffle.serialization.markers import decode_marker
+from durable_shuffle.serialization.pair_codec import unpack_pairs
+from durable_shuffle.shuffle.log.records import SegmentInfo
+from durable_shuffle.shuffle.read.extents import shifted
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.verify.report import Finding, finding_of
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """One segment to check. `schema` None: the rows of a body are not decoded."""
+
+    key: str
+    incarnation: str
+    producer: int
+    info: SegmentInfo
+    extents: npt.NDArray[np.void]
+    """EXTENT entries with rows or markers in this segment."""
+    schema: pa.Schema | None
+    max_frame_bytes: int
+    kind: FrameKind = FrameKind.ARROW
+    shifts: tuple[int, ...] = ()
+    """Per entry, see `Extent.shift`; () if all are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCheck:
+    """What came of it."""
+
+    rows: int
+    """Rows of intact frames."""
+    objects: int
+    checked_bytes: int
+    findings: tuple[Finding, ...]
+
+
+def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
+    """Read one segment and check every byte of it."""
+    key, length = task.key, task.info.length
+    try:
+        data = storage.read(key, max(length, MOST_BYTES))
+    except DurableShuffleError as error:
+        return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
+    findings: list[Finding] = []
+    if len(data) != length:
+        start, end = sorted((len(data), length))
+        findings.append(
+            Finding(
+                key,
+                ErrorKind.CORRUPT_DATA,
+                f"{length} bytes",
+                f"{len(data)} bytes",
+                start,
+                end - start,
+            )
+        )
+    if len(data) >= length:
+        digest = hashlib.sha256(memoryview(data)[:length]).digest()
+        if digest != task.info.sha256:
+            expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
+            findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
+    rows = 0
+    shifts = task.shifts or (0,) * len(task.extents)
+    for extent, shift in zip(task.extents, shifts, strict=True):
+        good, bad = _check_extent(task, extent, shift, memoryview(data)[:length])
+        rows += good
+        findings.extend(bad)
+    return SegmentCheck(rows, 1, len(data), tuple(findings))
+
+
+def _check_extent(
+    task: SegmentTask, extent: np.void, shift: int, data: memoryview
+) -> tuple[int, list[Finding]]:
+    """Return (rows of intact frames, findings) of one extent."""
+    start, length = int(extent["offset"]), int(extent["length"])
+    ordinal, rows = int(extent["first_ordinal"]), int(extent["rows"])
+    last = ordinal + rows
+    if start + length > len(data):
+        return 0, []  # the length of the segment is a finding already
+    findings: list[Finding] = []
+    good, end = 0, start + length
+    while start < end:
+        try:
+            size, frame_rows = _measure(task, data, start, end)
+        except DurableShuffleError as error:
+            expected = f"a frame of subpartition {int(extent['subpartition'])}"
+            findings.append(finding_of(error, task.key, expected, start=start, length=end - start))
+            return good, findings
+        try:
+            seeded = shifted(ordinal, shift)
+            good += _check_frame(task, int(extent["subpartition"]), seeded, data[start:end])
+        except DurableShuffleError as error:
+            expected = f"a frame with first ordinal {ordinal}"
+            size = min(size, end - start)
+            findings.append(finding_of(error, task.key, expected, start=start, length=size))
+        start, ordinal = start + size, ordinal + frame_rows
+    if ordinal != last:
+        expected, found = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
+        at = int(extent["offset"])
+        findings.append(Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length))
+    return good, findings
+
+
+def _measure(task: SegmentTask, data: memoryview, start: int, end: int) -> tuple[int, int]:
+    """Return (bytes, rows) of the frame at `start`, with those that it continues in."""
+    at = start
+    while True:  # ends: every turn passes a header
+        header = decode_frame_header(_header_bytes(data[at:end]), at, task.max_frame_bytes)
+        at += frame_size(header.body_length)
+        if not header.flags & FLAG_CONTINUES:
+            return at - start, header.rows
+
+
+def _header_bytes(data: memoryview) -> memoryview:
+    if len(data) < FRAME_HEADER_BYTES:
+        raise CorruptDataError(
+            f"a frame header of {FRAME_HEADER_BYTES} bytes: {len(data)} bytes are left"
+        )
+    return data[:FRAME_HEADER_BYTES]
+
+
+def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memoryview) -> int:
+    """Return the rows of the frame at the start of `data`; offsets in errors count from there."""
+
+    def seed(first: int) -> int:
+        return frame_seed(task.incarnation, task.producer, subpartition, first)
+
+    decoder = FrameDecoder(seed, first_ordinal=ordinal, max_body_bytes=task.max_frame_bytes)
+    decoder.feed(data)
+    frame = decoder.next_record()
+    if frame is NEED_DATA:
+        decoder.end()
+    assert isinstance(frame, Frame)  # `end` raises while bytes are left
+    if frame.kind is FrameKind.MARKER and frame.rows == 0:
+        decode_marker(frame.body, name=task.key)
+        return 0
+    if frame.kind is not task.kind:
+        raise CorruptDataError(
+            f"a frame of kind {frame.kind.name} flags={frame.flags} in a stage of {task.kind.name} "
+            "frames"
+        )
+    if task.kind is FrameKind.MSGPACK:
+        unpack_pairs(frame.body, frame.rows)
+    elif task.schema is not None:
+        decode_frame(frame, task.schema, at=0)
+    return frame.rows

@@ -1,0 +1,386 @@
+"""One stage, checked from its logs down to the last byte of its segments.
+
+Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
+nothing found ends the walk. What counts is what SEAL and the REPLACEs behind it name; without a
+SEAL, the first COMMIT of each producer, and every APPEND of log producers that was not released.
+Damage to data is believed only if nothing was released meanwhile.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from durable_shuffle.serialization.arrow_codec import schema_from_bytes
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, Append, parts_of
+from durable_shuffle.shuffle.log.producer_log import producer_state
+from durable_shuffle.shuffle.log.records import (
+    PRODUCER_RECORDS,
+    STAGE_RECORDS,
+    Abort,
+    Commit,
+    Compact,
+    Describe,
+    Release,
+    ReleaseUpto,
+    Seal,
+    unpack_extents,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
+from durable_shuffle.shuffle.log.typed_log import AnyRecord
+from durable_shuffle.shuffle.seal.index import build_index, content_tag
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.verify.commit import check_commit
+from durable_shuffle.shuffle.verify.compaction import check_compaction
+from durable_shuffle.shuffle.verify.ends import LostEnds, list_indexes, lost_ends
+from durable_shuffle.shuffle.verify.index import check_index
+from durable_shuffle.shuffle.verify.logs import (
+    Decoder,
+    LogCopy,
+    copy_log,
+    last_slots,
+    repeated,
+)
+from durable_shuffle.shuffle.verify.report import Finding, StageVerdict, finding_of
+from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
+
+Progress = Callable[[int, int], None]
+
+_SEGMENTS_AT_ONCE = 4
+"""Each is held whole; with the default settings that is at most about 256 MiB."""
+
+_MISMATCH = ErrorKind.CORRUPT_DATA
+
+
+@dataclass(slots=True)
+class _Tally:
+    objects: int = 0
+    checked_bytes: int = 0
+    rows: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, objects: int, checked_bytes: int, findings: tuple[Finding, ...]) -> None:
+        self.objects += objects
+        self.checked_bytes += checked_bytes
+        self.findings.extend(findings)
+
+    def differs(self, key: str, what: str, expected: object, found: object) -> None:
+        if expected != found:
+            self.findings.append(Finding(key, _MISMATCH, f"{what} {expected}", f"{found}"))
+
+
+def check_stage(
+    storage: Storage,
+    path: StagePath,
+    settings: Settings,
+    *,
+    released: bool,
+    progress: Progress | None = None,
+) -> StageVerdict:
+    """Check one stage.
+
+    Args:
+        released: the job log says so: then only logs are checked.
+        progress: called with (bytes of segments checked, bytes of segments in all).
+    """
+    walk = StageWalk(storage, path, settings)
+    if not released and walk.state.release is None:
+        walk.check_data(progress or _no_progress)
+        if not walk.data.findings or not _released_since(storage, path, walk.upto):
+            return walk.verdict()
+    return walk.verdict(released=True)
+
+
+class StageWalk:
+    """The control records of one stage, then its data. Reads the records when it is made."""
+
+    state: StageState
+    """What the stage log says, as far as it can be read."""
+    copies: dict[int, LogCopy[Any]]
+    """The producers' logs."""
+    ends: LostEnds
+    """Records that are proven and not there; among the findings of the data."""
+    commits: dict[int, tuple[str, Commit]]
+    """Key and value of each COMMIT that counts and can be read."""
+
+    def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
+        self.storage, self.path, self._settings = storage, path, settings
+        self.logs, self.data = _Tally(), _Tally()
+        self._indexes = list_indexes(storage, path)  # before the logs that must name them
+        self.logs.add(0, 0, self._indexes.findings)
+        self.ends = LostEnds()
+        last, problems = last_slots(storage, path.log_prefix)
+        self.logs.add(0, 0, problems)
+        # slot 0 is DESCRIBE, the job log names no stage without one
+        known = last.get(path.log_prefix, 0)
+        log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
+        self.logs.add(log.objects, log.checked_bytes, (*log.findings, *repeated(log)))
+        self._log, self._key = log, log.log.key
+        self.describe: Describe | None = None
+        self.state = StageState()
+        for slot, record in log.records.items():
+            try:
+                state = replace(self.state, next_slot=slot)
+                self.state = with_record(state, record, self._key(slot))
+            except DurableShuffleError as error:
+                expected = "a record that fits those before it"
+                self.logs.findings.append(finding_of(error, self._key(slot), expected))
+            if isinstance(record, Describe) and slot == 0:
+                self.describe = record
+            elif isinstance(record, Describe):
+                self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
+        self.upto = _upto(self.state.upto)
+        self._seal, self._seal_slot = self.state.replaced, self.state.seal_slot
+        self._check_description(slot_0=0 in log.records)
+        self._producers = self.describe.producers if self.describe else None
+        self._codec: Decoder[Any] = PRODUCER_RECORDS
+        if self.describe is not None and self.describe.writing == "log":
+            self._codec = LOG_PRODUCER_RECORDS
+        elif self.describe is None and self.state.release is not None:
+            self._codec = AnyRecord()
+        if self._seal is not None:
+            self._producers = self._seal.producers
+        self.copies = self._copy_producer_logs()
+        self.commits = self._counting_commits() if self._codec is PRODUCER_RECORDS else {}
+
+    def verdict(self, *, released: bool = False) -> StageVerdict:
+        """Return what was found so far; of a released stage what its logs alone show."""
+        tallies = (self.logs,) if released else (self.logs, self.data)
+        return StageVerdict(
+            path=self.path,
+            status="released" if released else "sealed" if self._seal else "unsealed",
+            producers=self._producers,
+            committed=len(self.commits),
+            rows=sum(t.rows for t in tallies),
+            objects=sum(t.objects for t in tallies),
+            checked_bytes=sum(t.checked_bytes for t in tallies),
+            findings=tuple(f for t in tallies for f in t.findings),
+        )
+
+    def check_data(self, progress: Progress) -> None:
+        """Check what COMMITs and SEAL name."""
+        if self._seal is not None:
+            self.commits = self._sealed_commits(self._seal)
+        for p, (key, commit) in self.commits.items():
+            self.data.findings.extend(
+                check_commit(
+                    key,
+                    commit,
+                    producer=p,
+                    producers=self._producers,
+                    subpartitions=None
+                    if self.describe is None
+                    else self._handle(self.describe).subpartitions_of(p),
+                )
+            )
+        if self._seal is not None:
+            self._check_index(self._seal)
+        if self._seal is not None and self.state.compact is not None:
+            self._check_compaction(self._seal, self.state.compact)
+        self._check_segments(progress)
+        if not self.logs.findings:
+            self.ends = lost_ends(self._indexes, self._log, self.state, self.copies, self.commits)
+            self.data.findings.extend(self.ends.findings)
+        if self._seal is not None and not self.data.findings and not self.logs.findings:
+            key, rows = self._key(self._seal_slot), self._seal.rows
+            self.data.differs(key, "rows in frames", rows, self.data.rows)
+
+    def _check_description(self, *, slot_0: bool) -> None:
+        key, describe, path = self._key(0), self.describe, self.path
+        if describe is None:
+            if slot_0 and self.state.release is None:
+                self.logs.differs(key, "record", Describe.KIND, "another kind")
+            return
+        self.logs.differs(
+            key,
+            "stage",
+            (path.name, path.fingerprint, path.incarnation),
+            (describe.name, describe.fingerprint, describe.incarnation),
+        )
+        try:
+            self._handle(describe).schema  # noqa: B018 it is checked
+        except DurableShuffleError as error:
+            self.logs.findings.append(finding_of(error, key, "a readable schema"))
+
+    def _copy_producer_logs(self) -> dict[int, LogCopy[Any]]:
+        last, problems = last_slots(self.storage, self.path.producers_prefix)
+        self.logs.add(0, 0, problems)
+        listed = {
+            int(prefix.rstrip("/").rsplit("/p", 1)[1]): slot
+            for prefix, slot in last.items()
+            if prefix.rstrip("/").rsplit("/p", 1)[1].isdecimal()
+        }
+        known = dict.fromkeys(range(self._producers or 0), -1)
+        if self._seal is not None:
+            known.update(enumerate(numbers(self._seal.commit_slots)))
+        for p, slot in listed.items():
+            known[p] = max(known.get(p, -1), slot)
+
+        def copy(item: tuple[int, int]) -> LogCopy[Any]:
+            log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
+            return copy_log(log, self._codec, known=item[1])
+
+        with ThreadPoolExecutor(self._settings.control_threads) as pool:
+            copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
+        for found in copies.values():
+            self.logs.add(found.objects, found.checked_bytes, found.findings)
+        return copies
+
+    def _counting_commits(self) -> dict[int, tuple[str, Commit]]:
+        counting = {p: producer_state(copy.records).counting() for p, copy in self.copies.items()}
+        return {
+            p: (self.copies[p].log.key(committed.slot), committed.commit)
+            for p, committed in counting.items()
+            if committed is not None
+        }
+
+    def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
+        """Return the readable COMMITs that SEAL names; check what it says of them."""
+        key, tally = self._key(self._seal_slot), self.data
+        for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
+            expected, found = seal.producers * size, len(getattr(seal, name))
+            tally.differs(key, f"bytes of {name}", expected, found)
+        if self.describe is not None:
+            tally.differs(key, "M", self.describe.producers, seal.producers)
+        commits = {}
+        for p, slot in enumerate(numbers(seal.commit_slots)):
+            record = self.copies[p].records.get(slot)
+            if record is None:
+                continue  # a finding of the producer's log
+            where = self.copies[p].log.key(slot)
+            if not isinstance(record, Commit):
+                tally.differs(where, "record", Commit.KIND, record.KIND)
+                continue
+            commits[p] = where, record
+            if isinstance(producer_state(self.copies[p].records).fate(record.record_id), Abort):
+                tally.differs(where, "COMMIT", "not aborted before", "aborted before")
+            attempt = seal.attempts[16 * p : 16 * p + 16].hex()
+            tally.differs(where, "attempt", attempt, record.record_id)
+            tag = seal.content_tags[32 * p : 32 * p + 32].hex()
+            tally.differs(where, "content tag", tag, content_tag(record).hex())
+        if len(commits) == seal.producers:
+            all_ = [commit for _, commit in commits.values()]
+            tally.differs(key, "rows", seal.rows, sum(c.rows for c in all_))
+            tally.differs(key, "memory bytes", seal.memory_bytes, sum(c.memory_bytes for c in all_))
+            found = sum(s.length for c in all_ for s in c.segments)
+            tally.differs(key, "data bytes", seal.data_bytes, found)
+        return commits
+
+    def _check_index(self, seal: Seal) -> None:
+        key = self.path.index_key(seal.index)
+        try:
+            data = self.storage.read(key, max(seal.index_bytes, MOST_BYTES))
+        except DurableShuffleError as error:
+            expected = f"an index of {seal.index_bytes} bytes"
+            self.data.findings.append(finding_of(error, key, expected))
+            return
+        self.data.add(1, len(data), ())
+        partitions, rebuilt = None, None
+        if self.describe is not None:
+            partitions = self.describe.partitions
+            if len(self.commits) == seal.producers and not self.data.findings:
+                rebuilt = build_index([c for _, c in self.commits.values()], partitions, key=key)
+        found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
+        self.data.findings.extend(found)
+
+    def _check_compaction(self, seal: Seal, compact: Compact) -> None:
+        commits = [commit for _, commit in self.commits.values()]
+        if self.describe is None or len(commits) != seal.producers or self.data.findings:
+            return  # what it is compared with is damaged itself
+        key = self.path.index_key(seal.index)
+        original = build_index(commits, self.describe.partitions, key=key)
+        found = check_compaction(
+            self.storage, self.path, seal, compact, original, self.describe.partitions
+        )
+        self.data.add(found.objects, found.checked_bytes, found.findings)
+
+    def _check_segments(self, progress: Progress) -> None:
+        tasks = list(self._segment_tasks())
+        done, total = 0, sum(task.info.length for task in tasks)
+        progress(0, total)
+        with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
+            results = pool.map(lambda task: check_segment(self.storage, task), tasks)
+            try:
+                for task, found in zip(tasks, results, strict=True):
+                    self.data.add(found.objects, found.checked_bytes, found.findings)
+                    self.data.rows += found.rows
+                    done += task.info.length
+                    progress(done, total)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _segment_tasks(self) -> Iterator[SegmentTask]:
+        schema = self._schema()
+        pairs = self.describe is not None and self.describe.codec == PAIR_CODEC
+        for p, key, record in self._counting():
+            try:
+                extents = unpack_extents(record.extents, key)
+            except DurableShuffleError as error:
+                if isinstance(record, Append):  # of a COMMIT it is a finding of check_commit
+                    self.data.findings.append(finding_of(error, key, "whole extents"))
+                continue
+            shifts, own = np.zeros(len(extents), dtype=np.uint64), b""
+            try:
+                if isinstance(record, Append):
+                    shifts, own = parts_of(record, len(extents), key)
+                rows_schema = schema_from_bytes(own) if own else schema
+            except DurableShuffleError as error:
+                self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))
+                continue
+            for info in record.segments:
+                mine = (extents["segment"] == info.number) & (extents["length"] > 0)
+                yield SegmentTask(
+                    key=self.path.segment_key(p, record.record_id, info.number),
+                    incarnation=self.path.incarnation,
+                    producer=p,
+                    info=info,
+                    extents=extents[mine],
+                    shifts=tuple(shifts[mine].tolist()),
+                    schema=rows_schema,
+                    max_frame_bytes=self._settings.max_frame_bytes,
+                    kind=FrameKind.MSGPACK if pairs else FrameKind.ARROW,
+                )
+
+    def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:
+        """Yield (producer, key, record) of all records that make segments count."""
+        for p, (key, commit) in self.commits.items():
+            yield p, key, commit
+        for p, copy in self.copies.items():
+            kept = self.upto[p] if p < len(self.upto) else 0
+            for slot, record in copy.records.items():
+                if isinstance(record, Append) and slot >= kept:
+                    yield p, copy.log.key(slot), record
+
+    def _handle(self, describe: Describe) -> StageHandle:
+        return StageHandle(self.storage, self.path, describe)
+
+    def _schema(self) -> pa.Schema | None:
+        try:
+            return self._handle(self.describe).schema if self.describe else None
+        except DurableShuffleError:
+            return None  # a finding of the description
+
+
+def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:
+    log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
+    return log.last(Release) is not None or _upto(log.last(ReleaseUpto)) != upto
+
+
+def _upto(record: Any) -> list[int]:
+    """Return per producer the slot below which segments may be gone."""
+    return numbers(record.upto) if record else []
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    return

@@ -69,7 +69,7 @@ def async_map(
         )
         held: list[Mapping[str, Any]] = []
         for output in iterate(make, slices):
-            held.extend(rows_of(output.value))
+            held.extend(result_rows(output.value))
             while len(held) >= batch_rows:
                 yield pa.RecordBatch.from_pylist(held[:batch_rows], schema=schema)
                 del held[:batch_rows]
@@ -100,7 +100,7 @@ def checked_maker(
     return make
 
 
-def rows_of(result: Any) -> Sequence[Mapping[str, Any]]:
+def result_rows(result: Any) -> Sequence[Mapping[str, Any]]:
     """Return the rows that fn came to.
 
     Raises:
@@ -181,5 +181,5 @@ class AsyncStep:
         return self._thread
 
     def _batches(self, outputs: list[Output | Marker]) -> list[pa.RecordBatch]:
-        rows = [row for output in outputs for row in rows_of(output.value)]
+        rows = [row for output in outputs for row in result_rows(output.value)]
         return [pa.RecordBatch.from_pylist(rows, schema=self._schema)] if rows else []

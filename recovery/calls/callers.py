@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
 T = TypeVar("T")
 
 
-class Answers(Protocol):
+class CallAnswers(Protocol):
     """Receives the answers of calls, on the loop."""
 
     def on_result(self, element: Element, attempt: int, result: Any) -> None:
@@ -42,7 +42,9 @@ class Completion:
 
     __slots__ = ("_answers", "_attempt", "_element", "_loop")
 
-    def __init__(self, answers: Answers, element: Element, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, answers: CallAnswers, element: Element, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._answers, self._loop = answers, loop
         self._element, self._attempt = element, element.attempt
 
@@ -76,7 +78,7 @@ class Completion:
 class Caller:
     """Starts and stops calls of one function. Used on the loop only."""
 
-    def __init__(self, fn: Any, threads: int, answers: Answers) -> None:
+    def __init__(self, fn: Any, threads: int, answers: CallAnswers) -> None:
         """Start nothing yet.
 
         Raises:

@@ -170,7 +170,7 @@ class Marker:
     value: Any = None
 
 
-Entry = Element | Marker
+QueueEntry = Element | Marker
 
 
 class Output(NamedTuple):
@@ -180,7 +180,7 @@ class Output(NamedTuple):
     value: Any
 
 
-def as_output(entry: Entry) -> Output | Marker:
+def as_output(entry: QueueEntry) -> Output | Marker:
     """Return what a consumer gets for an entry that leaves."""
     return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
 
@@ -191,16 +191,16 @@ class OutputQueue(Protocol):
     def __len__(self) -> int:
         """Elements and markers, done or not."""
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         """Yield them so that taking them in again in this order gives the same queue."""
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: QueueEntry) -> None:
         """Append."""
 
     def done(self, element: Element) -> None:
         """Take note that the element's phase is DONE."""
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> QueueEntry | None:
         """Take out what may leave now, None if nothing may."""
 
     def clear(self) -> None:
@@ -211,21 +211,21 @@ class OrderedQueue:
     """Gives away its head, once that is done."""
 
     def __init__(self) -> None:
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[QueueEntry] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         return iter(tuple(self._entries))
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: QueueEntry) -> None:
         self._entries.append(entry)
 
     def done(self, element: Element) -> None:
         pass  # the head's phase is looked at when somebody asks
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> QueueEntry | None:
         entries = self._entries
         if entries and (entries[0].__class__ is Marker or entries[0].phase is Phase.DONE):  # type: ignore[union-attr]
             return entries.popleft()
@@ -257,14 +257,14 @@ class UnorderedQueue:
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         for part in tuple(self._parts):
             if isinstance(part, Marker):
                 yield part
             else:
                 yield from sorted([*part.open.values(), *part.done], key=lambda e: e.ordinal)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: QueueEntry) -> None:
         self._size += 1
         if isinstance(entry, Marker):
             self._parts.append(entry)
@@ -280,7 +280,7 @@ class UnorderedQueue:
         segment: _Segment = element.segment
         segment.done.append(segment.open.pop(element.ordinal))
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> QueueEntry | None:
         while self._parts:
             first = self._parts[0]
             if isinstance(first, Marker):

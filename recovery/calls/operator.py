@@ -58,7 +58,7 @@ class AsyncOperator(Generic[T, R]):
             result in its place or raises. Default: UnavailableError.
         threads: of the pool for a plain `fn`.
         snapshot: inputs of an earlier operator, which come before all new ones.
-        keep_retry_state: what a snapshot keeps of attempts and time, see `retry_budget`.
+        keep_retry_state: what a snapshot keeps of attempts and time, see `calls/snapshot.py`.
         on_expired: what becomes of a restored input whose time is used up.
 
     The first exception that is not retried ends the operator: calls under way are stopped, inputs

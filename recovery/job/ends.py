@@ -111,7 +111,7 @@ class StopOrder:
             raise InvalidInputError(f"{self.mode}: expected {self.next()}, found {step}")
 
 
-def combined(current: StopMode | None, asked: StopMode) -> StopMode:
+def combined_stop(current: StopMode | None, asked: StopMode) -> StopMode:
     """Return the stop that counts when `asked` comes during `current`.
 
     Raises:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from durable_shuffle.recovery.job.ends import StopMode, combined
+from durable_shuffle.recovery.job.ends import StopMode, combined_stop
 from durable_shuffle.recovery.job.phases import (
     ENDS,
     STARTED_ONCE,
@@ -175,13 +175,13 @@ class Job:
         """Ask for an end.
 
         Raises:
-            InvalidInputError: see `stop_order.combined`; or the job has ended in another way.
+            InvalidInputError: see `ends.combined_stop`; or the job has ended in another way.
         """
         if self.phase in ENDS:
             if mode is self.mode:
                 return []
             raise InvalidInputError(f"the job has ended: {self.phase}")
-        before, self.mode = self.mode, combined(self.mode, mode)
+        before, self.mode = self.mode, combined_stop(self.mode, mode)
         if before is self.mode or self.phase is JobPhase.FAILING:
             return []
         actions: list[JobAction] = []

@@ -26,7 +26,7 @@ from durable_shuffle.recovery.pipeline.plan.plan import (
     PipelinePlan,
     SourcePlan,
     StagePlan,
-    Start,
+    StartAt,
 )
 from durable_shuffle.recovery.pipeline.plan.reference import package_of
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
@@ -236,7 +236,7 @@ class Pipeline:
         sink: Sink | None,
         writes: str | None,
         version: str,
-        start: Start,
+        start: StartAt,
     ) -> None:
         if not callable(step) and not callable(getattr(step, "process", None)):
             raise InvalidInputError(
@@ -281,7 +281,7 @@ class Stream:
         schema: pa.Schema | None = None,
         sink: Sink | None = None,
         version: str = "",
-        start: Start = "earliest",
+        start: StartAt = "earliest",
     ) -> None:
         """Add a consumer: one task per partition.
 
@@ -311,7 +311,7 @@ class Stream:
         key: str | Sequence[str] = (),
         partitions: int = 1,
         version: str = "",
-        start: Start = "earliest",
+        start: StartAt = "earliest",
     ) -> "Stream":
         """Add a consumer whose rows are a stream of their own. Arguments as `consume`, `source`."""
         pipeline = self._pipeline

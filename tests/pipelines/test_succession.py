@@ -32,7 +32,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
 from durable_shuffle.recovery.pipeline.commands.succession import LEAD_EVERY
 from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
-from durable_shuffle.recovery.pipeline.plan.stages import stage_of
+from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings as ShuffleSettings
@@ -231,7 +231,7 @@ def test_all_tasks_begin_where_the_command_says(place: Place) -> None:
     """The storage goes on between two tasks' beginnings; both begin at the same moment."""
     logs = place.logs(tags={"late": 1}, starts={"late": "latest"})
     prepared = claimed(logs)
-    stage = stage_of(prepared.plan, prepared.paths, place.storage, "numbers")
+    stage = plan_stage(prepared.plan, prepared.paths, place.storage, "numbers")
     with LogProducer.open(
         stage, 0, record_id=IDS.new_id(), generation=1, settings=ShuffleSettings()
     ) as writing:

@@ -13,7 +13,7 @@ Materialize's `ComputeCommandHistory`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from durable_shuffle.recovery.job.ends import StopMode, combined
+from durable_shuffle.recovery.job.ends import StopMode, combined_stop
 from durable_shuffle.recovery.pipeline.commands.requests import (
     AllowRelease,
     ChangeSettings,
@@ -64,7 +64,7 @@ def handle(wanted: Wanted, command: ExternalCommand) -> Handled:
 def _changed(wanted: Wanted, command: ExternalCommand) -> Wanted:
     ending = wanted.stop in (StopMode.DRAIN, StopMode.CANCEL)
     if isinstance(command, StopIt):
-        return replace(wanted, stop=combined(wanted.stop, command.mode))
+        return replace(wanted, stop=combined_stop(wanted.stop, command.mode))
     if ending and not isinstance(command, AllowRelease):
         raise InvalidInputError(f"the pipeline ends by {wanted.stop}, {command.KIND} is too late")
     if isinstance(command, ResumeIt):

@@ -32,7 +32,7 @@ from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     drop_part,
     first_look,
 )
-from durable_shuffle.recovery.pipeline.plan.changes import Changes, Part, changes, parts_of
+from durable_shuffle.recovery.pipeline.plan.changes import Changes, PlanPart, changes, plan_parts
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.reference import plan_of
 from durable_shuffle.recovery.pipeline.plan.stages import own_stage
@@ -64,15 +64,15 @@ class PreparedPlan:
     """A plan that can be run: its parts are described, its stages stand."""
 
     plan: PipelinePlan
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PlanPart]
     paths: Mapping[str, StagePath]
     description: Description
 
 
 def changes_between(
-    running: PreparedPlan, parts: Mapping[str, Part], description: Description
+    running: PreparedPlan, parts: Mapping[str, PlanPart], description: Description
 ) -> Changes:
-    """Return how to get from what runs to other parts; raises as `reconcile.changes`."""
+    """Return how to get from what runs to other parts; raises as `changes`."""
     return changes(
         running.parts,
         parts,
@@ -219,7 +219,7 @@ class PipelineLogs:
         try:
             described = replace(description, version=description.version or plan.version)
             if running is not None:
-                changes_between(running, parts_of(plan), described)
+                changes_between(running, plan_parts(plan), described)
             return self._made(plan, described)
         except BaseException:
             undo()
@@ -240,7 +240,7 @@ class PipelineLogs:
             for name, stage in plan.stages.items()
             if stage.elsewhere is None
         }
-        return PreparedPlan(plan, parts_of(plan), paths, description)
+        return PreparedPlan(plan, plan_parts(plan), paths, description)
 
     # -- the command log
 

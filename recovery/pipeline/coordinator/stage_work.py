@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
-from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, Start
-from durable_shuffle.recovery.pipeline.plan.stages import stage_of
+from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, StartAt
+from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
@@ -61,7 +61,7 @@ def first_look(
         owner = plan.tasks[task].owner
         name = owner if owner in plan.sources else plan.consumers[owner].reads
         if name not in stages:
-            stages[name] = stage_of(plan, paths, storage, name)
+            stages[name] = plan_stage(plan, paths, storage, name)
 
     def state(task: str) -> tuple[bool, bool]:
         """Whether it has finished, whether it never began."""
@@ -88,7 +88,7 @@ def first_look(
     return FirstLook(finished, positions)
 
 
-def start_vector(stage: StageHandle, start: Start) -> dict[int, tuple[int, LogProducerRecord]]:
+def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, LogProducerRecord]]:
     """Return per producer the slot and the record behind which a new consumer begins.
 
     A producer that is missing: at its first record. Never below what was released.
@@ -143,13 +143,13 @@ def drop_part(
     """Have the logs say that a part is over. Repeatable; nothing for a part that there is not."""
     consumer = plan.consumers.get(part)
     if consumer is not None:
-        stage = stage_of(plan, paths, storage, consumer.reads)
+        stage = plan_stage(plan, paths, storage, consumer.reads)
         for task, address in plan.tasks.items():
             if address.owner == part:
                 _finish(stage, consumer, task, address.index, generation, ids)
     written = part if part in plan.sources else consumer.writes if consumer is not None else None
     if written is not None:
-        _end(stage_of(plan, paths, storage, written), plan, generation, ids)
+        _end(plan_stage(plan, paths, storage, written), plan, generation, ids)
 
 
 def _finish(
@@ -229,7 +229,7 @@ def allow_release(
             f"{', '.join(n for n, s in plan.stages.items() if s.elsewhere is None)}"
         )
     asked = {_producer(text, known.producers): upto for text, upto in command.upto.items()}
-    stage = stage_of(plan, paths, storage, command.stage)
+    stage = plan_stage(plan, paths, storage, command.stage)
     ours = {name for name, consumer in plan.consumers.items() if consumer.reads == command.stage}
     register_consumers(stage, ours | _others(stage), ids=ids, generation=generation)
     freed = release_upto(stage, asked or None, ids=ids, generation=generation)

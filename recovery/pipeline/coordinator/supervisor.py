@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from durable_shuffle.recovery.job.ends import StopMode, combined
+from durable_shuffle.recovery.job.ends import StopMode, combined_stop
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import (
     TERMINAL,
@@ -41,7 +41,7 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
 from durable_shuffle.recovery.pipeline.coordinator.status_log import StatusLog
 from durable_shuffle.recovery.pipeline.coordinator.stop_desk import StopDesk
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
-from durable_shuffle.recovery.pipeline.plan.changes import digest_of, parts_of
+from durable_shuffle.recovery.pipeline.plan.changes import digest_of, plan_parts
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, check_slots
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.status.reporter import Reporter
@@ -84,7 +84,7 @@ class Supervisor:
     ) -> None:
         self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
         self._clock, self._jitter = clock, jitter
-        given = replace(given, digest=digest_of(parts_of(plan)))
+        given = replace(given, digest=digest_of(plan_parts(plan)))
         self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
         self._companion = Companion(self._wake)
         self._reporter = Reporter(clock, ids)
@@ -339,7 +339,7 @@ class Supervisor:
         return self.machine.result is not None
 
     def check_stop(self, mode: StopMode) -> None:
-        combined(self.machine.mode, mode)
+        combined_stop(self.machine.mode, mode)
         if self.at_rest and mode not in (StopMode.CANCEL, self.machine.mode):
             raise InvalidInputError(f"the job has ended: {self.machine.phase}")
 

@@ -57,7 +57,7 @@ class LineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReportEntry:
     """Reports that went together."""
 
     KIND: ClassVar[str] = "REPORTS"
@@ -70,7 +70,7 @@ class Entry:
     reports: tuple[TaskReport, ...]
 
 
-ENTRIES: RecordCodec[Entry] = RecordCodec((Entry,))
+ENTRIES: RecordCodec[ReportEntry] = RecordCodec((ReportEntry,))
 
 
 class ReportWriter:
@@ -132,7 +132,7 @@ class ReportWriter:
             self._slot += 1
 
     def _entry(self) -> bytes:
-        entry = Entry(self._line, self._nonce, self._slot, tuple(self._queued))
+        entry = ReportEntry(self._line, self._nonce, self._slot, tuple(self._queued))
         self._queued.clear()
         return ENTRIES.encode(entry)
 
@@ -195,7 +195,7 @@ class ReportReader:
             if not to_end and all(report.is_heartbeat for report in entry.reports):
                 return found
 
-    def _entry(self) -> Entry | None:
+    def _entry(self) -> ReportEntry | None:
         key = self._log.key(self._next)
         if (data := self._log.read(self._next)) is None:
             return None

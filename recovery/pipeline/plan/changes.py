@@ -26,7 +26,7 @@ from durable_shuffle.serialization.errors import IncompatibleError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanPart:
     """One source or consumer, as it is described."""
 
     name: str
@@ -52,8 +52,8 @@ class Changes:
 
 
 def changes(
-    running: Mapping[str, Part],
-    wanted: Mapping[str, Part],
+    running: Mapping[str, PlanPart],
+    wanted: Mapping[str, PlanPart],
     *,
     running_version: str,
     wanted_version: str,
@@ -81,21 +81,21 @@ def changes(
     )
 
 
-def parts_of(plan: PipelinePlan) -> dict[str, Part]:
+def plan_parts(plan: PipelinePlan) -> dict[str, PlanPart]:
     """Return the sources and consumers of a plan."""
-    found: dict[str, Part] = {}
+    found: dict[str, PlanPart] = {}
     for name, source in plan.sources.items():
         shape = f"a source of {_stage(plan.stages[name])}"
-        found[name] = Part(name, shape, _digest(shape, source.source, source.version))
+        found[name] = PlanPart(name, shape, _digest(shape, source.source, source.version))
     for name, consumer in plan.consumers.items():
         shape = _consumer(plan, consumer)
         schema = None if consumer.schema is None else consumer.schema.to_string()
         values = (consumer.step, consumer.sink, schema, consumer.start)
-        found[name] = Part(name, shape, _digest(shape, values, consumer.version))
+        found[name] = PlanPart(name, shape, _digest(shape, values, consumer.version))
     return found
 
 
-def digest_of(parts: Mapping[str, Part]) -> str:
+def digest_of(parts: Mapping[str, PlanPart]) -> str:
     """Return one digest of all parts."""
     joined = repr(sorted((part.name, part.shape, part.digest) for part in parts.values()))
     return hashlib.sha256(joined.encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.serialization.errors import InvalidInputError
 
-Start = Literal["earliest", "latest"]
+StartAt = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ConsumerPlan:
     """Name of a stage that gets its rows, in the place of a sink."""
     version: str = ""
     """As of a source."""
-    start: Start = "earliest"
+    start: StartAt = "earliest"
     """Where it begins that never read."""
 
 

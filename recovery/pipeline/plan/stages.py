@@ -73,7 +73,7 @@ def own_stage(
     return path
 
 
-def stage_of(
+def plan_stage(
     plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, name: str
 ) -> StageHandle:
     """Return a stage of a plan, the pipeline's own or one from elsewhere.

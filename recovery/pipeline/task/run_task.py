@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from durable_shuffle.recovery.job.phases import TaskPhase
 from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink
-from durable_shuffle.recovery.pipeline.plan.stages import stage_of
+from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
 from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
@@ -89,4 +89,4 @@ class RunTask:
         )
 
     def _stage(self, storage: Storage, name: str) -> StageHandle:
-        return stage_of(self.plan, self.paths, storage, name)
+        return plan_stage(self.plan, self.paths, storage, name)

@@ -12,8 +12,8 @@ from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.lines.report_log import (
     ENTRIES,
-    Entry,
     LineSettings,
+    ReportEntry,
     ReportReader,
     ReportWriter,
 )
@@ -124,7 +124,7 @@ def test_everything_once_and_in_order(seed: int, part: int) -> None:
 
 def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
     """Cut at every byte, and with every byte changed: what stands before it was given."""
-    whole = bound(ENTRIES.encode(Entry(LINE, ME, 1, (said(TaskPhase.FINISHED),))), slot(1))
+    whole = bound(ENTRIES.encode(ReportEntry(LINE, ME, 1, (said(TaskPhase.FINISHED),))), slot(1))
     broken = [whole[:cut] for cut in range(len(whole))]
     broken += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
     for data in broken:
@@ -133,7 +133,7 @@ def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
         writer.say(said(TaskPhase.STARTING))
         writer.flush(0.0)
         storage.put(slot(1), [data])
-        behind = ENTRIES.encode(Entry(LINE, ME, 2, (said(TaskPhase.FINISHED),)))
+        behind = ENTRIES.encode(ReportEntry(LINE, ME, 2, (said(TaskPhase.FINISHED),)))
         storage.put(slot(2), [bound(behind, slot(2))])
         assert reader.read(to_end=True) == [said(TaskPhase.STARTING)]
         for _ in range(2):
@@ -144,16 +144,16 @@ def test_a_torn_entry_is_refused_and_nothing_behind_it_is_believed() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(LINE, ME, 0, (said(TaskPhase.FINISHED),)),
-        Entry(LINE, ME, 2, (said(TaskPhase.FINISHED),)),
-        Entry(LINE, OTHER, 1, (said(TaskPhase.FINISHED),)),
-        Entry(OTHER, ME, 1, (said(TaskPhase.FINISHED),)),
-        Entry(LINE, ME, 1, (TaskReport(TASK, EPOCH - 1, TaskPhase.FINISHED),)),
-        Entry(LINE, ME, 1, (said(None), TaskReport("another", EPOCH, TaskPhase.FINISHED))),
+        ReportEntry(LINE, ME, 0, (said(TaskPhase.FINISHED),)),
+        ReportEntry(LINE, ME, 2, (said(TaskPhase.FINISHED),)),
+        ReportEntry(LINE, OTHER, 1, (said(TaskPhase.FINISHED),)),
+        ReportEntry(OTHER, ME, 1, (said(TaskPhase.FINISHED),)),
+        ReportEntry(LINE, ME, 1, (TaskReport(TASK, EPOCH - 1, TaskPhase.FINISHED),)),
+        ReportEntry(LINE, ME, 1, (said(None), TaskReport("another", EPOCH, TaskPhase.FINISHED))),
     ],
     ids=["doubled", "moved", "another writer", "another line", "another epoch", "another task"],
 )
-def test_an_entry_that_is_not_this_attempts(entry: Entry) -> None:
+def test_an_entry_that_is_not_this_attempts(entry: ReportEntry) -> None:
     """Intact and in its place, but not what this attempt wrote there."""
     storage = MemoryStorage()
     writer, reader = writer_on(storage), reader_on(storage)

@@ -10,7 +10,7 @@ from durable_shuffle.recovery.job.ends import (
     EndStep,
     StopMode,
     StopOrder,
-    combined,
+    combined_stop,
 )
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -113,9 +113,9 @@ def test_one_stop_at_a_time() -> None:
     asked = [StopMode.DRAIN, StopMode.SUSPEND, StopMode.CANCEL]
     for current, then in itertools.product([None, *asked], asked):
         if current is None or then in (current, StopMode.CANCEL):
-            assert combined(current, then) is then
+            assert combined_stop(current, then) is then
         else:
             with pytest.raises(InvalidInputError, match=f"stops by {current}"):
-                combined(current, then)
+                combined_stop(current, then)
     with pytest.raises(InvalidInputError, match="drain"):
-        combined(None, StopMode.FINITE)
+        combined_stop(None, StopMode.FINITE)

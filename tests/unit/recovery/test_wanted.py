@@ -26,7 +26,7 @@ from durable_shuffle.recovery.pipeline.commands.wanted import (
     handle,
     reduced,
 )
-from durable_shuffle.recovery.pipeline.plan.changes import Changes, Part, changes
+from durable_shuffle.recovery.pipeline.plan.changes import Changes, PlanPart, changes
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -197,12 +197,12 @@ def test_the_history_stays_short_and_keeps_a_drop() -> None:
 
 
 SAME, OTHER = "digest", "other"
-TABLE: dict[str, tuple[dict[str, Part], Callable[[Changes], bool]]] = {
-    "the same": ({"a": Part("a", "s", SAME)}, lambda c: c.keep == ("a",) and c.nothing),
-    "another step": ({"a": Part("a", "s", OTHER)}, lambda c: c.replace == ("a",)),
-    "not to be told": ({"a": Part("a", "s", "")}, lambda c: c.replace == ("a",)),
+TABLE: dict[str, tuple[dict[str, PlanPart], Callable[[Changes], bool]]] = {
+    "the same": ({"a": PlanPart("a", "s", SAME)}, lambda c: c.keep == ("a",) and c.nothing),
+    "another step": ({"a": PlanPart("a", "s", OTHER)}, lambda c: c.replace == ("a",)),
+    "not to be told": ({"a": PlanPart("a", "s", "")}, lambda c: c.replace == ("a",)),
     "one more": (
-        {"a": Part("a", "s", SAME), "b": Part("b", "s", SAME)},
+        {"a": PlanPart("a", "s", SAME), "b": PlanPart("b", "s", SAME)},
         lambda c: c.keep == ("a",) and c.start == ("b",),
     ),
     "none": ({}, lambda c: c.drop == ("a",)),
@@ -212,7 +212,7 @@ TABLE: dict[str, tuple[dict[str, Part], Callable[[Changes], bool]]] = {
 @pytest.mark.requirement("R-MZ-10")
 @pytest.mark.parametrize("case", TABLE)
 def test_what_runs_against_what_should(case: str) -> None:
-    running = {"a": Part("a", "s", SAME)}
+    running = {"a": PlanPart("a", "s", SAME)}
     wanted, check = TABLE[case]
     assert check(changes(running, wanted, running_version="1", wanted_version="2"))
 
@@ -221,8 +221,8 @@ def test_what_runs_against_what_should(case: str) -> None:
 def test_another_shape_is_refused_by_both_versions() -> None:
     with pytest.raises(IncompatibleError, match="version '1' has old shape; version '2' has new"):
         changes(
-            {"a": Part("a", "old shape", SAME)},
-            {"b": Part("b", "s", SAME), "a": Part("a", "new shape", SAME)},
+            {"a": PlanPart("a", "old shape", SAME)},
+            {"b": PlanPart("b", "s", SAME), "a": PlanPart("a", "new shape", SAME)},
             running_version="1",
             wanted_version="2",
         )

@@ -1,4 +1,4 @@
-"""Naive variants of compaction, of repair and of the planning of requests."""
+"""Naive variants of compaction, of repair, of the planning of requests, of logs and extents."""
 
 from mutations import Mutation
 
@@ -109,5 +109,45 @@ MUTATIONS = (
         "0 <= gap <= near_bytes",
         "gap >= 0",
         "tests/unit/shuffle/test_range_plan.py",
+    ),
+    Mutation(
+        "typed log",
+        "what was proposed first is sent for every slot, whatever came between",
+        "shuffle/log/typed_log.py",
+        "            wanted = propose(state)\n",
+        "            wanted = propose(state) if not _ else wanted\n",
+        "tests/unit/shuffle/test_typed_log.py tests/unit/shuffle/test_producer_log.py",
+    ),
+    Mutation(
+        "typed log",
+        "a record of another author is passed without a look",
+        "shuffle/log/typed_log.py",
+        "            state = self.fold(state, record, self.key(state.next_slot))\n            if",
+        "            state = self.fold(state, wanted, self.key(state.next_slot))\n            if",
+        "tests/unit/shuffle/test_producer_log.py",
+    ),
+    Mutation(
+        "fates",
+        "the last record that names an attempt is its fate",
+        "shuffle/log/producer_log.py",
+        "    if named in state.fates:\n        return state\n",
+        "",
+        "tests/unit/shuffle/test_producer_log.py",
+    ),
+    Mutation(
+        "fates",
+        "what stands behind CLOSED counts",
+        "shuffle/log/producer_log.py",
+        "    if state.closed is not None:\n        return state\n",
+        "",
+        "tests/unit/shuffle/test_producer_log.py",
+    ),
+    Mutation(
+        "extents",
+        "rows delivered are not counted",
+        "shuffle/read/extents.py",
+        "        refuse_other_rows(before, committed=rows)\n",
+        "",
+        "tests/unit/shuffle/test_extents.py",
     ),
 )

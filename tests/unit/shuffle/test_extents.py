@@ -1,10 +1,22 @@
-"""The loop that decodes an extent: every row that was committed, and no other."""
+"""Extents: what names them, and the loop that decodes one: every row that was committed."""
 
+import numpy as np
 import pytest
 
+from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import Frame, FrameKind, record_parts
-from durable_shuffle.shuffle.read.extents import read_frames
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.log_producer_records import AppendParts, Progress
+from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.read.extents import (
+    Extent,
+    appended_extents,
+    indexed_extent,
+    read_frames,
+)
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
+from durable_shuffle.shuffle.storage.contract import ByteRange
 
 LIMIT = 1 << 20
 FIRST = 7
@@ -75,3 +87,59 @@ def test_what_the_decoder_refuses_names_the_place() -> None:
     )
     with pytest.raises(CorruptDataError, match="no pair at byte 0: here"):
         list(frames)
+
+
+PATH = StagePath("job", "orders", "f" * 32, "1" * 32)
+ATTEMPT = "a" * 32
+
+
+def appended(entries: list[tuple[int, ...]], length: int = 100) -> list[Extent]:
+    """Return the extents of an APPEND_PARTS with these EXTENT entries, its shifts are 5, 6, …"""
+    record = AppendParts(
+        record_id=ATTEMPT,
+        epoch=1,
+        generation=1,
+        rows=0,
+        memory_bytes=0,
+        segments=(SegmentInfo(3, length, b""),),
+        extents=np.array(entries, dtype=EXTENT).tobytes(),
+        progress=Progress(b"", "", b""),
+        shifts=np.arange(5, 5 + len(entries), dtype="<u8").tobytes(),
+        schema=b"schema",
+    )
+    return list(appended_extents(PATH, 2, 9, record, lambda e: e["subpartition"] < 8, "slot 9"))
+
+
+def test_extents_of_an_append() -> None:
+    """Rows and markers of what is wanted; each with its own shift, all with the record's schema."""
+    rows, marker, other = (4, 3, 10, 20, 7, 2), (4, 3, 30, 5, 9, 0), (8, 3, 35, 5, 0, 1)
+    key = PATH.segment_key(2, ATTEMPT, 3)
+    assert appended([rows, other, marker]) == [
+        Extent(2, 4, key, 3, 9, 10, 20, 7, 2, 5, b"schema"),
+        Extent(2, 4, key, 3, 9, 30, 5, 9, 0, 7, b"schema"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(4, 3, 10, 0, 7, 2), (4, 3, 10, 91, 7, 2), (4, 1, 10, 20, 7, 2)],
+    ids=["empty", "beyond its segment", "in a segment that is not named"],
+)
+def test_an_extent_outside_of_its_append_is_refused(entry: tuple[int, ...]) -> None:
+    """With the record, the segment and the bytes."""
+    with pytest.raises(CorruptDataError, match=r"not in the segments of its APPEND: slot 9.*\[10"):
+        appended([entry])
+
+
+def test_an_extent_of_an_index_entry() -> None:
+    """Its slot holds the first bytes of the attempt, so that hints of others do not fit."""
+    entry = np.zeros(1, dtype=INDEX_ENTRY)[0]
+    for name, value in (("producer", 2), ("segment", 3), ("offset", 10), ("length", 20)):
+        entry[name] = value
+    entry["first_ordinal"], entry["rows"] = 7, 4
+    entry["attempt"] = np.frombuffer(bytes.fromhex("01020304" + "0" * 24), dtype="V16")[0]
+    extent = indexed_extent(PATH, 6, entry)
+    key = PATH.segment_key(2, "01020304" + "0" * 24, 3)
+    assert extent == Extent(2, 6, key, 3, 0x04030201, 10, 20, 7, 4)
+    assert extent.where == ByteRange(key, 10, 20)
+    assert extent.seed("1" * 32, 7) == frame_seed("1" * 32, 2, 6, 7)

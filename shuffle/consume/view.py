@@ -32,11 +32,7 @@ from durable_shuffle.shuffle.read.batch_source import BatchSource, PlacedBatch, 
 from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, Piece
 from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
-from durable_shuffle.shuffle.read.frame_source import (
-    NOTHING_YET,
-    FrameSource,
-    PlacedFrame,
-)
+from durable_shuffle.shuffle.read.frame_source import NOTHING_YET, FrameSource, PlacedFrame
 from durable_shuffle.shuffle.read.position import (
     Position,
     ProducerPosition,

@@ -75,6 +75,19 @@ def producer_status(stage: StageHandle, producer: int) -> LogProducerRecord | No
     return read_tail(stage.producer_log(producer)).last
 
 
+def decides(record: LogProducerRecord | None, attempt: str) -> bool:
+    """Return whether a record decides if a write job counts. The first one that does is its fate.
+
+    It names the job (APPEND_PARTS says that it counts, ABORT that it never will), or is CLOSED.
+    """
+    match record:
+        case RunAbort():
+            return record.attempt == attempt
+        case Append() | ProducerOpen():
+            return record.record_id == attempt
+    return isinstance(record, Closed)
+
+
 def settled_segments(
     records: Iterable[LogProducerRecord],
 ) -> tuple[set[tuple[str, int]], set[str]]:

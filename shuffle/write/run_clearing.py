@@ -8,7 +8,12 @@ from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen, RunAbort
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.log_producer_log import AppenderTail, appender_log, read_tail
+from durable_shuffle.shuffle.write.log_producer_log import (
+    AppenderTail,
+    appender_log,
+    decides,
+    read_tail,
+)
 from durable_shuffle.shuffle.write.run_log import before
 
 CLEAR_RECORDS = 1000
@@ -27,23 +32,15 @@ def abort_job(
     """
     log = appender_log(stage.producer_log(producer))
 
-    def aborted(tail: AppenderTail) -> bool | None:
-        """Return whether the newest record aborts the job; None if it does not decide."""
-        last = tail.last
-        if isinstance(last, Closed) or (isinstance(last, RunAbort) and last.attempt == attempt):
-            return True
-        named = isinstance(last, ProducerOpen | Append) and last.record_id == attempt
-        return False if named else None
-
     def unless_decided(tail: AppenderTail) -> RunAbort | None:
-        if aborted(tail) is not None:
+        if decides(tail.last, attempt):
             return None
         state = before(stage, producer, tail)
         return RunAbort(record_id, state.epoch, state.generation, attempt, cause, state.progress)
 
-    tail = log.read(log.tail_at(since), until=lambda tail: aborted(tail) is not None)
+    tail = log.read(log.tail_at(since), until=lambda tail: decides(tail.last, attempt))
     tail, _ = log.decide(tail, unless_decided)
-    return bool(aborted(tail))
+    return isinstance(tail.last, RunAbort | Closed)
 
 
 def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:

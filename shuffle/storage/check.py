@@ -1,8 +1,9 @@
-"""Run the storage contract against a live backend and say what it may be used for.
+"""Run the storage contract against a live backend and say what the backend may be used for.
 
-Strategy: one function per law; each works below a scratch prefix with a random name and returns
-nothing or raises `_Broken` with the reason. What was written is deleted at the end by name, not by
-listing. It proves nothing about power failures, nor that several hosts share a `file:` root.
+Strategy: one function per law. Each function works below a scratch prefix with a random name; it
+returns a sentence about what it tried, or raises `_Broken` with the reason. The check notes every
+key that it may create and deletes those keys at the end, without a listing. It proves nothing about
+power failures, nor that several hosts share a `file:` root.
 """
 
 import pickle
@@ -33,17 +34,21 @@ _LARGE_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """One law of the contract, tried."""
+    """The outcome of trying one law of the contract."""
 
     law: str
     passed: bool
     reason: str
-    """What was tried, or how it broke."""
+    """What was tried, or how the law was broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageReport:
-    """What `check_storage` found. Times are medians of one caller's requests for 1 kB, in ms."""
+    """What `check_storage` found.
+
+    Times are in milliseconds: the median of one caller's requests of 1 kB each, one after the
+    other. None means that a request failed.
+    """
 
     root: str
     laws: tuple[LawResult, ...]
@@ -51,7 +56,7 @@ class StorageReport:
     create_ms: float | None
     get_ms: float | None
     leftovers: str | None
-    """Why the scratch objects are still there, or None."""
+    """Why the scratch objects could not be deleted, or None if they are gone."""
 
     @property
     def passed(self) -> bool:
@@ -75,7 +80,7 @@ class _Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What a law gets to work with. It notes the keys it may have made before it makes them."""
+    """What a law works with. `key` notes each key before the law writes it, for the clean-up."""
 
     storage: Storage
     prefix: str
@@ -89,7 +94,7 @@ class _Trial:
         return key
 
     def copy(self) -> Storage:
-        """The storage as another process would get it."""
+        """Return the storage as another process would get it: pickled and loaded again."""
         copy: Storage = pickle.loads(pickle.dumps(self.storage))
         return copy
 
@@ -102,12 +107,15 @@ def check_storage(
     rounds: int = 50,
     clock: Clock | None = None,
 ) -> StorageReport:
-    """Try every law of the contract on `storage`; delete what was written.
+    """Try every law of the contract on `storage`, then delete the objects that this wrote.
+
+    A broken law is reported, not raised. If the clean-up fails, the report says so.
 
     Args:
         ids: names the scratch prefix `storage-check-<id>/`.
-        processes: that race for each key, at least 2.
-        rounds: keys to race for.
+        processes: how many processes race for each key, at least 2; threads if the storage cannot
+            be pickled.
+        rounds: how many keys they race for, at least 1.
 
     Raises:
         InvalidInputError: fewer than two processes or one round.

@@ -2,26 +2,29 @@
 
 Keys are relative and `/`-separated; their parts are letters, digits, `.`, `_`, `=` and `-` and do
 not start with a dot (`keys.py`). An implementation is bound to one root. All methods are
-synchronous and safe to call from several threads. An instance can be pickled, and works in a forked
-process; either way it serves that process with connections of its own. (`MemoryStorage` is the
-exception: it refuses to leave its process.) A backend sends each request once and says what became
-of it; `RetryingStorage`, around every backend that `open_storage` opens, is what tries again.
+synchronous and safe to call from several threads. An instance can be pickled, and it works in a
+forked process; in each process it opens connections of its own. (`MemoryStorage` is the exception:
+it refuses to leave its process.) A backend sends each request once and reports the outcome. Only
+`RetryingStorage`, which `open_storage` puts around every backend, tries again.
 
-Guarantees that every implementation gives and `storage-check` proves on a live backend:
+Every implementation gives these guarantees. `storage-check` tries them on a live backend, except
+the fifth:
 
-1. `put_if_absent` is linearizable and all-or-nothing: of any number of concurrent calls for one
-   key exactly one gets `Created`; no reader ever sees part of the content; everybody else gets
+1. `put_if_absent` is linearizable and all-or-nothing. Among any number of concurrent calls for one
+   key, exactly one gets `Created`. No reader ever sees part of the content. All other calls get
    `Exists` with the complete bytes of the winner. The bytes must hold their author's random id:
-   a storage that lost a reply reads back, and equal bytes then mean that this call won.
+   after a lost reply the storage reads the object back, and equal bytes mean that this call won.
 2. After `put` or `put_if_absent` returned, every reader sees the whole object (read-after-write).
-3. A read of a missing object raises `NotFoundError`, never returns empty bytes; this holds for
+3. A read of a missing object raises `NotFoundError` and never returns empty bytes. This holds for
    ranges of length 0 too.
-4. A range outside the object raises `CorruptDataError` (short object), never returns less. Length
-   0 at the very end is inside.
+4. A range that is not wholly inside the object raises `CorruptDataError` (short object) and never
+   returns fewer bytes. A range of length 0 at the very end is inside.
 5. A write that raised anything but `OutcomeUnknownError` left nothing of its own behind.
 
-Not guaranteed: that `list` is complete, fresh or sorted; nothing may take a listing as truth. That
-a write cut off by `OutcomeUnknownError` stays absent: it may land at any later time.
+Not guaranteed:
+
+- `list` may be incomplete, stale or unsorted. No decision may take a listing as truth.
+- A write that raised `OutcomeUnknownError` may still take effect at any later time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +37,7 @@ from durable_shuffle.serialization.errors import CorruptDataError
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MOST_BYTES = MAX_CONTROL_BYTES
-"""No longer object is read as a whole unless the caller says how long it may be."""
+"""`read` refuses a longer object unless the caller passes a higher limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class ObjectInfo:
 
 
 class TooLongError(CorruptDataError):
-    """An object is longer than any that is written under its key."""
+    """An object is longer than the limit that its reader stated, so it is damaged."""
 
 
 def too_long(description: str, key: str, found: int, most_bytes: int) -> TooLongError:
@@ -84,58 +87,69 @@ def too_long(description: str, key: str, found: int, most_bytes: int) -> TooLong
 
 
 class Storage(Protocol):
-    """See the module's guarantees. Errors are those of `serialization.errors` only:
+    """The operations of a storage. The module's docstring lists the guarantees.
 
-    NotFoundError, CorruptDataError (short object), UnavailableError (retry later),
-    OutcomeUnknownError (a write whose reply was lost and that could not be settled),
-    ConflictError (`put` of a key that exists), InvalidInputError (bad key, no permission, wrong
-    options), all naming root and key and never holding credentials. A full disk is
-    UnavailableError: the data so far stays valid, and a later run goes on.
+    Methods raise errors of `serialization.errors` only: NotFoundError, CorruptDataError (short or
+    too long object), UnavailableError (retry later), OutcomeUnknownError (the reply to a write was
+    lost, and reading back did not settle the outcome), ConflictError (`put` of a key that exists
+    with other bytes), InvalidInputError (bad key, no permission, wrong options). Every message
+    names the root and the key and never holds credentials. A full disk is UnavailableError: the
+    data written so far stays valid, and a later run continues.
     """
 
     @property
     def description(self) -> str:
-        """The root as a person may see it, without credentials."""
+        """The root for messages to people, without credentials."""
 
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
-        """Return the whole object. Its length is checked before memory is taken.
+        """Return the whole object, of at most `most_bytes` bytes.
+
+        A longer object is refused without taking memory for all of it.
 
         Raises:
-            CorruptDataError: it is longer than `most_bytes`; see `too_long`.
+            NotFoundError: there is no such object.
+            TooLongError: the object is longer than `most_bytes`.
         """
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         """Return exactly the bytes [start, start + length).
 
-        The view is of format 'B', read-only, and stays valid for as long as it lives, also after a
-        delete.
+        The view has format 'B', is read-only, and stays valid after the object is deleted.
+
+        Raises:
+            NotFoundError: there is no such object.
+            CorruptDataError: the object ends before `start + length`.
         """
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Return one buffer per range, in order; may fetch them in parallel.
 
-        Fails as a whole with the error of one bad range. Ranges are not merged: callers plan that.
+        If any range fails, the whole call fails with that range's error. The storage does not merge
+        ranges: callers do (`range_plan`).
         """
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        """Create the object from the concatenated parts; durable when this returns.
+        """Create the object from the concatenated parts. It is durable when this returns.
 
-        For objects whose names nobody else can use (they hold a random id). Fails with
-        ConflictError, without touching the object, if the key exists with other bytes. Equal bytes
-        are this very write: its first reply was lost, or the caller sent it again.
+        Use `put` for names that hold a random id, so that nobody else writes them. If the key
+        exists with equal bytes, `put` returns as if it had created it: an earlier try of the same
+        write succeeded.
+
+        Raises:
+            ConflictError: the key exists with other bytes, which stay unchanged.
         """
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        """Create the object, or return what is there. See guarantee 1.
+        """Create the object, or return the bytes that the key already holds. See guarantee 1.
 
-        `Exists` with equal bytes says the same as `Created`: they are the caller's own.
+        `Exists` with equal bytes means the same as `Created`: the caller wrote those bytes.
         """
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose key starts with `prefix` (a key up to and with a `/`, or '').
+        """Yield the objects whose key starts with `prefix`, which ends with '/' or is empty.
 
         A prefix without objects yields nothing.
         """
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete the objects; a missing one is fine. An error may leave some of them deleted."""
+        """Delete the objects; a missing object is fine. After an error, some may be deleted."""

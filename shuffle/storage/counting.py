@@ -1,4 +1,4 @@
-"""A storage that counts requests, for reports and for tests that hold them to a formula."""
+"""A storage that counts requests, for reports and for tests that expect an exact count."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.storage.retrying import RetryCounts, retry_counts
 
 
 class CountingStorage:
-    """Counts calls by verb (one per range or deleted object); otherwise the storage it wraps."""
+    """Count calls by verb, one per range or deleted object, and pass them to another storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -28,7 +28,7 @@ class CountingStorage:
 
     @property
     def retry_counts(self) -> RetryCounts:
-        """What the wrapped storage's calls took, if that is what tries them again."""
+        """The retries of the wrapped storage; all 0 if it is no `RetryingStorage`."""
         return retry_counts(self._storage)
 
     @property

@@ -1,9 +1,9 @@
 """Let real processes race for the same keys and report what each of them saw.
 
-Strategy: fresh Python processes, one key per round; a process says that it is ready, and when all
-are, all are told to go. They are started by hand, since multiprocessing's fresh processes would run
-the caller's script again. Whoever calls judges the outcome: this file holds no opinion on who
-should have won.
+Strategy: start fresh Python processes and use one key per round. Each process reports that it is
+ready; once all are ready, all are told to go. The processes are started by hand, because a fresh
+process of multiprocessing would run the caller's script again. The caller judges the outcome; this
+module does not say who should have won.
 """
 
 import os
@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.storage.contract import Created, Storage
 
 _ROUND_TIMEOUT_SECONDS = 120.0
-"""A racer that takes longer to start, or for one create, has hung: it is waited for no longer."""
+"""A racer that needs longer than this to start, or for one create, counts as hung."""
 
 _GO = b"g"
 _READY = b"r"
@@ -39,7 +39,7 @@ class Claim:
     offered: bytes
     created: bool
     existing: bytes | None
-    """What the storage said was there, if it was not created."""
+    """The bytes of `Exists` if this racer did not create the object, else None."""
 
 
 def race_key(prefix: str, number: int) -> str:
@@ -53,9 +53,9 @@ def race_processes(
     """Race `racers` new processes for `rounds` keys; return the claims by round, then by racer.
 
     Args:
-        storage: is pickled into each process.
-        prefix: a key prefix with its final '/', which nobody else uses.
-        size_bytes: what each racer offers, at least 100.
+        storage: pickled into each process.
+        prefix: a key prefix that ends with '/' and that nobody else uses.
+        size_bytes: how many bytes each racer writes, at least 100.
 
     Raises:
         UnavailableError: a racer died, hung or failed; the message holds its error.
@@ -77,7 +77,7 @@ def race_processes(
 def race_threads(
     storage: Storage, prefix: str, *, racers: int, rounds: int, size_bytes: int = 1000
 ) -> list[list[Claim]]:
-    """As `race_processes`, with threads of this process."""
+    """Do the same as `race_processes` with threads of this process."""
     barrier = threading.Barrier(racers)
     outcomes: list[list[Claim]] = [[] for _ in range(racers)]
     failures: list[Exception] = []
@@ -130,7 +130,7 @@ def _race(
     size_bytes: int,
     wait: Callable[[], None],
 ) -> list[Claim]:
-    """Race once per round, each time when `wait` returns."""
+    """Race once per round, each time after `wait` returned."""
     claims = []
     for number in range(rounds):
         key = race_key(prefix, number)
@@ -144,7 +144,7 @@ def _race(
 
 @contextmanager
 def _started(racers: int) -> Iterator[list[Racer]]:
-    """Start the processes; kill what is left of them at the end."""
+    """Start the processes; at the end, kill those that still run."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = [
         subprocess.Popen(
@@ -176,7 +176,7 @@ def _send(process: Racer, message: bytes) -> None:
 
 
 def _await(process: Racer, expected: bytes) -> None:
-    """Wait for one byte; anything else is the beginning of an error."""
+    """Wait for one byte. If it is not `expected`, raise what the racer reported."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _ROUND_TIMEOUT_SECONDS)
     if not readable:

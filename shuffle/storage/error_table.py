@@ -1,9 +1,9 @@
-"""What foreign errors of storages mean: one table, by server code, HTTP status, type and errno.
+"""What the errors of storage drivers mean: one table, by server code, HTTP status, type and errno.
 
-Strategy: walk the chain of causes from the outside. A server's answer says most, so its code and
-status come first (what a client makes up for an answer that it could not read is none); then the
-exception's class, by name, so that no driver needs to be installed; then errno. What nobody knows
-counts as a lost reply: the one reading that is safe for writes.
+Strategy: walk the chain of causes from the outermost error inwards. The server's own code and
+status decide first; a status that a client made up because it could not read the answer is ignored.
+Then the exception's class decides, by name, so that no driver needs to be installed; then errno. An
+error that no table knows counts as a lost reply, the only reading that is safe for writes.
 """
 
 import errno
@@ -28,14 +28,14 @@ class Verdict(Enum):
 
 _BY_CODE = {
     "NoSuchBucket": Verdict.INVALID,
-    "NoSuchUpload": Verdict.LOST,  # the upload was completed or called off before
+    "NoSuchUpload": Verdict.LOST,  # the upload was completed or aborted before
     "RequestTimeout": Verdict.LOST,
     "RequestTimeTooSkewed": Verdict.INVALID,
     "SlowDown": Verdict.REFUSED,
     "Throttling": Verdict.REFUSED,
     "ThrottlingException": Verdict.REFUSED,
     "RequestLimitExceeded": Verdict.REFUSED,
-    "BadDigest": Verdict.REFUSED,  # damaged on the way
+    "BadDigest": Verdict.REFUSED,  # damaged in transit
     "IncompleteBody": Verdict.REFUSED,
     "XAmzContentSHA256Mismatch": Verdict.REFUSED,
     "XMinioStorageFull": Verdict.FULL,
@@ -43,7 +43,7 @@ _BY_CODE = {
     "ContainerNotFound": Verdict.INVALID,
     "BlobAlreadyExists": Verdict.EXISTS,  # Azure says 409 where others say 412
 }
-"""Codes of S3-like servers and of Azure that say more than their status."""
+"""Codes of S3-like servers and of Azure that say more than their HTTP status."""
 
 _BY_STATUS = {
     404: Verdict.MISSING,
@@ -75,7 +75,7 @@ _BY_TYPE = {
     "socket.gaierror": Verdict.REFUSED,
     "ssl.SSLCertVerificationError": Verdict.INVALID,
     "http.client.HTTPException": Verdict.LOST,
-    # botocore: a request that never left, then one whose reply is missing, then wrong settings
+    # botocore: first requests that were never sent, then missing replies, then wrong settings
     "botocore.exceptions.ConnectTimeoutError": Verdict.REFUSED,
     "botocore.exceptions.ProxyConnectionError": Verdict.REFUSED,
     "botocore.exceptions.SSLError": Verdict.REFUSED,
@@ -105,14 +105,14 @@ _BY_TYPE = {
     "azure.core.exceptions.ResourceExistsError": Verdict.EXISTS,
     "azure.core.exceptions.AzureError": Verdict.LOST,
 }
-"""The nearest class in an exception's family tree decides."""
+"""The first class in the exception's method resolution order that stands here decides."""
 
 _UNLESS_CAUSE_KNOWS = {
     "botocore.exceptions.EndpointConnectionError": Verdict.REFUSED,
     "azure.core.exceptions.ServiceRequestError": Verdict.REFUSED,
 }
-"""Said to mean that the request never left; aiohttp's connections that were reset under a request
-become these too, which only the cause tells."""
+"""The drivers document these as "the request was never sent", but also raise them when aiohttp's
+connection was reset during a request. Only the cause tells the two apart."""
 
 _BY_ERRNO = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), Verdict.MISSING),
@@ -136,12 +136,12 @@ _BY_ERRNO = {
     ),
     **dict.fromkeys((errno.EIO, errno.EBADMSG, errno.EUCLEAN), Verdict.UNREADABLE),
 }
-"""Everything else, ESTALE and resets among it, is a lost reply."""
+"""Every other errno, such as ESTALE or ECONNRESET, is a lost reply."""
 
 
 def judge(error: BaseException) -> Verdict:
-    """Return what `error`, with its causes, says about the request."""
-    if isinstance(error, FileExistsError):  # adlfs raises it over a 409, which is a RACE elsewhere
+    """Return what `error` and its causes say about the request."""
+    if isinstance(error, FileExistsError):  # adlfs raises it from a 409, which elsewhere is a RACE
         return Verdict.EXISTS
     chain = list(error_chain(error))
     for link in chain:
@@ -165,7 +165,10 @@ def judge(error: BaseException) -> Verdict:
 
 
 def server_answer(error: BaseException) -> tuple[str | None, int | None]:
-    """Return the server's code and HTTP status as this very exception carries them, if it does."""
+    """Return the server's code and HTTP status from this exception alone, without its causes.
+
+    Each is None where the exception does not carry it.
+    """
     if _is_broken_answer(error) or _is_broken_answer(error.__cause__):
         return None, None
     response = getattr(error, "response", None)
@@ -187,18 +190,19 @@ def server_answer(error: BaseException) -> tuple[str | None, int | None]:
 
 
 def _is_broken_answer(error: BaseException | None) -> bool:
-    """Return whether aiohttp says that an answer was cut off or garbled.
+    """Return whether aiohttp reports an answer that was cut off or garbled.
 
-    It gives such an error, and what it raises from it, the code 400: no server said so.
+    aiohttp gives such an error, and the error that it raises from it, the status 400, although no
+    server sent that status.
     """
     families = type(error).__mro__
     return any(family.__module__ == "aiohttp.http_exceptions" for family in families)
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that the server asked to wait for, by its Retry-After header if any.
+    """Return the seconds to wait that the server's Retry-After header asks for, or None.
 
-    A date is taken relative to the answer's own Date, so that no clock of ours is compared.
+    A date in that header is compared with the answer's own Date, never with the local clock.
     """
     for link in error_chain(error):
         headers = {name.lower(): value for name, value in _headers(link).items()}
@@ -212,7 +216,7 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def _headers(error: BaseException) -> dict[str, str]:
-    """Return the headers of the server's answer as this very exception carries them."""
+    """Return the headers of the server's answer from this exception alone, without its causes."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         found = response.get("ResponseMetadata", {}).get("HTTPHeaders")
@@ -232,7 +236,7 @@ def _date(text: str) -> float | None:
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was raised from, outermost first, each once."""
+    """Yield `error` and its chain of causes, outermost first, each error once."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

@@ -1,7 +1,8 @@
-"""Turn foreign errors of storages into ours: one function, one context manager.
+"""Turn errors of storage drivers into ours: one function, one context manager.
 
-What an error means stands in `error_table.py`. Here the meaning, and whether the request was a
-write, give our class; the message names the object and the root and holds no credentials.
+`error_table.py` says what a driver's error means. This module picks our error class from that
+meaning and from whether the request was a write. The message names the object and the root and
+holds no credentials.
 """
 
 import math
@@ -53,18 +54,25 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The root that a storage is bound to, as its errors name it."""
+    """The root that a storage is bound to, in the form that its errors show."""
 
     root: str
     """Without credentials."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """The storage options, whose secret values never reach a text."""
+    """The storage options; their secret values are masked in every message."""
 
 
 def translated(
     error: BaseException, place: Place, action: str, key: str, *, write: bool
 ) -> DurableShuffleError:
-    """Return our error for a foreign one, with the foreign one as cause if it holds no secret."""
+    """Return our error for a driver's error, which becomes the cause if it holds no secret.
+
+    Args:
+        action: the verb of the request, for the message and to tell reads.
+        key: the object; "" for the root.
+        write: whether the request may have changed something: a lost reply is then
+            OutcomeUnknownError, else UnavailableError.
+    """
     verdict = judge(error)
     kind = (_WRITE_ERRORS if write else _READ_ERRORS)[verdict]
     hint = f"{_HINTS[verdict]}; " if verdict in _HINTS else ""
@@ -82,10 +90,11 @@ def translated(
 
 @contextmanager
 def storage_errors(place: Place, action: str, key: str, *, write: bool) -> Iterator[None]:
-    """Run one request; whatever foreign error it raises leaves as one of ours.
+    """Run one request and raise any driver error as one of ours.
 
-    Keep the body to the foreign call: a mistake of our own in there would be taken for the
-    storage's. Ours pass unchanged, and so does what is no Exception (KeyboardInterrupt).
+    Put only the driver's call into the body: a bug of our own there would look like an error of the
+    storage. Our errors, MemoryError, and a BaseException that is no Exception (KeyboardInterrupt)
+    pass unchanged.
     """
     try:
         yield

@@ -1,9 +1,10 @@
-"""Exclusive create on object stores: who has one, how to ask for it, what its replies mean.
+"""Exclusive create on object stores: which drivers have it, how to ask for it, what replies mean.
 
-Strategy: a table of the protocols whose drivers send a conditional put. Everybody else is refused
-by name: a create that merely looks first lets two writers win. `create_exclusively` is the one
-place that reads a failed create; a reply that was lost is settled by reading back, since the bytes
-hold their author's random id. It must never call a create lost or won that it cannot prove.
+Strategy: a table of the protocols whose drivers send a conditional put. Every other protocol is
+refused by name, because a create that first looks and then writes lets two writers win. Only
+`create_exclusively` interprets a failed create. It settles a lost reply by reading the object back,
+which works because the bytes hold their author's random id. It must never report a create as won or
+lost without proof.
 """
 
 import inspect
@@ -30,11 +31,12 @@ class Driver:
     name: str
     """Its distribution on PyPI."""
     extra: str
-    """Our extra that installs it."""
+    """The extra of durable-shuffle that installs it."""
     create_arguments: Mapping[str, object]
-    """What makes its `pipe_file` send a conditional put; the first name must be a parameter."""
+    """Arguments that make its `pipe_file` send a conditional put. `check_driver` requires that the
+    first name is a parameter."""
     read_arguments: Mapping[str, object]
-    """What makes its `cat_file` read a small object in one request."""
+    """Arguments that make its `cat_file` read a small object in one request."""
 
 
 _S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1})
@@ -61,10 +63,10 @@ _REASONS: Mapping[str, str] = {
 
 
 def find_driver(protocol: str) -> Driver:
-    """Return how to create exclusively over `protocol`.
+    """Return the driver that creates exclusively over `protocol`.
 
     Raises:
-        InvalidInputError: the protocol has no exclusive create that we know.
+        InvalidInputError: durable-shuffle knows no exclusive create for this protocol.
     """
     driver = DRIVERS.get(protocol)
     if driver is None:
@@ -78,7 +80,7 @@ def find_driver(protocol: str) -> Driver:
 
 
 def check_driver(driver: Driver, filesystem_class: Any) -> None:
-    """Refuse a driver that would take the arguments of a conditional put and ignore them.
+    """Refuse a driver that would accept the arguments of a conditional put and ignore them.
 
     Raises:
         InvalidInputError: the driver is too old.
@@ -93,10 +95,12 @@ def check_driver(driver: Driver, filesystem_class: Any) -> None:
 
 
 def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with the driver's own retries switched off where it has a switch.
+    """Return the options with the driver's own retries switched off, where an option can do that.
+
+    `prepare_filesystem` switches off the rest.
 
     Raises:
-        TypeError: an option has a type that the driver would not take either.
+        TypeError: `config_kwargs` is no mapping; the driver would refuse it too.
     """
     options = dict(options)
     if driver is _S3:
@@ -105,17 +109,17 @@ def without_retries(driver: Driver, options: Mapping[str, object]) -> dict[str, 
             raise TypeError("storage option config_kwargs must be a mapping")
         retries = {"total_max_attempts": 1, "mode": "standard"}
         options["config_kwargs"] = {**config, "retries": retries}
-    elif driver is _GCS:  # of its look-up of the kind of bucket; requests: `prepare_filesystem`
+    elif driver is _GCS:  # its look-up of the bucket's type; `prepare_filesystem` does the rest
         options.setdefault("retry_timeout", 0)
     return options
 
 
 def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
-    """Switch off the remaining retries of a new filesystem and see that its client can do it.
+    """Switch off the remaining retries of a new filesystem; check that it can create exclusively.
 
     Raises:
-        InvalidInputError: botocore does not know the conditional put, which s3fs would drop
-            silently; or the driver keeps its retries where we do not know the switch.
+        InvalidInputError: botocore does not know the conditional put, so that s3fs would silently
+            send a plain one; or this version of the driver hides its retries somewhere else.
     """
     if driver is _S3:
         filesystem.retries = 1
@@ -130,7 +134,7 @@ def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
     try:
         if driver is _GCS:
             request_once(filesystem)
-        else:  # one policy, shared by all clients that are made from this one
+        else:  # all clients made from this one share its policy
             filesystem.service_client._config.retry_policy.total_retries = 0  # noqa: SLF001
     except AttributeError as error:
         raise InvalidInputError(
@@ -145,20 +149,21 @@ def create_exclusively(
     translate: Callable[[Exception], DurableShuffleError],
     data: bytes,
 ) -> Created | Exists:
-    """Send the create once and find out what came of it.
+    """Send the create once and find out whether it won.
 
     Args:
         create: sends the conditional put of `data`; raises what the driver raises.
         read_back: returns the whole object; raises our errors only.
-        translate: makes our error from a driver's.
-        data: holds its author's random id: equal bytes are the same write.
+        translate: makes our error from a driver's error.
+        data: holds its author's random id, so that equal bytes are the same write.
 
     Raises:
-        OutcomeUnknownError: the reply was lost and the object is not there, it may still appear; or
-            something is there and cannot be read back, it may be this very write.
-        TooLongError: something is there that is longer than what anybody creates: damage.
-        UnavailableError: the server turned the request away, another create in flight among the
-            reasons; or what stood in the way was deleted since.
+        OutcomeUnknownError: the reply was lost and the object does not exist, but may still appear;
+            or an object exists that cannot be read back and may be this write.
+        TooLongError: the existing object is longer than any that is ever created here: damage.
+        UnavailableError: the server refused the request, for example because another create was in
+            flight; or the object that blocked the create has been deleted since.
+        DurableShuffleError: any other refusal, as `translate` makes it.
     """
     try:
         create()
@@ -176,18 +181,18 @@ def create_exclusively(
     except NotFoundError as gone:
         raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
     except TooLongError:
-        raise  # nothing of ours is that long
+        raise  # durable-shuffle writes no object that long
     except DurableShuffleError as error:
         raise _unknown(f"{translate(failure)}; and reading back failed", error) from error
-    # Equal bytes: the refused request met its own first try. aiohttp repeats a request when a
-    # connection that it reused breaks.
+    # Equal bytes: the refused request met its own first try. aiohttp silently repeats a request
+    # when a connection that it reused breaks.
     return Created() if existing == data else Exists(existing)
 
 
 def _settle(
     lost: DurableShuffleError, read_back: Callable[[], bytes], data: bytes
 ) -> Created | Exists:
-    """Decide a create whose reply was lost by what is there now."""
+    """Decide a create whose reply was lost by reading the object back."""
     try:
         existing = read_back()
     except NotFoundError:
@@ -198,7 +203,7 @@ def _settle(
 
 
 def _unknown(text: str, error: DurableShuffleError) -> OutcomeUnknownError:
-    """Return what to raise when reading back failed; the storage's wish to wait goes with it."""
+    """Return the error for a failed read-back, with the pause that the storage asked for."""
     unknown = OutcomeUnknownError(f"{text}: {error}")
     unknown.retry_after_seconds = getattr(error, "retry_after_seconds", None)
     return unknown

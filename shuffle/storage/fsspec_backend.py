@@ -1,10 +1,10 @@
 """Storage on an object store that fsspec has a driver for.
 
-Strategy: one filesystem per process, made when first used. A driver made before a fork would wait
-for ever for the parent's event loop, so the process id is compared at every call, and pickles carry
-the URL and the options only. Drivers' listing caches and their own retries are off, and nothing is
-tried again here: that is `RetryingStorage`. Foreign errors become ours in `errors.py`,
-exclusive creates in `exclusive_create`.
+Strategy: one filesystem per process, made at first use. A driver made before a fork would wait
+forever for the parent's event loop, so every call compares the process id, and a pickle carries the
+URL and the options only. The drivers' listing caches and retries are switched off. Nothing is tried
+again here; `RetryingStorage` does that. `errors.py` turns the drivers' errors into ours, and
+`exclusive_create` creates objects.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """
@@ -47,28 +47,32 @@ from durable_shuffle.shuffle.storage.exclusive_create import (
 from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 
 _DELETE_BATCH = 1000
-"""What S3 takes in one request."""
+"""Most keys that S3 takes in one request."""
 
 _DELETE_CONCURRENCY = 32
-"""Requests in flight where a driver deletes one object at a time."""
+"""Requests in flight for a driver that deletes one object per request."""
 
 
 class FsspecStorage:
-    """Objects below an object store's URL. See `storage.Storage` for the contract."""
+    """Objects below an object store's URL. See `contract.Storage` for the contract."""
 
     deletes_per_second = 3000
-    """What S3 takes of one prefix, and others of one bucket; `RetryingStorage` keeps to it."""
+    """The rate that S3 accepts per prefix, and others per bucket. `RetryingStorage` limits deletes
+    to it."""
 
     def __init__(
         self,
         url: str,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """Bind to `url`, such as `s3://bucket/folder`; `options` go to the driver. No request yet.
+        """Bind to `url`, such as `s3://bucket/folder`, without sending a request.
+
+        Args:
+            options: passed to the driver.
 
         Raises:
-            InvalidInputError: no exclusive create over this protocol, or a driver that is missing
-                or too old.
+            InvalidInputError: the protocol has no exclusive create, the URL names no bucket, or the
+                driver is missing or too old.
         """
         protocol, _, path = url.partition("://")
         self._url, self._options = url, dict(options or {})
@@ -97,12 +101,12 @@ class FsspecStorage:
         with storage_errors(self._place, "read", key, write=False):
             filesystem, root = self._connect()
             path = f"{root}/{key}"
-            try:  # one request, and never more bytes than that, however long the object is
+            try:  # one request for at most this many bytes, however long the object is
                 data = bytes(filesystem.cat_file(path, start=0, end=most_bytes + 1, **arguments))
             except Exception as error:
                 if judge(error) is not Verdict.SHORT:
                     raise
-                data = b""  # a range of an empty object, which lies outside of it
+                data = b""  # the object is empty, so that any range lies outside
         if len(data) > most_bytes:
             raise too_long(self.description, key, len(data), most_bytes)
         return data
@@ -174,8 +178,9 @@ class FsspecStorage:
     def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the unfinished multipart uploads below `prefix`, as `<key>?uploadId=<id>`.
 
-        Their writers are at work or were killed; the storage keeps, and charges for, their parts.
-        Sizes are not told. Only S3 shows them: GCS and Azure drop theirs after a week.
+        The writer of such an upload is still at work or was killed. The storage keeps the parts and
+        charges for them. Sizes are unknown and given as 0. Only S3 lists them; GCS and Azure drop
+        theirs after a week, so other drivers yield nothing.
 
         Raises:
             InvalidInputError: no permission to list them (s3:ListBucketMultipartUploads).
@@ -189,12 +194,12 @@ class FsspecStorage:
         yield from found
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
-        """Call off uploads that `temporary_files` gave; a missing one is fine.
+        """Abort uploads that `temporary_files` listed; a missing upload is fine.
 
-        A writer that is still at work on one fails, and leaves nothing of its own behind.
+        If its writer is still at work, that write fails and leaves nothing behind.
 
         Raises:
-            InvalidInputError: not the name of an upload.
+            InvalidInputError: a key is not the name of an upload.
         """
         uploads = [s3_uploads.parse(key) for key in keys]
         for key, upload in uploads:
@@ -211,7 +216,7 @@ class FsspecStorage:
         if self._current is not None and self._current[0] == os.getpid():
             return self._current[1:]
         if self._current is not None:
-            # Kept alive: its finalizer would wait for the event loop of the parent process.
+            # Keep it alive: its finalizer would wait for the event loop of the parent process.
             self._inherited.append(self._current[1])
         options = without_retries(self._driver, self._options)
         options.update(skip_instance_cache=True, use_listings_cache=False)
@@ -221,8 +226,13 @@ class FsspecStorage:
         return self._current[1:]
 
     def _checked(self, wanted: ByteRange, content: bytes | Exception | None) -> memoryview:
-        """Return the bytes of one range if they are all there."""
-        if content is None:  # an empty range still needs an object that reaches it
+        """Return the bytes of one range, or raise the error that it met.
+
+        Args:
+            content: the bytes or error of the request; None for a range of length 0, for which no
+                request was sent.
+        """
+        if content is None:  # the object must exist and reach `start` all the same
             with storage_errors(self._place, "read", wanted.key, write=False):
                 filesystem, root = self._connect()
                 info = filesystem.info(f"{root}/{wanted.key}")
@@ -244,7 +254,7 @@ class FsspecStorage:
         )
 
     def _delete_on_s3(self, filesystem: Any, root: str, keys: Sequence[str]) -> None:
-        """Delete a batch and look at the reply, which s3fs's own `rm` ignores."""
+        """Delete a batch and check the reply, which s3fs's own `rm` ignores."""
         bucket, folder, _ = filesystem.split_path(root)
         names = [{"Key": f"{folder}/{key}" if folder else key} for key in keys]
         reply = filesystem.call_s3(
@@ -259,7 +269,7 @@ class FsspecStorage:
 
 
 def _delete_singly(filesystem: Any, paths: Sequence[str]) -> None:
-    """Delete by one request each, several in flight; a missing object is fine."""
+    """Delete with one request per object, several in flight; a missing object is fine."""
 
     async def delete_all() -> list[BaseException | None]:
         limit = asyncio.Semaphore(_DELETE_CONCURRENCY)
@@ -276,7 +286,7 @@ def _delete_singly(filesystem: Any, paths: Sequence[str]) -> None:
 
 
 def _modified(info: Mapping[str, Any]) -> float:
-    """Return the time of the last write as the driver lists it: a datetime or seconds; else 0."""
+    """Return the time of the last write in seconds since 1970, or 0 if the driver lists none."""
     for name in ("LastModified", "last_modified", "mtime", "updated"):
         found = info.get(name)
         if isinstance(found, (int, float)):

@@ -1,8 +1,9 @@
-"""One request of gcsfs: never repeated, and its error keeps the headers of the answer.
+"""Make gcsfs send each request once and keep the headers of the answer in its errors.
 
-gcsfs tries each request again by a decorator with a fixed number, and drops the headers of a
-refusal, the time to wait among them. What the decorator wraps is the one request. Its HTTP client
-shows each answer to a trace, which runs in the request's own task.
+A decorator in gcsfs repeats each request a fixed number of times, and gcsfs drops the headers of a
+refusal, including the time to wait. This module calls the function below the decorator, which sends
+one request. gcsfs's HTTP client shows each answer to a trace, which runs in the request's own task
+and keeps the headers.
 """
 
 from contextvars import ContextVar
@@ -10,14 +11,14 @@ from types import MethodType
 from typing import Any
 
 _answer: ContextVar[dict[str, Any]] = ContextVar("durable_shuffle_gcs_answer")
-"""Where the trace leaves the headers for the request that it belongs to."""
+"""Where the trace stores the headers for its request."""
 
 
 def request_once(filesystem: Any) -> None:
-    """Have a new filesystem send each request once and raise errors with `headers`.
+    """Change a new filesystem: it sends each request once, and its errors have `headers`.
 
     Raises:
-        AttributeError: it is not built as this expects.
+        AttributeError: this version of gcsfs is built differently.
     """
     import aiohttp  # an optional dependency: gcsfs's own
 

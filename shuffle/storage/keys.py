@@ -1,7 +1,7 @@
-"""Which keys the storages accept: one rule for all of them, so that a key is valid everywhere.
+"""Which keys the storages accept: one rule for all, so that a key is valid in every storage.
 
-The rule is narrow on purpose. A part never starts with a dot (no '..', and hidden names stay free
-for temporary files), and no character means something to a glob, a URL or a query string.
+The rule is narrow on purpose. No part starts with a dot, which rules out '..' and leaves hidden
+names to temporary files. No character has a meaning in a glob, a URL or a query string.
 """
 
 import re
@@ -9,10 +9,10 @@ import re
 from durable_shuffle.serialization.errors import InvalidInputError
 
 MAX_KEY_CHARS = 1000
-"""S3, GCS and Azure end at 1,024 bytes; the root takes a few of them."""
+"""S3, GCS and Azure allow 1,024 bytes, and the root needs some of them."""
 
 MAX_PART_CHARS = 255
-"""What ext4, XFS and NFS allow for one name."""
+"""The longest name that ext4, XFS and NFS allow."""
 
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*")
 
@@ -36,7 +36,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` if it may be listed: empty for the whole root, else a key and a final '/'.
+    """Return `prefix` if it may be listed: empty for the whole root, else a key followed by '/'.
 
     Raises:
         InvalidInputError: anything else.
@@ -49,7 +49,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(key: str, start: int, length: int) -> None:
-    """Refuse a bad key, or a range that no object can have.
+    """Refuse a bad key or a range that no object can have.
 
     Raises:
         InvalidInputError: the key is bad, or the start or the length is negative.

@@ -1,15 +1,15 @@
 """Storage in a folder of a local or shared file system, with plain `os` calls.
 
-Strategy: an object is written under a hidden name in its final folder, synced, and given its real
-name by a hard link. A link fails if the name is taken and shows the whole file or nothing; that is
-the exclusive create, so a file system without hard links is refused.
+Strategy: write an object under a hidden name in its final folder, sync it, and give it its real
+name by a hard link. Making a hard link fails if the name is taken, and the name appears with the
+whole file; this is the exclusive create. A file system without hard links is refused.
 
-Links and special files are refused, wherever they stand below the root (`local_files`). A listing
-shows them under their names, so that who reads what is listed is told, and `delete` removes them.
+Symbolic links and special files below the root are refused (`local_files`). `list` shows them under
+their names, so that a reader of the listing learns of them, and `delete` removes them.
 
-It must not overwrite, rename onto, or truncate an object, nor map one into memory: a sector that
-cannot be read is an error of a read, and a deadly signal to who looks at a mapping.
-A process killed in mid-write leaves a hidden file behind; no reader and no listing shows it.
+It must not overwrite, rename onto, or truncate an object, and must not map one into memory: a bad
+sector makes a read fail with an error, but kills a process that touches a mapping.
+A process killed while it writes leaves a hidden file behind, which no reader and no listing shows.
 """
 
 import errno
@@ -49,25 +49,28 @@ from durable_shuffle.shuffle.storage.local_files import (
 )
 
 _HIDDEN = "."
-"""First character of temporary names; no key has a part that starts with it."""
+"""First character of temporary names. No part of a key starts with it."""
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 _SLOT = re.compile(r"\d{10}")
-"""The name of a slot: no folder that is ours and empty has such a name."""
+"""The name of a slot. An empty folder with such a name is not ours."""
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 _WRITE_BUFFER_BYTES = 256 * 1024
-"""Joins small parts (frame headers) into one write; larger parts pass it uncopied."""
+"""Small parts (frame headers) are joined into one write; larger parts are not copied."""
 
 
 class LocalStorage:
-    """Objects as files below `root`. See `storage.Storage` for the contract."""
+    """Objects as files below `root`. See `contract.Storage` for the contract."""
 
     def __init__(self, root: str | os.PathLike[str], *, ids: IdSource | None = None) -> None:
-        """Bind to the folder `root`, made at the first write; relative paths and links are resolved
-        now, so that another process with another working folder means the same place."""
+        """Bind to the folder `root`, which the first write creates.
+
+        Relative paths and links in `root` are resolved now, so that a process with another working
+        folder uses the same place.
+        """
         self._root = Path(root).expanduser().resolve()
         self._folder = str(self._root).rstrip("/")
         self._ids = RandomIds() if ids is None else ids
@@ -95,7 +98,7 @@ class LocalStorage:
                 os.close(descriptor)
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
-        if key not in self._known or start < 0 or length < 0:  # else it was looked at
+        if key not in self._known or start < 0 or length < 0:  # a known key is valid
             check_range(key, start, length)
         with storage_errors(self._place, "read", key, write=False):
             descriptor, size_bytes = open_object(self._folder, key, self._known)
@@ -143,7 +146,7 @@ class LocalStorage:
     def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the hidden files below `prefix` of writers that are at work or were killed.
 
-        Their keys name no object: only `delete_temporary` takes them.
+        Their keys name no object; pass them to `delete_temporary` only.
         """
         check_prefix(prefix)
         with storage_errors(self._place, "list", prefix, write=False):
@@ -151,12 +154,12 @@ class LocalStorage:
             yield from _walk(self._root / prefix, prefix, temporary=True)
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
-        """Delete what `temporary_files` gave; a missing one is fine.
+        """Delete hidden files that `temporary_files` listed; a missing file is fine.
 
-        A writer that is still at work on one fails, and leaves nothing of its own behind.
+        If its writer is still at work, that write fails and leaves nothing behind.
 
         Raises:
-            InvalidInputError: not the name of a temporary file.
+            InvalidInputError: a key is not the name of a temporary file.
         """
         for key in keys:
             folder, _, name = key.rpartition("/")
@@ -169,7 +172,7 @@ class LocalStorage:
         return LocalStorage, (str(self._root),)
 
     def _unlink(self, keys: Sequence[str]) -> None:
-        """Remove names, each from the open folder that holds it: no link leads elsewhere."""
+        """Remove each name relative to its open folder, so that no link redirects the removal."""
         for key in keys:
             folder, _, name = key.rpartition("/")
             with (
@@ -183,7 +186,7 @@ class LocalStorage:
                     os.close(descriptor)
 
     def _create(self, key: str, parts: Sequence[Bytes]) -> bool:
-        """Make the object durable under its name, or say that the name is taken."""
+        """Make the object durable under its name; return False if the name is taken."""
         path = self._root / key
         with storage_errors(self._place, "create", key, write=True):
             self._make_folder(path.parent)
@@ -199,22 +202,22 @@ class LocalStorage:
             finally:
                 with suppress(OSError):
                     hidden.unlink()
-            # Also if somebody else won: what is read now must not vanish in a power failure.
+            # Sync even if another writer won: its object must survive a power failure once read.
             self._sync_after_link(path)
         return created
 
     def _existing(self, key: str) -> bytes:
-        """Return what stood in the way of a create."""
+        """Return the content of the object that blocked a create."""
         try:
             return self.read(key)
-        except NotFoundError as gone:  # deleted since; or NFS, and another client made it just now
+        except NotFoundError as gone:  # deleted since, or NFS does not show another host's file yet
             raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
 
     def _sync_after_link(self, path: Path) -> None:
         try:
             _sync_folder(path.parent)
         except OSError as error:
-            # the name stands already: nobody may take this for a write that left nothing behind
+            # the name exists already, so this must not look like a write that left nothing behind
             raise OutcomeUnknownError(
                 f"{self.description}: the folder of {path.name} could not be made durable "
                 f"({error.strerror}); read the object back before anything else is done"
@@ -233,10 +236,10 @@ class LocalStorage:
         try:
             path.hardlink_to(hidden)
         except FileExistsError:
-            # NFS repeats a request whose reply was lost: then the name that is taken is ours.
+            # NFS repeats a request whose reply was lost, so the taken name may be our own link.
             try:
                 return os.path.samestat(os.lstat(path), os.lstat(hidden))
-            except FileNotFoundError as error:  # NFS caches for a while that a name was not there
+            except FileNotFoundError as error:  # NFS caches for a while that a name is absent
                 raise OutcomeUnknownError(
                     f"{self.description}: the name {path.name} is taken and cannot be seen; read "
                     f"the object back before anything else is done"
@@ -251,7 +254,7 @@ class LocalStorage:
         return True
 
     def _make_folder(self, folder: Path) -> None:
-        """Make `folder` and everything above it, durably; once per folder and instance."""
+        """Make `folder` and its parents durably, once per folder and instance."""
         if folder in self._synced_folders:
             return
         if folder != self._root:
@@ -264,15 +267,16 @@ class LocalStorage:
             ) from error
         if folder != self._root and folder.is_symlink():
             refuse_links(self._folder, folder.relative_to(self._root).as_posix())
-        with suppress(PermissionError):  # above the root we may have no right to read
+        with suppress(PermissionError):  # the folder above the root may be unreadable to us
             _sync_folder(folder.parent)
         self._synced_folders.add(folder)
 
 
 def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]:
-    """Return memory of `length` bytes and how many of them the file had.
+    """Return memory of `length` bytes and how many of them were read from the file.
 
-    The memory is Arrow's, which is used again without being cleared.
+    The memory comes from Arrow's pool, which reuses it uncleared: bytes beyond that count are
+    arbitrary.
     """
     view = memoryview(pa.allocate_buffer(length)).cast("B")
     found = 0
@@ -282,7 +286,7 @@ def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]
 
 
 def _remove(name: str, folder: int) -> None:
-    """Remove a file or a link, or an empty folder that took the name of an object."""
+    """Remove a file, a link, or an empty folder that has the name of an object."""
     try:
         os.unlink(name, dir_fd=folder)
     except (IsADirectoryError, PermissionError) as error:  # which one depends on the system
@@ -301,13 +305,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[ObjectInfo]:
-    """Yield the files below `folder` by key; a folder that vanishes meanwhile is empty.
+    """Yield the files below `folder`, sorted by name. A folder that vanishes meanwhile is empty.
 
-    What is no regular file comes as an object does, and so does an empty folder that has the name
-    of a slot: reading it says what it is.
+    Links, special files and empty folders with the name of a slot are listed like objects; reading
+    them raises an error that says what they are.
 
     Args:
-        temporary: the hidden files of writers instead of the objects.
+        temporary: list the hidden files of writers instead of the objects.
     """
     try:
         with os.scandir(folder) as entries:

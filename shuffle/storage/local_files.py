@@ -1,18 +1,18 @@
-"""Opening files of a local folder that somebody else may write to, too.
+"""Open files in a local folder that others may write to as well.
 
-Strategy: nothing is followed and nothing is waited for. A file is opened by its path without
-following a link in the last name; then the kernel is asked where the open file stands, which tells
-a link in any folder above. Only if that is not the path, the folders are looked at one by one: the
-file may have been deleted since, and not every system says where a file stands.
+Strategy: follow no link and never block. A file is opened by its path without following a link in
+the last name. Then the kernel is asked for the path of the open file; another path than expected
+reveals a link in a folder above. In that case the folders are checked one by one, because the file
+may have been deleted since, and not every system can tell a file's path.
 
-A file that was seen in its place needs no second look while it is the same file: `KnownFiles` keeps
-device, inode and time of the last change, which nobody can give to another file. That halves what
-a small read costs.
+A file that was checked once is not checked again while it is the same file. `KnownFiles` keeps its
+device, inode and time of the last change, which nobody can give to another file. This halves the
+cost of a small read.
 
-A folder under the name of an object is damage, too: whoever took it for nothing at all would find
-a log shorter than it is, and could not create the object either.
+A folder under the name of an object is damage too. If it counted as absent, its log would look
+shorter than it is, and the object could not be created either.
 
-Not guaranteed: anything about who can write to the root itself, or to the folders above it.
+Not guaranteed: protection against anyone who can write to the root folder itself or above it.
 """
 
 import errno
@@ -24,24 +24,25 @@ from durable_shuffle.serialization.errors import CorruptDataError
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
-"""What opening a link, a socket or a device without a driver gives."""
+"""The errors of opening a link, a socket, or a device without a driver."""
 
 
 KnownFiles = dict[str, tuple[int, int, int]]
-"""By key: device, inode and time of the last change of files that stood in their place."""
+"""By key: device, inode and time of the last change (ns) of files that passed the check."""
 
 _MOST_KNOWN = 4096
 
 
 def open_object(root: str, key: str, known: KnownFiles) -> tuple[int, int]:
-    """Return a descriptor of an object for reading and its size; the caller closes it.
+    """Return a descriptor for reading an object, and its size in bytes. The caller closes it.
 
     Args:
-        known: of this root; files that are found in their place are added.
+        known: the files of this root that passed the check before; new ones are added.
 
     Raises:
-        CorruptDataError: a link, a folder or another special file; or a folder above it is a link.
-        OSError: as `os.open`.
+        CorruptDataError: the key names a link, a folder or a special file, or a folder above it is
+            a link.
+        OSError: as from `os.open`.
     """
     path = f"{root}/{key}"
     try:
@@ -58,11 +59,12 @@ def open_object(root: str, key: str, known: KnownFiles) -> tuple[int, int]:
 
 
 def open_folder(root: str, folder: str) -> int:
-    """Return a descriptor of a folder below the root ("" is the root); the caller closes it.
+    """Return a descriptor of a folder below the root ("" is the root). The caller closes it.
 
     Raises:
-        CorruptDataError: it is a link, or one above it is.
-        OSError: as `os.open`; FileNotFoundError and NotADirectoryError say that nothing is there.
+        CorruptDataError: the folder or one above it is a link.
+        OSError: as from `os.open`; FileNotFoundError and NotADirectoryError mean that there is no
+            such folder.
     """
     path = f"{root}/{folder}" if folder else root
     try:
@@ -108,7 +110,7 @@ def _checked_size(descriptor: int, root: str, key: str, known: KnownFiles) -> in
 def _check_place(descriptor: int, root: str, key: str) -> None:
     try:
         found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path costs more
-    except OSError:  # no such file system here
+    except OSError:  # this system has no /proc
         found = ""
     if found != (f"{root}/{key}" if key else root):
         refuse_links(root, key)

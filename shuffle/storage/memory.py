@@ -1,7 +1,7 @@
 """The storage contract in a dictionary: the reference meaning, for tests in one process.
 
-Strategy: one lock around one dictionary. It cannot be pickled: another process would get a store of
-its own, and two stores that both say "created" break what everything else is built on.
+Strategy: one lock around one dictionary. It cannot be pickled: another process would get a separate
+store, and then two writers could both be told that they created the same key.
 """
 
 import sys
@@ -32,7 +32,7 @@ class MemoryStorage:
     """Objects of this process. Nothing survives the instance."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        """Start empty; `clock` dates the objects."""
+        """Start empty; `clock` gives the objects their time of the last write."""
         self._clock = SystemClock() if clock is None else clock
         self._objects: dict[str, bytes] = {}
         self._written: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""From a URL to a storage: which class serves it, or why nothing does."""
+"""Open the storage that a URL names, or say why nothing serves the URL."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _WITH_CONTAINER = ("abfs", "abfss", "az")
 """Their URLs may be `abfs://container@account.host/path`."""
 
 _ALMOST_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)")
-"""A word of two letters or more, which is no Windows drive, and a colon."""
+"""A word of two characters or more (a single letter may be a Windows drive) and a colon."""
 
 
 def open_storage(
@@ -26,29 +26,30 @@ def open_storage(
     *,
     call_seconds: float = STORAGE_CALL_SECONDS,
 ) -> RetryingStorage:
-    """Return the storage for a path, a `file:` URL, an object store's or a plug-in's URL, with
-    retries.
+    """Return the storage, with retries, for a path or a URL: `file:`, object store or plug-in.
 
     Sends no request.
 
     Args:
         url: for example `/data/shuffle`, `file:///data/shuffle`, `s3://bucket/folder`. A relative
             path is resolved in this process.
-        options: for the fsspec driver (`key`, `secret`, `endpoint_url`, ...); none for folders.
-        call_seconds: how long one call is tried again.
+        options: for the fsspec driver (`key`, `secret`, `endpoint_url`, ...) or the plug-in. A
+            folder takes none.
+        call_seconds: how long a failing call is retried.
 
     Raises:
-        InvalidInputError: no exclusive create over this protocol, a driver that is not installed
-            (the message names what to install), or options for a folder.
+        InvalidInputError: the URL is malformed or holds a password; the protocol has no exclusive
+            create; the driver is not installed (the message names what to install); or a folder was
+            given options.
     """
     retries = StorageRetries(call_seconds=call_seconds)
     return RetryingStorage(open_backend(url, options or {}), retries)
 
 
 def _check_authority(protocol: str, rest: str) -> None:
-    """Refuse a user, a password and a query in a URL: it stands in messages, plans and commands.
+    """Refuse a user, a password or a query in a URL: messages, plans and commands show URLs.
 
-    What is refused is not shown, since it may be a secret, or a part of one.
+    The message does not show the refused part: it may be a secret or part of one.
     """
     authority = rest.partition("/")[0]
     user, at, _ = authority.rpartition("@")
@@ -67,10 +68,10 @@ def _check_authority(protocol: str, rest: str) -> None:
 
 
 def check_path(url: str) -> None:
-    """Refuse what was meant as a URL: it would be taken for a folder of this machine.
+    """Refuse a mistyped URL, which would otherwise be opened as a local folder.
 
     Raises:
-        InvalidInputError: such as `s3:/bucket/folder`.
+        InvalidInputError: for example for `s3:/bucket/folder`.
     """
     found = _ALMOST_URL.match(url)
     if found is None or found[1].lower() == "file":
@@ -82,7 +83,7 @@ def check_path(url: str) -> None:
 
 
 def open_backend(url: str, options: Mapping[str, object]) -> Storage:
-    """Return the storage that `open_storage` wraps: each call is one request."""
+    """Return the storage that `open_storage` wraps. It sends each request once."""
     shown = redact(url, options)
     if not url or "\0" in url:
         raise InvalidInputError(f"a storage URL is a path or a URL, found={shown!r}")

@@ -1,9 +1,10 @@
-"""Storages that other distributions bring along, found by the protocol of a URL.
+"""Storages that other distributions provide, found by the protocol of a URL.
 
-A distribution registers a factory under the entry point group `durable_shuffle.storage`; the name
-is the protocol, `sqlite` for `sqlite:///path`. docs/storage.md says what a factory must give.
+A distribution registers a factory under the entry point group `durable_shuffle.storage`. The entry
+point's name is the protocol, for example `sqlite` for `sqlite:///path`. docs/storage.md says what a
+factory must return.
 
-A plug-in never takes a protocol that durable-shuffle serves itself.
+A plug-in never replaces a protocol that durable-shuffle serves itself.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.storage.contract import Storage
 
 GROUP = "durable_shuffle.storage"
-"""Of the entry points; a factory takes (url, options) and returns a `Storage`."""
+"""The group of the entry points. A factory takes (url, options) and returns a `Storage`."""
 
 _NEEDED = ("read", "read_range", "read_ranges", "put", "put_if_absent", "list", "delete")
 
@@ -23,8 +24,8 @@ def open_plugin(protocol: str, url: str, options: Mapping[str, object]) -> Stora
     """Return the storage that a plug-in makes for `url`, or None if no plug-in serves it.
 
     Raises:
-        InvalidInputError: two plug-ins claim the protocol, one cannot be loaded, or what it makes
-            is no Storage; names the plug-in's distribution.
+        InvalidInputError: two plug-ins claim the protocol, the plug-in fails, or its factory
+            returns no Storage. The message names the plug-in's distribution.
     """
     found = list(entry_points(group=GROUP, name=protocol))
     if not found:

@@ -1,8 +1,8 @@
-"""Which requests fetch a sequence of ranges: near ones joined, a few at once, within memory.
+"""Plan the requests for a sequence of ranges: join near ranges, send a few requests at once.
 
-A request costs as much as the transfer of some hundred kilobytes, so what stands close together in
-one object is fetched by one request, gap included. Order is kept: what is read first is fetched
-first, and only neighbours in that order are joined.
+A request costs as much time as the transfer of some hundred kilobytes. So ranges that are close
+together in one object are fetched with one request that includes the gap. The order of the ranges
+is kept, and only ranges that follow each other in that order are joined.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
 
 NEAR_BYTES = 64 * 1024
-"""A gap of at most this many bytes is fetched rather than asked around."""
+"""A gap of at most this many bytes is fetched too, instead of sending a second request."""
 
 RUN_BYTES = 8 << 20
-"""Joining stops at this length, so that much data still comes by several requests at once."""
+"""A joined request is at most this long, so that several requests fetch large data at once."""
 
 REQUESTS_AT_ONCE = 16
 
@@ -40,8 +40,8 @@ def join_near(
     """Yield the requests for `ranges`, in order.
 
     Args:
-        near_bytes: the widest gap that is fetched along, inclusive.
-        run_bytes: no joined request is longer, inclusive; a single range may be.
+        near_bytes: the widest gap inside a request, inclusive.
+        run_bytes: the longest joined request, inclusive; a single range may be longer.
     """
     held: list[ByteRange] = []
     for one in ranges:
@@ -56,7 +56,7 @@ def join_near(
 def joins(
     first: ByteRange, last: ByteRange, one: ByteRange, *, near_bytes: int, run_bytes: int
 ) -> bool:
-    """Return True if `one` may come by the request that serves `first` to `last`."""
+    """Return whether the request for `first` to `last` may be extended to fetch `one` too."""
     gap = one.start - (last.start + last.length)
     whole = one.start + one.length - first.start
     return one.key == first.key and 0 <= gap <= near_bytes and whole <= run_bytes
@@ -71,10 +71,11 @@ def read_runs(storage: Storage, runs: Sequence[Run]) -> list[memoryview]:
 def together(
     runs: Iterable[Run], *, most_bytes: int, at_once: int = REQUESTS_AT_ONCE
 ) -> Iterator[Sequence[Run]]:
-    """Yield the runs in groups that are fetched at once: some requests, and not too many bytes.
+    """Yield the runs, in order, in groups that are small enough to be fetched at once.
 
     Args:
-        most_bytes: of a group, inclusive; a single run may be longer.
+        most_bytes: most bytes of a group, inclusive; a single run may be longer.
+        at_once: most requests of a group.
     """
     group: list[Run] = []
     size = 0

@@ -1,21 +1,22 @@
-"""The one layer that tries storage calls again.
+"""The only layer that retries storage calls.
 
-Strategy: drivers report every failed request at once (their own retries are off) as one of our
-errors, and nothing above tries again. Here the error and the verb decide:
+Strategy: backends report every failed request at once as one of our errors (their drivers' retries
+are off), and no layer above retries. This layer retries UnavailableError and OutcomeUnknownError
+for every verb:
 
-    read, read_range, read_ranges, list    no effect: repeated
-    put, delete                            repeatable: the same bytes, or gone, is what was asked
+    read, read_range, read_ranges, list    have no effect, so they are repeated
+    put, delete                            a repetition asks for the same end state
     put_if_absent                          the same bytes are sent until the outcome is known;
-                                           finding them there means that an earlier try of this
-                                           very call won and its reply was lost
+                                           if a retry finds the same bytes stored, an earlier try
+                                           of this call won and its reply was lost
 
-All other errors pass at once. A call ends at its deadline, after `max_retries`, or when the task's
-budget for waiting is spent, whichever comes first. If any try may have taken effect, what is raised
-is OutcomeUnknownError, whatever came after; only ConflictError still passes: other bytes hold the
-key, so that no try of this call ever will. An object that the disk cannot read is damage after a
-few tries: CorruptDataError.
+All other errors are raised at once. A call gives up at its deadline, after `max_retries`, or when
+the task's budget for waiting is spent, whichever comes first. If any try may have taken effect, the
+call raises OutcomeUnknownError, whatever came later. The exception is ConflictError: other bytes
+hold the key, so no try of this call can ever succeed. An object that the disk fails to read several
+times is damaged: CorruptDataError.
 
-It must not be wrapped in another loop: attempts would multiply.
+Do not wrap it in another retry loop: the tries would multiply.
 """
 
 import logging
@@ -50,22 +51,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _DELETE_BATCH = 1000
-"""What S3 takes in one request."""
+"""Most keys that S3 takes in one request."""
 
 _UNREADABLE_TRIES = 4
-"""A disk tries by itself; these are for network file systems, which report a short outage so."""
+"""A disk retries by itself. These tries are for network file systems, which report a short outage
+as an unreadable file."""
 
 _SAY_AFTER_SECONDS = 10.0
-"""A call that has waited so long says so once: nothing else shows until its deadline."""
+"""A call that has waited this long logs one warning, because nothing else shows that it waits."""
 
 GIVEN_BACK_SECONDS = 0.1
-"""A call that succeeds gives this much back to the task's budget, so that a long-lived driver lives
-with occasional failures for ever, and an outage still ends."""
+"""A successful call returns this much to the task's budget. So a long-lived driver survives any
+number of occasional failures, while a long outage still exhausts the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageRetries:
-    """How much patience calls have.
+    """How long and how often calls are retried.
 
     Raises:
         InvalidInputError: a value is out of its range; the message names it.
@@ -76,12 +78,12 @@ class StorageRetries:
             max_retries=10_000, first_delay_seconds=0.05, multiplier=2, cap_seconds=2, jitter=0.5
         )
     )
-    """Its number of retries is only a last resort: what ends a call is its deadline."""
+    """The pauses. Its number of retries is a last resort: normally the deadline ends a call."""
     call_seconds: float = STORAGE_CALL_SECONDS
-    """No try of a call starts later than this after its first, above 0."""
+    """No try of a call starts later than this after its first try; above 0."""
     task_seconds: float = 3600.0
-    """Most time that one task, or the driver, spends waiting between tries: all its threads
-    together, so it is many times `call_seconds`."""
+    """Most time that one task, or the driver, waits between tries. All its threads share this
+    budget, so it is many times `call_seconds`."""
 
     def __post_init__(self) -> None:
         check_number("call_seconds", self.call_seconds, at_least=0, above=True)
@@ -90,18 +92,18 @@ class StorageRetries:
 
 @dataclass(frozen=True, slots=True)
 class RetryCounts:
-    """What a storage's calls took."""
+    """How many calls a storage got, and how often they were retried."""
 
     calls: int = 0
-    """As asked for by callers."""
+    """Calls, however many tries each took."""
     retries: int = 0
-    """Requests beyond the first of each call."""
+    """Tries beyond the first of each call."""
     lost_replies: int = 0
-    """Tries after which nobody knew whether they took effect."""
+    """Tries with an unknown outcome."""
     throttled: int = 0
     """Tries that the storage answered with a time to wait."""
     give_ups: int = 0
-    """Calls that failed although they were tried again, or could not be."""
+    """Calls that failed after the last permitted try."""
     waited_seconds: float = 0.0
 
 
@@ -114,13 +116,14 @@ def pause_before_retry(
     budget_seconds: float,
     jitter: Jitter,
 ) -> float | str:
-    """Return how long to wait after attempt number `attempt` failed, or why not to try again. Pure.
+    """Return the seconds to wait after a failed try, or the reason to give up. Pure.
 
     Args:
-        attempt: from 1.
-        retry_after_seconds: what the storage asked for; the pause is never shorter.
-        elapsed_seconds: since the call began.
-        budget_seconds: what is left of the task's.
+        attempt: number of the failed try, from 1.
+        retry_after_seconds: the pause that the storage asked for, a lower bound; infinite if a
+            retry is useless.
+        elapsed_seconds: time since the call began.
+        budget_seconds: what is left of the task's budget for waiting.
     """
     if retry_after_seconds == math.inf:
         return "trying again is of no use"
@@ -136,9 +139,9 @@ def pause_before_retry(
 
 
 class RetryingStorage:
-    """The storage contract, with patience. Safe to call from several threads.
+    """The storage contract, with retries. Safe to call from several threads.
 
-    A pickle of it starts in the other process with a fresh budget and fresh counts.
+    After unpickling in another process it starts with a full budget and with counts of 0.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class RetryingStorage:
         clock: Clock | None = None,
         jitter: Jitter | None = None,
     ) -> None:
-        """Wrap `storage`, which must not try again by itself."""
+        """Wrap `storage`, which must not retry by itself."""
         self._storage, self._retries = storage, retries or StorageRetries()
         self._clock = clock or SystemClock()
         self._jitter = jitter or system_jitter()
@@ -159,17 +162,17 @@ class RetryingStorage:
 
     @property
     def storage(self) -> Storage:
-        """What it wraps."""
+        """The wrapped storage."""
         return self._storage
 
     @property
     def counts(self) -> RetryCounts:
-        """What calls took so far."""
+        """The calls and retries so far."""
         return self._counts
 
     @property
     def backend(self) -> Storage:
-        """The storage itself, for what it can do beyond the contract; sends each request once."""
+        """The wrapped storage, for operations beyond the contract. It sends each request once."""
         return self._storage
 
     @property
@@ -200,8 +203,10 @@ class RetryingStorage:
         return self._call(send)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete in batches: a failure repeats one of them, and a backend that states
-        `deletes_per_second` is asked for no more than that."""
+        """Delete in batches, so that a failure repeats one batch only.
+
+        If the backend has `deletes_per_second`, the batches keep to that rate.
+        """
         pace = getattr(self._storage, "deletes_per_second", math.inf)
         for first in range(0, len(keys), _DELETE_BATCH):
             batch = keys[first : first + _DELETE_BATCH]
@@ -238,9 +243,9 @@ class RetryingStorage:
     def _ranges(
         self, ranges: tuple[ByteRange, ...], attempt: int, start: float
     ) -> list[memoryview]:
-        """Read ranges; after a failure in two halves, so that one bad request among many does not
-        have all of them sent again and again."""
-        while True:  # ends: at the latest with the call's deadline
+        """Read ranges. After a failure, read two halves, so that one failing request among many
+        does not make all of them be sent again and again."""
+        while True:  # ends: at the latest at the call's deadline
             try:
                 found = self._storage.read_ranges(ranges)
             except (UnavailableError, OutcomeUnknownError) as error:
@@ -267,11 +272,11 @@ class RetryingStorage:
         *,
         unknown: bool,
     ) -> None:
-        """Wait until the call may be tried again.
+        """Wait until the call may be tried again, or raise.
 
         Raises:
-            OutcomeUnknownError, UnavailableError: it may not.
-            CorruptDataError: the object could not be read by several tries.
+            OutcomeUnknownError, UnavailableError: the call must not be tried again.
+            CorruptDataError: several tries could not read the object.
         """
         unreadable = isinstance(error, UnavailableError) and error.unreadable
         if unreadable and attempt >= _UNREADABLE_TRIES and not unknown:
@@ -323,10 +328,10 @@ class RetryingStorage:
                 )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # whole: one that fails half-way starts again, and nothing may come twice
+        # collect it whole: a listing that fails half-way starts again and must not repeat objects
         return iter(self._call(lambda: tuple(self._storage.list(prefix))))
 
 
 def retry_counts(storage: object) -> RetryCounts:
-    """Return what the calls of a storage took; nothing if it is not known here."""
+    """Return the retry counts of a storage; all 0 if it is no `RetryingStorage`."""
     return storage.counts if isinstance(storage, RetryingStorage) else RetryCounts()

@@ -1,7 +1,7 @@
-"""Unfinished multipart uploads on S3: what a writer that was killed in a large put leaves behind.
+"""Unfinished multipart uploads on S3, which a writer leaves behind if it is killed in a large put.
 
-An upload whose last request never came is no object and no listing shows it, but its parts are kept
-and charged for. A name for it is its key and its id, `<key>?uploadId=<id>`: no key holds a '?'.
+An unfinished upload is no object and no listing shows it, but S3 keeps its parts and charges for
+them. Here it is named by its key and its id, `<key>?uploadId=<id>`; no key holds a '?'.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ _MARK = "?uploadId="
 
 
 def unfinished(filesystem: Any, root: str, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the uploads below `prefix` of `root`; none where the server cannot list them.
+    """Yield the unfinished uploads below `prefix` of `root`; none if the server cannot list them.
 
     Raises:
-        whatever the driver raises.
+        Exception: any error of the driver, not translated.
     """
     bucket, folder, _ = filesystem.split_path(root)
     above = f"{folder}/" if folder else ""
     more: dict[str, str] = {}
-    while True:  # ends: every page is behind the one before
+    while True:  # ends: every page starts after the one before
         try:
             page = filesystem.call_s3(
                 "list_multipart_uploads", Bucket=bucket, Prefix=above + prefix, **more
@@ -42,10 +42,10 @@ def unfinished(filesystem: Any, root: str, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def parse(name: str) -> tuple[str, str]:
-    """Return (key, upload id) of a name that `unfinished` gave.
+    """Return (key, upload id) from a name that `unfinished` yielded.
 
     Raises:
-        InvalidInputError: it gave no such name.
+        InvalidInputError: the name is not of that form.
     """
     key, mark, upload = name.partition(_MARK)
     if not mark or not upload:
@@ -54,7 +54,7 @@ def parse(name: str) -> tuple[str, str]:
 
 
 def call_off(filesystem: Any, root: str, key: str, upload: str) -> None:
-    """Have the server forget an upload and its parts; one that is gone is fine."""
+    """Abort an upload, which deletes its parts; a missing upload is fine."""
     bucket, folder, _ = filesystem.split_path(root)
     whole = f"{folder}/{key}" if folder else key
     try:

@@ -1,4 +1,4 @@
-"""`DurableShuffle`, the entry point for Spark users: holds the claim of a job, wraps stages."""
+"""`DurableShuffle`, the entry point for Spark users: claims a job, then stores and reads stages."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,29 +58,31 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         url: any fsspec URL with an exclusive create (local folders, S3, GCS, Azure). Default: the
             Spark conf `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
         job: name of the job under `url`; letters, digits, '.', '_', '-'.
-        version: what `version` of a call is if that call gives none.
-        reuse: "auto" reuses what fits, "never" starts fresh, "require" refuses to run producers of
-            a stage that is not stored.
+        version: default for the `version` of each call.
+        reuse: "auto" reuses stored stages that match, "never" computes every stage again,
+            "require" raises IncompatibleError if a stage would have to start from nothing; a
+            stage that is partly stored is still completed.
         on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
-            if one ever claimed it.
-        lost_records: "refuse" raises CorruptDataError where a stage would be computed again that is
-            stored and that the job's log does not name: the log lost its end (`verify --repair`
-            enters it again); "ignore" computes it.
-        retention: "until_released"; "when_consumed", a stage is deleted when every consumer that
-            you declared (`register_consumers`) has finished (looked at here, at the end of a
-            `with` block without an error, and in `release_consumed`); or an age after which a
-            stage is released when the job is next claimed.
-        storage_options: handed to fsspec; never written anywhere.
+            if any driver ever claimed it.
+        lost_records: what to do if a wanted stage is on storage but the job's log does not name
+            it, because the log lost its end. "refuse" raises CorruptDataError (`verify --repair`
+            enters the stage into the log again); "ignore" computes the stage again.
+        retention: "until_released" keeps stages until you call `release`. "when_consumed" deletes
+            a stage when every consumer that you declared (`register_consumers`) has finished; this
+            is checked here, when a `with` block ends without an error, and in `release_consumed`.
+            A timedelta releases, here, every stage that is older.
+        storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
         clock: for tests; default the machine's.
         ids: for tests; default random.
 
-    Not guaranteed: effects of your own code in map functions happen at least once, not once. A
-    local folder protects against the death of processes, not of the disk.
+    Not guaranteed: that side effects of your own functions happen only once. They happen at least
+    once. A local folder survives the death of processes, not the loss of the disk.
 
     Raises:
-        InvalidInputError: a bad name, url or option; no permission; a root that hosts do not share.
-        ConflictError: `on_conflict="fail"` and the job is claimed.
+        InvalidInputError: a bad name, url or option; no permission; a local folder that not all
+            hosts of the cluster share.
+        ConflictError: `on_conflict="fail"` and a driver has claimed the job before.
     """
 
     def __init__(
@@ -184,12 +186,12 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave everything as it is: stored stages outlive this object.
+        """Keep the stored stages; they outlive this object.
 
-        With retention="when_consumed" and no error, stages that were consumed go.
+        With `retention="when_consumed"` and no error, delete the stages that were consumed.
         """
         if self._retention == "when_consumed" and error is None:
-            with suppress(FencedError):  # then the newer driver looks after them
+            with suppress(FencedError):  # the newer driver will delete them
                 self.release_consumed()
 
     @property
@@ -199,7 +201,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
     @property
     def generation(self) -> int:
-        """This driver's fencing number, from 1."""
+        """This driver's fencing number. The first driver that claims the job has 1, the next 2."""
         return self._log.generation
 
     def durable(
@@ -210,22 +212,22 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         version: str | None = None,
         progress: bool = False,
     ) -> DataFrame:
-        """Store `df` once and return it read back, with the same partitions in the same order.
+        """Store `df` once and return the stored rows: same partitions, same order.
 
         Eager: when this returns, every partition is committed. Use it where you would use
         `checkpoint()`.
 
         Args:
             name: label of the stage, default "durable"; part of its identity.
-            version: vouches for what cannot be recognised in another run: an RDD, a table behind
-                JDBC, everything on Spark Connect. Equal versions mean that these hold the same
-                rows. All else that can be known of the plan counts as well; what the plan does not
-                tell apart needs versions of its own. Default: the version of this object.
-            progress: show a bar on standard error, plain lines where it is no terminal.
+            version: your promise about inputs that another run cannot recognise: an RDD, a table
+                behind JDBC, everything on Spark Connect. If the version is the same, these inputs
+                hold the same rows. The rest of the plan is still compared. Give two inputs that
+                have the same plan two versions. Default: the version of this object.
+            progress: show a bar on standard error, or plain lines if it is not a terminal.
 
         Raises:
-            InvalidInputError: no DataFrame, a streaming one, a column type that cannot travel, or
-                `version` vouches for two different inputs.
+            InvalidInputError: not a DataFrame, a streaming one, a column type that cannot be
+                stored, or one `version` for two different inputs.
             FencedError: a newer driver claimed the job.
         """
         request = StageRequest(df, _label(name, "durable"), None, ())
@@ -240,22 +242,23 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         version: str | None = None,
         progress: bool = False,
     ) -> DataFrame:
-        """Store `df` partitioned as `df.repartition(n, *cols)` would, and return it read back.
+        """Store `df`, partitioned as `df.repartition(n, *cols)` would, and return the stored rows.
 
-        Eager. Rows with equal keys are in the partition where Spark itself would put them, so on
-        classic Spark a following join or group-by on the key needs no second exchange. Without
-        columns rows go to the partitions in turn.
+        Eager: when this returns, every partition is committed. Each key is in the partition where
+        Spark itself would put it, so on classic Spark a join or group-by on the key that follows
+        needs no second exchange. Without columns, rows go to the partitions in turn.
 
         Args:
-            n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. A column may
-                stand here, as in Spark.
+            n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. As in Spark,
+                the first column may stand here.
             cols: key columns, by name or as plain columns.
             name: label of the stage, default "repartition"; part of its identity.
             version: as with `durable`.
             progress: as with `durable`.
 
         Raises:
-            InvalidInputError: a bad `n`, an unknown column, a key type that has no hash (maps).
+            InvalidInputError: as with `durable`; a bad `n`, an unknown column, or a key type that
+                has no hash (maps).
             FencedError: a newer driver claimed the job.
         """
         return self._run(self._repartition_request(df, n, cols, name), version, progress=progress)
@@ -272,13 +275,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         on_new_code: OnNewCode = "fail",
         name: str | None = None,
     ) -> DataFrame | None:
-        """Feed stored rows to a Python function that is resumed inside its partition.
+        """Feed stored rows to a Python function; after a failure it resumes inside its partition.
 
-        Eager: one task per subpartition, each acknowledging its position together with what it
-        yielded, in one record. A killed executor or driver, a failed or a fenced task goes on at
-        the row after the last acknowledgement, and every row is in the result exactly once. A
-        consumer that has finished is not run again: its result is read back. It is recognised by
-        its name and the stage; other code under the same name is refused.
+        Eager: runs one task per partition of the stage. Each task acknowledges its position and
+        the rows that it yielded so far in one record. If an executor, the driver or a task fails,
+        the next attempt continues at the row after the last acknowledgement; with `resume="exact"`
+        every row is in the result exactly once. A consumer that has finished does not run again;
+        its stored result is returned. A consumer is recognised by its name and the stage. Other
+        code under the same name is refused (see `on_new_code`).
 
         Args:
             df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
@@ -286,22 +290,22 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             consumer: name of the consumer, part of its identity.
             process: takes a RecordBatch of consecutive rows; returns a RecordBatch, a Table, an
                 iterable of these, or None. Or an object with `process`, `snapshot() -> bytes` and
-                `restore(bytes)`, whose state is acknowledged along; `finish()` and `close()` are
-                called if it has them. Each task works on a copy of its own.
-            schema: of what `process` returns; without it, it returns None.
-            checkpoint_every: rows after which a task acknowledges, from 1; no batch is longer.
-            resume: "approximate" never hands a row out twice and drops what was not acknowledged
-                instead; `report()` counts what was dropped.
-            on_new_code: "fail" refuses a `process` whose code, or what it uses, is not what has
-                acknowledged rows under this name. "go_on" keeps what was acknowledged and gives
-                this one the rest; what comes out is then partly the one's, partly the other's.
-            name: label of the stage if `df_or_stage` is stored by this call.
+                `restore(bytes)`: each acknowledgement then includes its snapshot. `finish()` and
+                `close()` are called if the object has them. Each task works on its own copy.
+            schema: of what `process` returns. Without a schema `process` must return None.
+            checkpoint_every: a task acknowledges after this many rows, from 1. No batch has more.
+            resume: "approximate" never delivers a row twice. After a failure it drops the rows
+                that were delivered but not acknowledged; `report()` counts them.
+            on_new_code: what to do if rows were already acknowledged under this name by different
+                code. "fail" raises IncompatibleError. "go_on" keeps those results and gives the
+                remaining rows to the new code, so the result comes from both.
+            name: label of the stage, if this call stores `df_or_stage`.
 
         Returns:
-            What all tasks yielded, one Spark partition per subpartition; None without a schema.
+            What all tasks yielded, in as many partitions as the stage has; None without a schema.
 
-        Not guaranteed: that `process` itself runs once per row. Rows since the last acknowledgement
-        come again after a failure, and effects of its own, outside the result, with them.
+        Not guaranteed: that `process` sees each row only once. After a failure, rows since the last
+        acknowledgement are delivered again, and side effects outside the result happen again.
 
         Raises:
             InvalidInputError: a bad argument, or `process` returns other columns than declared.
@@ -326,10 +330,12 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         name: str | None = None,
         version: str | None = None,
     ) -> Explanation | QueryExplanation:
-        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why; run nothing.
+        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why.
 
-        With `n=None` and no columns it explains `query(df)`: which exchanges are committed, which
-        would run. On Spark Connect, which has no `query`, it then explains `durable(df)`.
+        Without `n` and columns, explain `query(df)`: which exchanges are committed and which would
+        run. Spark Connect has no `query`; there, explain `durable(df)` instead. Nothing is written.
+        On Spark Connect a small job may run, to count the partitions of a stage that is partly
+        stored.
         """
         check_version(version)
         if n is None and not cols:
@@ -340,7 +346,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         return self._runner.explain(self._repartition_request(df, n, cols, name), version)
 
     def report(self) -> Report:
-        """Return what this object did so far, per stage and in sum."""
+        """Return what this object did so far, per stage and in total."""
         return Report(
             self._job,
             self.generation,
@@ -377,4 +383,4 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
 
 
 def _label(name: str | None, default: str) -> str:
-    return default if name is None else name  # "" is no name, and refused as such
+    return default if name is None else name  # "" is passed on, to be refused

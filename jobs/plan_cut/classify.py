@@ -1,4 +1,4 @@
-"""Which exchanges can be durable, and what Catalyst says about them."""
+"""Decides which exchanges can be durable."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def classify(node: Node) -> Exchange | str:
-    """Return what a shuffle exchange is, or why it stays Spark's own."""
+    """Return the description of a shuffle exchange, or why Spark must run it itself."""
     name = simple_name(str(node.partitioning.getClass().getName()))
     kind = _KINDS.get(name)
     if kind is None:
@@ -36,7 +36,7 @@ def classify(node: Node) -> Exchange | str:
 
 
 def storable(node: Node) -> bool:
-    """Return True if all types of an operator's rows travel."""
+    """Return True if all column types of an operator's rows can be stored."""
     try:
         check_columns(schema_of(node.plan))
     except InvalidInputError:

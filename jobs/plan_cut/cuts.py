@@ -1,7 +1,7 @@
-"""Where a plan is cut: exchanges, the pieces between them, and which are read alike.
+"""Cuts a plan at its exchanges, and says which exchanges must be read in the same groups.
 
 A piece is a part of the plan without a durable exchange inside: a tree whose leaves are sources
-and cuts. Every cut is fed by one piece; the last piece gives the query's rows.
+and cuts. One piece feeds each cut; the last piece yields the query's rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from typing import Literal
 from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 
 Kind = Literal["hash", "single", "round_robin", "range", "passthrough"]
-"""The last is no exchange: the query's rows, stored as its last tasks give them."""
+""""passthrough" is no exchange: it is the query's result rows, as its last tasks yield them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,17 @@ class Exchange:
 
     kind: Kind
     partitions: int
-    """0 if they are as many as the tasks that write them."""
+    """0 if there are as many as tasks that write them."""
     fixed: bool
     """True if the user asked for this number of partitions."""
 
 
 @dataclass(slots=True, eq=False)
 class Cut:
-    """A durable exchange, or the query's rows."""
+    """A durable exchange, or the query's result rows."""
 
     number: int
-    """From 0; every cut comes after those that it needs."""
+    """From 0. A cut has a higher number than the cuts that it reads."""
     node: Node
     exchange: Exchange
     piece: "Piece"
@@ -38,19 +38,19 @@ class Cut:
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """The part of a plan above some cuts."""
+    """A part of the plan: from `root` down to sources and cuts."""
 
     root: Node
     sites: dict[int, Cut] = field(default_factory=dict)
-    """Node id of an exchange, or of one that reuses it -> the cut that is read there."""
+    """Id of an exchange's node, or of a node that reuses the exchange -> the cut read there."""
     native: list[str] = field(default_factory=list)
-    """Spark's own exchanges inside the piece, with the reason."""
+    """Exchanges that Spark runs itself inside the piece, each with the reason."""
     native_shuffles: int = 0
-    """How many of them shuffle."""
+    """How many of these are shuffles."""
 
     @property
     def cuts(self) -> list[Cut]:
-        """The cuts right below, each once."""
+        """The cuts that the piece reads directly, each once."""
         return list({cut.number: cut for cut in self.sites.values()}.values())
 
 
@@ -60,12 +60,12 @@ _NATIVE = {
     "CollectLimitExec": "LIMIT: each task's first rows go to one task",
     "CollectTailExec": "tail(): each task's last rows go to one task",
 }
-"""Operators that hold an exchange of Spark's own which is better left alone."""
+"""Operators with an exchange that Spark runs itself -> the reason."""
 _SUBQUERY = "subquery: its rows go to the driver; asked again by a driver that needs them"
 _PRUNING = "dynamic partition pruning: found again by a driver that needs it"
 
 Classify = Callable[[Node], Exchange | str]
-"""A shuffle exchange, or why it stays Spark's own."""
+"""Returns the description of a shuffle exchange, or why Spark must run it itself."""
 
 
 def cut_plan(root: Node, classify: Classify) -> tuple[Piece, list[Cut]]:
@@ -123,22 +123,23 @@ _CHILDREN_APART = frozenset(
 
 
 def read_alike(piece: Piece, union_is_zipped: Callable[[Node], bool]) -> list[list[int]]:
-    """Return the sites that must be grouped alike, as lists of node ids.
+    """Return lists of node ids; the sites of one list must be read in the same groups.
 
-    A site in no list is read partition by partition: something beside it in a join, which is not
-    ours, has as many partitions. The rule is that of Spark's adaptive coalescing.
+    A site in no list is read partition by partition: for example if the user fixed the number, or
+    if another input of the same operator is not a stored stage and has as many partitions. Spark's
+    adaptive coalescing follows the same rule.
     """
     return list(_alike(piece.root, piece, union_is_zipped, set()))
 
 
 def only_stored(piece: Piece) -> bool:
-    """Return True if all rows of a piece come from cuts, broadcasts aside."""
+    """Return True if all rows of a piece come from cuts and broadcasts."""
     leaves = list(row_leaves(piece.root, piece))
     return all(leaf.id in piece.sites or leaf.name == BROADCAST for leaf in leaves)
 
 
 def ready_broadcasts(piece: Piece) -> list[Node]:
-    """Return the broadcasts of a piece that read no cut, outermost ones alone."""
+    """Return the broadcasts of a piece that read no cut; of nested ones only the outermost."""
     found: list[Node] = []
 
     def reads_cut(node: Node) -> bool:
@@ -189,7 +190,7 @@ def _alike(
 
 
 def row_leaves(node: Node, piece: Piece) -> Iterator[Node]:
-    """Sites, broadcasts and sources below `node`, subqueries left out."""
+    """Yield the sites, broadcasts and sources below `node`, without subqueries."""
     is_leaf = node.id in piece.sites or node.name == BROADCAST or not node.children
     if node.name == REUSED and node.id not in piece.sites and node.target is not None:
         yield node.target

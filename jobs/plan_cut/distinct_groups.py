@@ -1,13 +1,13 @@
-"""Plans queries with several distinct aggregates alike in every session.
+"""Plans queries with several distinct aggregates the same way in every session.
 
-For `count(distinct a), sum(distinct b)` Spark makes rows for `a` and rows for `b`, and numbers both
-groups. The order of the numbers is that of a hash table of `a` and `b`. It depends on the ids of
-columns, which a session counts, and for some functions on the place of an object in memory. Stored
-rows hold the number, so another order is another query.
+For `count(distinct a), sum(distinct b)` Spark makes one group of rows for `a` and one for `b`, and
+numbers the groups. The numbers follow the order of a hash table of `a` and `b`. That order depends
+on column ids, which differ between sessions, and for some functions on the memory address of an
+object. Stored rows contain the number, so rows with another order do not match them.
 
-Strategy: apply Spark's own rules one after the other, as Spark does. The rule that numbers groups
-gets columns with fixed ids in the place of `a` and `b`, which then take their places again. So the
-order comes from the query alone.
+Strategy: apply Spark's own rules one after the other, as Spark does. For the rule that numbers
+groups, replace `a` and `b` by columns with fixed ids, and put them back afterwards. Then the order
+depends on the query alone.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ _EXPRESSION = _CATALYST + "expressions.Expression"
 _SUBQUERY = _CATALYST + "expressions.SubqueryExpression"
 _AGGREGATE = _CATALYST + "expressions.aggregate.AggregateExpression"
 _NUMBER = "gid"
-"""Spark's name for the column of numbers."""
+"""Spark's name for the column of group numbers."""
 
 Change = Callable[[Any], Any]
 
 
 def numbers_groups(root: Node) -> bool:
-    """Whether a physical plan numbers groups of distinct aggregates."""
+    """Return whether a physical plan numbers groups of distinct aggregates."""
     return any(node.name == "ExpandExec" and _has_number(node.plan) for node in root.every())
 
 
@@ -41,7 +41,7 @@ def _has_number(plan: Any) -> bool:
 
 
 class PlannedAlike:
-    """Plans one query. The session that plans it is the active one meanwhile."""
+    """Plans one query. Its session must be the active session of the calling thread."""
 
     def __init__(self, jvm: Jvm, execution: Any) -> None:
         self._jvm, self._execution = jvm, execution
@@ -63,7 +63,7 @@ class PlannedAlike:
         return executions.prepareForExecution(self._execution.preparations(), physical)
 
     def _optimized(self, plan: Any) -> Any:
-        """Apply each batch of rules until it changes nothing, or as often as it may be applied."""
+        """Apply each batch of rules until nothing changes, but at most `maxIterations` times."""
         for most, rules in self._batches:
             for _ in range(most):
                 before = plan
@@ -115,10 +115,11 @@ class PlannedAlike:
         )
 
     def _with_numbered_subqueries(self, before: Any, after: Any) -> Any:
-        """Return a plan whose subqueries Spark optimized, with groups numbered in those too.
+        """Return `after` with fixed group numbers in its subqueries too.
 
         Args:
-            before: the plan before that.
+            before: the plan before Spark optimized its subqueries.
+            after: the plan after that.
         """
         written: dict[str, Any] = {}
         subqueries = self._jvm.module(_LOGICAL + "Subquery")
@@ -142,13 +143,13 @@ class PlannedAlike:
         return any(map(self._numbers, [*items(plan.children()), *items(plan.subqueries())]))
 
     def _without_sort(self, plan: Any) -> Any:
-        """Drop the sort of a subquery's rows, as Spark does: they have no order."""
+        """Drop the sort of a subquery's rows, as Spark does, since their order has no meaning."""
         if self._is(plan, "Sort"):
             return plan.child()
         return self._over(plan, self._without_sort) if self._is(plan, "Project") else plan
 
     def _each_subquery(self, plan: Any, change: Change) -> Any:
-        """Return the plan with another expression in the place of each of a subquery."""
+        """Return the plan with `change` applied to each subquery expression."""
 
         def changed(expression: Any) -> Any:
             if not expression.containsPattern(self._with_subqueries):
@@ -168,7 +169,7 @@ class PlannedAlike:
         return self._jvm.class_name(plan) == _LOGICAL + name
 
     def _over(self, node: Any, change: Change) -> Any:
-        """Return a plan or an expression over changed children."""
+        """Return a plan or an expression with `change` applied to each child."""
         old = items(node.children())
         new = [change(child) for child in old]
         return node if _same(old, new) else node.withNewChildren(self._jvm.to_seq(new))
@@ -179,7 +180,7 @@ class PlannedAlike:
         new = self._changed(old, change)
         if new is old:
             return plan
-        # other arguments stay in the JVM: on their way through Python numbers change their types
+        # the other arguments stay in the JVM: passing through Python would change number types
         arguments = plan.productIterator().toSeq().updated(at, new)
         return plan.makeCopy(arguments.toArray(self._jvm.root.scala.reflect.ClassTag.AnyRef()))
 
@@ -204,14 +205,14 @@ def _same(old: list[Any], new: list[Any]) -> bool:
 
 
 class _StandIns:
-    """Columns that stand for the arguments of distinct aggregates: equal in every session."""
+    """Columns that replace the arguments of distinct aggregates; the same in every session."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
         self._known: list[tuple[Any, Any]] = []
 
     def of(self, argument: Any) -> Any:
-        """The column of an argument; arguments that are equal have one."""
+        """Return the column for an argument; equal arguments share a column."""
         for known, column in self._known:
             if known.semanticEquals(argument):
                 return column
@@ -230,5 +231,5 @@ class _StandIns:
         return column
 
     def original(self, expression: Any) -> Any:
-        """What a column stands for; the expression itself if it is none of these."""
+        """Return the argument that a column replaces, or the expression itself if it is another."""
         return next((one for one, column in self._known if column.equals(expression)), expression)

@@ -1,15 +1,15 @@
-"""Whether the piece above the last exchanges is stored too: if it joins and aggregates them.
+"""Decides whether the rows of the last piece are stored too: yes, if it joins and then aggregates.
 
-That is where a killed driver would lose the most and where little is stored for it: an aggregation
-leaves few rows of what was joined. A piece that only sorts, filters or aggregates one exchange
-costs little more than reading it, and the rows of a join may be more than what was joined.
+There a killed driver would lose the most work, and storing costs little, because an aggregation
+leaves few rows. A piece that only sorts, filters or aggregates one exchange costs little more than
+reading that exchange. A join without an aggregation may yield more rows than it reads.
 """
 
 from durable_shuffle.jobs.plan_cut.cuts import Piece, row_leaves
 from durable_shuffle.jobs.plan_cut.tree import Node
 
 _FIRST_ROWS = frozenset({"TakeOrderedAndProjectExec", "CollectLimitExec"})
-"""Stay above: each task hands a few rows over."""
+"""These stay above the stored rows: each of their tasks returns only a few rows."""
 _AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
 _ROWS_PASS = frozenset(
     {"WholeStageCodegenExec", "InputAdapter", "ProjectExec", "FilterExec", "SortExec"}
@@ -17,7 +17,7 @@ _ROWS_PASS = frozenset(
 
 
 def result_top(last: Piece) -> Node | None:
-    """Return the operator of a query's last piece whose rows are to be stored, or None."""
+    """Return the operator of a query's last piece whose rows should be stored, or None."""
     top = last.root
     if top.name in _FIRST_ROWS:
         if top.subqueries:

@@ -1,10 +1,11 @@
 """Walks the piece of a physical plan that feeds a durable exchange, for its fingerprint.
 
-Strategy: as the walk over analyzed plans, with four differences. Operators are visited after their
-children, so that columns are numbered by the leaves, whatever order an optimizer gave to
-predicates. Operands of AND and OR, and lists of filters, count as sets for the same reason. Names
-that hold counters of the JVM are dropped, and so are wrappers of code generation. A cut is the
-fingerprint of its stage and the columns it gives.
+Strategy: like the walk over analyzed plans (`CatalystWalk`), with four differences.
+- Operators are visited after their children. So the leaves decide the numbers of columns, and the
+  optimizer's order of predicates does not matter.
+- For the same reason the operands of AND and OR, and lists of filters, are visited as sets.
+- Names that contain counters of the JVM are dropped, and so are wrappers of code generation.
+- A cut contributes the fingerprint of its stage and its output columns.
 """
 
 import re
@@ -31,7 +32,7 @@ class PieceWalk(CatalystWalk):
     """One walk over one piece.
 
     Args:
-        stage_of_rdd: RDD id -> fingerprint of the stage of ours that it reads, or None.
+        stage_of_rdd: RDD id -> fingerprint of the stored stage that it reads, or None.
         stage_at: plan node id -> fingerprint of the stage that is read there.
     """
 
@@ -49,7 +50,7 @@ class PieceWalk(CatalystWalk):
         self.functions = PlanFunctions(self)
 
     def components(self) -> dict[str, str]:
-        """Digests of what was visited, by aspect."""
+        """Return the digests of everything visited, by component."""
         lists = {**self.leaves.contents(), "functions": self.functions.digests}
         return {"plan": self.digest(), **{k: hex_digest(v) for k, v in lists.items()}}
 
@@ -83,7 +84,7 @@ class PieceWalk(CatalystWalk):
             children = items(plan.children())
             for child in children:
                 self.visit(child)
-            if _BY_NAME.search(simple):  # its function sees the names of columns
+            if _BY_NAME.search(simple):  # its function may use column names
                 outputs = [items(child.output()) for child in children]
                 self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
             self._product(plan, name, simple, is_tree=True)
@@ -98,7 +99,7 @@ class PieceWalk(CatalystWalk):
         super()._product(obj, name, simple, is_tree=is_tree)
 
     def _operands(self, obj: Any, name: str) -> list[Any]:
-        """The operands of a chain of one operator."""
+        """Return the operands of a chain of the same operator, such as a AND b AND c."""
         found = []
         for side in (obj.left(), obj.right()):
             same = self.jvm.class_name(side) == name
@@ -106,7 +107,7 @@ class PieceWalk(CatalystWalk):
         return found
 
     def as_set(self, tag: str, values: list[Any]) -> None:
-        """Visit values whose order means nothing."""
+        """Visit values whose order has no meaning."""
         self._unordered(tag, values)
 
 
@@ -117,7 +118,7 @@ class _PhysicalLeaves(PlanLeaves):
         super().__init__(walk, stage_of_rdd)
         self._sets = walk
         self.hidden = False
-        """True if a source was asked for rows that it does not tell: see `PieceWalk.hidden`."""
+        """True if the piece scans a V2 source, which may hide the filters pushed into it."""
         walk.handlers |= {
             "FileSourceScanExec": self._file_scan,
             "BatchScanExec": self._batch_scan,
@@ -130,7 +131,7 @@ class _PhysicalLeaves(PlanLeaves):
         }
 
     def stage(self, node: Any, fingerprint: str) -> None:
-        """A cut: the stage that is read, and its columns."""
+        """Visit a cut: the stage that is read, and its columns."""
         self._head(node, f"stage, list {len(self.stages_below)}")
         self.stages_below.append(fingerprint)
 
@@ -161,7 +162,7 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.give_up(f"a cached relation ({self._columns(node)})")
 
     def _row_scan(self, node: Any, name: str) -> None:
-        """A V1 source with what was pushed into it."""
+        """Visit a V1 source and the filters and operators pushed into it."""
         self._head(node, name)
         self._walk.tokens.append(node.requiredSchema().json())
         for field in ("filters", "handledFilters", "pushedDownOperators", "tableIdentifier"):
@@ -169,7 +170,7 @@ class _PhysicalLeaves(PlanLeaves):
         self._sources.relation(node.relation())
 
     def _batch_scan(self, node: Any, name: str) -> None:
-        """A V2 source; what was pushed into it is known only as far as its scan tells."""
+        """Visit a V2 source; of what was pushed into it, only what its scan reports is known."""
         self.hidden = True
         self._head(node, name)
         self._sources.scan(node.scan())
@@ -188,6 +189,6 @@ class _PhysicalLeaves(PlanLeaves):
 
 
 def _element(node: Any, field: str) -> Any:
-    """A constructor argument; None in Spark versions that do not have it."""
+    """Return a constructor argument by name; None if this Spark version does not have it."""
     names = [str(node.productElementName(at)) for at in range(node.productArity())]
     return node.productElement(names.index(field)) if field in names else None

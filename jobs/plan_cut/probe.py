@@ -1,8 +1,8 @@
-"""Does this Spark have the planner internals that cutting a query uses? Asked once per session.
+"""Checks, once per `DurableShuffle`, that Spark has the planner internals that cutting needs.
 
-PySpark 4.0 to 4.3 have them. What is looked up here is all that this package and
-`jobs/engine/catalyst.py` call by constructor or by name; another Spark gets one error that says
-what it lacks, before anything is planned or written.
+PySpark 4.0 to 4.3 have them. The tables list the constructors, methods and fields that this folder
+and `jobs/engine/catalyst.py` use. If any is missing, one error names them all before anything is
+written.
 """
 
 import re
@@ -28,7 +28,7 @@ _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
     "catalyst.expressions.ExprId": (2,),
     "catalyst.plans.logical.ReturnAnswer": (1,),
 }
-"""Class -> numbers of arguments with which it can be made here."""
+"""Class -> the numbers of constructor arguments that this package can pass."""
 _METHODS: dict[str, tuple[str, ...]] = {
     "classic.Dataset": ("ofRows",),
     "classic.SparkSession": ("cloneSession", "getActiveSession", "setActiveSession"),
@@ -50,7 +50,7 @@ _FIELDS = {
 
 
 def missing_internals(spark: SparkSession) -> list[str]:
-    """Return what this Spark lacks, in words; empty if queries can be cut."""
+    """Return one sentence per thing that this Spark lacks; empty if queries can be cut."""
     jvm: Any = spark._jvm  # noqa: SLF001
     found: list[str] = []
     classes: dict[str, Any] = {}
@@ -76,10 +76,10 @@ def missing_internals(spark: SparkSession) -> list[str]:
 
 
 def _method_names(jvm: Any, classes: list[Any]) -> list[set[str]]:
-    """Return the names of each class's methods, in one reply.
+    """Return the method names of each class, with one call to the JVM.
 
-    There are thousands of methods, a call for each takes a round trip; and each large reply waits
-    40 ms for an acknowledgement that the network holds back.
+    There are thousands of methods, and each call takes a round trip. Each large reply waits another
+    40 ms for a delayed TCP acknowledgement.
     """
     if not classes:
         return []
@@ -94,7 +94,7 @@ def check_internals(spark: SparkSession) -> None:
     """Refuse a Spark whose plans cannot be cut.
 
     Raises:
-        IncompatibleError: names what is missing and the versions that are known to work.
+        IncompatibleError: names what is missing and the versions that work.
     """
     missing = missing_internals(spark)
     if missing:

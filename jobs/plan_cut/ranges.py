@@ -1,10 +1,10 @@
-"""Range exchanges: bounds from a sample, as bytes that a descriptor can hold, and partition ids.
+"""Range exchanges: bounds from a sample, in a form that DESCRIBE can hold, and partition ids.
 
-Strategy: the sort keys become structs, one per run of columns of one direction, because Spark
-compares structs field by field, nulls first; a column with its nulls at the other end gets a field
-before it that says whether it is null. A bound is such a row in Spark's own binary form. The id of
-a row is found by a binary search written as nested IFs: rows up to and with bound i go to
-partition i. Bounds decide only how even the partitions are, never the order of the rows.
+Strategy: consecutive sort columns of the same direction become one struct, because Spark compares
+structs field by field, nulls first. If a column's nulls belong at the other end, a field before it
+says whether it is null. A bound is a row of these structs in Spark's own binary form. The partition
+id of a row comes from a binary search, written as nested IFs: rows above bound i-1 and up to bound
+i, inclusive, go to partition i. Bounds decide how even the partitions are, never the order of rows.
 """
 
 import base64
@@ -21,11 +21,12 @@ from durable_shuffle.serialization.errors import CorruptDataError
 _SAMPLES_PER_PARTITION = 50
 _SAMPLE_ROWS = 10_000
 MAX_RANGES = 64
-"""Ranges of an exchange whose number nobody asked for: a comparison per range and row is paid."""
+"""Limit on the ranges of an exchange, if the user gave no number: the id expression has one
+comparison per range."""
 
 
 def count_of(bounds: str) -> int:
-    """Return the number of ranges that bounds divide the rows into."""
+    """Return the number of ranges that the bounds make."""
     return len(json.loads(bounds)) + 1
 
 
@@ -50,7 +51,9 @@ class RangeKeys:
         self._structs = [self._struct(of_one) for of_one in fields]
 
     def bounds(self, ranges: int) -> str:
-        """Return text that holds the upper bounds of all ranges but the last; runs a job.
+        """Return the upper bounds of all ranges but the last, as JSON; runs a Spark job.
+
+        A small or uneven sample may give fewer ranges; `count_of` says how many.
 
         Args:
             ranges: from 1; with 1 nothing runs.
@@ -64,8 +67,10 @@ class RangeKeys:
         return json.dumps(packed)
 
     def partition_id(self, bounds: str) -> Any:
-        """Return the Catalyst expression of a row's range, from 0; the number of ranges is that of
-        the bounds plus 1.
+        """Return the Catalyst expression of a row's range, from 0 to the number of bounds.
+
+        Raises:
+            CorruptDataError: the bounds are not what `bounds` returned.
         """
         try:
             packed = [base64.b64decode(one, validate=True) for one in json.loads(bounds)]
@@ -85,7 +90,7 @@ class RangeKeys:
         )
 
     def _after(self, bound: Any) -> Any:
-        """Whether a row comes after a bound: by its first struct, then by the next."""
+        """Return the expression that is true if a row comes after a bound, struct by struct."""
         found = None
         for at in reversed(range(len(self._structs))):
             key, kind = self._structs[at], self._structs[at].dataType()
@@ -115,7 +120,7 @@ class RangeKeys:
         return row
 
     def _sorted_sample(self, wanted: int) -> Any:
-        """Return an array of Spark's rows, a random sample of the keys in their order."""
+        """Return a random sample of the keys, sorted, as a JVM array of internal rows."""
         named = [
             catalyst.alias(self._jvm, struct, f"k{i}") for i, struct in enumerate(self._structs)
         ]

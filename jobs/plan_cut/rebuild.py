@@ -1,7 +1,7 @@
-"""Puts reads of stored stages in the place of exchanges, and makes DataFrames of pieces.
+"""Replaces exchanges by reads of stored stages, and makes DataFrames of pieces.
 
-Operators bind to the session that is active when they are made, so all of this runs with the
-planning session active in the calling thread.
+Operators bind to the session that is active when they are made. So call all of this with the
+planning session active in the calling thread (`active`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from durable_shuffle.jobs.plan_cut.tree import REUSED, SUBQUERIES, Node
 
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Make `session` the active one of this thread, then the one that was."""
+    """Make `session` the active session of this thread; restore the previous one at the end."""
     jvm: Any = session._jvm  # noqa: SLF001
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -43,11 +43,11 @@ class Rebuilder:
         self._done: dict[int, Any] = {}
 
     def piece(self, root: Node, scan: Callable[[Node], Any], sites: Mapping[int, Any]) -> Any:
-        """Return the plan of a piece with `scan(site)` in the place of its sites.
+        """Return the plan of a piece in which each site is replaced by `scan(site)`.
 
         Args:
-            scan: site -> a plan node, from `stored_scan`.
-            sites: node ids of the sites.
+            scan: site -> a plan node, from `stored_scan`; called once per site.
+            sites: its keys are the node ids of the sites.
         """
         local: dict[int, Any] = {}
 
@@ -77,13 +77,13 @@ class Rebuilder:
         if all(new is old.plan for new, old in zip(children, node.children, strict=True)):
             return node.plan
         if node.name in SUBQUERIES:
-            # expressions all over the plan hold this object; only its child is another one now
+            # expressions all over the plan hold this object, so its child is replaced in place
             catalyst.set_field(self._jvm, node.plan, "child", children[0])
             return node.plan
         return node.plan.withNewChildren(catalyst.to_seq(self._jvm, children))
 
     def stored_scan(self, site: Node, rdd: Any, partitions: int) -> Any:
-        """Return a scan over an RDD of stored rows that stands for a whole exchange."""
+        """Return a scan over an RDD of stored rows, to replace a whole exchange."""
         execution = self._jvm.org.apache.spark.sql.execution
         none, nil = self._jvm.scala.Option.empty(), catalyst.to_seq(self._jvm, [])
         partitioning = self._partitioning(site.partitioning, partitions)
@@ -91,8 +91,11 @@ class Rebuilder:
         return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
 
     def _partitioning(self, original: Any, partitions: int) -> Any:
-        """The exchange's own partitioning, over as many partitions as are read; None if it is no
-        exchange."""
+        """Return the partitioning of the scan: the exchange's own kind, over `partitions`.
+
+        Args:
+            original: the exchange's partitioning, None if the site is no exchange.
+        """
         physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
         if original is None:
             return physical.UnknownPartitioning(partitions)
@@ -107,18 +110,18 @@ class Rebuilder:
 
 
 def rows_of(session: SparkSession, plan: Any) -> DataFrame:
-    """Return a DataFrame over the rows of a physical plan, which is executed for it.
+    """Return a DataFrame over the rows of a physical plan.
 
-    Broadcasts and subqueries of the plan run inside this call.
+    Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
     return catalyst.from_rdd(session, plan.output(), plan.execute())
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
-    """Return the rows as `tasks.map_function` takes them: columns c0, c1, …, the partition id if
-    there is one, and zeros for `catalyst.counted_to_the_end`.
+    """Return the rows with the columns that `tasks.map_function` takes.
 
-    Columns go by position, since names may repeat.
+    These are c0, c1, … by position (the plan's names may repeat), then the partition id if there
+    is one, then a column of zeros for `catalyst.counted_to_the_end`.
 
     Args:
         partition_id: a Catalyst expression over the columns of `rows`.

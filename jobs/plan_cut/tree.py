@@ -1,6 +1,6 @@
-"""A physical plan read once from the JVM into plain nodes, so that decisions about it ask nobody.
+"""A physical plan read once from the JVM into plain nodes, so that decisions need no JVM calls.
 
-Wrappers of code generation stay nodes: the plan is rebuilt from what it was.
+Wrappers of code generation are nodes too, because the plan is rebuilt from these nodes.
 """
 
 from collections.abc import Iterator
@@ -17,31 +17,31 @@ SUBQUERIES = ("SubqueryExec", "SubqueryBroadcastExec")
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One operator. `subqueries` are those of its own expressions."""
+    """One operator. `subqueries` are the subqueries in its own expressions."""
 
     plan: Any
     name: str
     """Simple class name."""
     id: int
-    """Unique within the JVM: one number is one object."""
+    """Spark's id of the operator, unique within the JVM."""
     children: list["Node"] = field(default_factory=list)
     subqueries: list["Node"] = field(default_factory=list)
     target: "Node | None" = None
-    """What a reused exchange or subquery stands for."""
+    """For a reused exchange or subquery: the original."""
     partitioning: Any = None
-    """Output partitioning of exchanges, reused ones and unions."""
+    """Output partitioning; only for exchanges, reused exchanges and unions."""
     prunes: bool = False
-    """True if a subquery finds the partitions that a scan has to read."""
+    """True for a subquery that finds the partitions that a scan must read."""
 
     def below(self) -> Iterator["Node"]:
-        """Children, subqueries and what it stands for."""
+        """Yield children, subqueries and the target."""
         yield from self.children
         yield from self.subqueries
         if self.target is not None:
             yield self.target
 
     def every(self) -> Iterator["Node"]:
-        """This node and all that hang on it, each once."""
+        """Yield this node and all nodes below it, each once."""
         seen: set[int] = set()
         stack = [self]
         while stack:
@@ -53,7 +53,7 @@ class Node:
 
 
 def read_tree(jvm: Jvm, plan: Any) -> Node:
-    """Return the tree of a physical plan; an object met twice is one node."""
+    """Return the tree of a physical plan. An operator that occurs twice is one node."""
     return _Reader(jvm).read(plan)
 
 

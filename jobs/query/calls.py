@@ -1,4 +1,4 @@
-"""The calls of `DurableShuffle` that are about whole queries."""
+"""The calls of `DurableShuffle` for whole queries."""
 
 from contextlib import AbstractContextManager
 
@@ -29,24 +29,25 @@ class QueryCalls:
         version: str | None = None,
         progress: bool = False,
     ) -> DataFrame:
-        """Store every shuffle exchange of the query `df` once, and return its rows.
+        """Store every shuffle exchange of the query `df` once, and return the query's rows.
 
-        Eager: when this returns, every exchange is committed; the last piece of the plan runs when
-        the rows are asked for, or at once if it aggregates a large join: then its rows are stored
-        too (`Settings.result_least_bytes`). A later run of the same query, in this driver or
-        another, starts at the first producer that had not committed. Rows come in the order that
-        Spark gives them. What stays Spark's own, broadcasts for example, is named in
-        `report().native`.
+        Eager: when this returns, every exchange is committed. The part of the plan above the last
+        exchanges runs with each action on the result. Exception: if that part aggregates a large
+        join, it runs at once and its rows are stored too (`Settings.result_least_bytes`). A later
+        run of the same query, in this driver or another, runs only the map tasks that have not
+        committed. Rows come in the order that Spark gives them. `report().native` lists exchanges
+        that Spark runs itself, broadcasts for example; they are not stored.
 
         Args:
             name: label of the stages, default "query"; part of their identity.
             version: as with `durable`.
-            progress: show bars on standard error, plain lines where it is no terminal.
+            progress: show bars on standard error, or plain lines if it is not a terminal.
 
         Raises:
-            InvalidInputError: a streaming DataFrame; a Spark Connect session; `version` vouches for
-                two different inputs.
-            IncompatibleError: a Spark version whose plans are not known.
+            InvalidInputError: a streaming DataFrame; a Spark Connect session; one `version` for two
+                different inputs.
+            IncompatibleError: the plans of this Spark version are not supported; or `reuse` is
+                "require" and an exchange is not stored.
             FencedError: a newer driver claimed the job.
         """
         label = name or "query"
@@ -61,12 +62,12 @@ class QueryCalls:
     def transparent(
         self, *, name: str | None = None, version: str | None = None
     ) -> AbstractContextManager[None]:
-        """Send actions through `query` while a `with` block is open, without changing the queries.
+        """Run actions through `query` while a `with` block is open, without changing your code.
 
         Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
         write and writeTo. Refused: SQL statements that run a query at once (INSERT, CREATE TABLE AS
-        SELECT, CACHE TABLE, MERGE, UPDATE, DELETE). Everything else, show() and foreach() for
-        example, runs as always. One block at a time per process.
+        SELECT, CACHE TABLE, MERGE, UPDATE, DELETE). All other actions, show() and foreach() for
+        example, run in Spark as usual and store nothing. One block at a time per process.
 
         Args:
             name: as for `query`.

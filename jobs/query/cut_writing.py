@@ -1,4 +1,4 @@
-"""A durable exchange of a query, or its rows, as the stage store sees it."""
+"""How the stage store writes a durable exchange of a query, or the query's result rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,8 +20,8 @@ class CutWriting:
     """Implements `Writing` for one cut.
 
     Args:
-        below: cut number -> stage, for all cuts that its piece reads; may be filled later, up to
-            the time when the stage is planned.
+        below: cut number -> stage, for all cuts that the cut's piece reads. It must be complete
+            when `plan` is called.
     """
 
     def __init__(self, query: PlannedQuery, cut: Cut, below: Mapping[int, StoredStage]) -> None:

@@ -1,4 +1,4 @@
-"""What a query would do: its exchanges, which are committed, which would run. Plain values."""
+"""What a query would do: which exchanges are committed and which would run. Plain values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,18 +8,19 @@ State = Literal["committed", "partly committed", "missing", "not needed"]
 
 @dataclass(frozen=True, slots=True)
 class ExchangeExplanation:
-    """One durable exchange, or the query's rows."""
+    """One durable exchange, or the query's result rows."""
 
     number: int
-    """From 0; every exchange comes after those that it reads."""
+    """From 0. An exchange has a higher number than the exchanges that it reads."""
     kind: str
-    """"passthrough" is no exchange: the query's rows, stored if much is joined for them."""
+    """"hash", "single", "round_robin", "range"; or "passthrough" for the query's result rows, which
+    are stored if they aggregate a large join."""
     partitions: int
-    """0 if not known before it is planned."""
+    """0 if the number is known only after planning."""
     columns: tuple[str, ...]
     fingerprint: str
     reads: tuple[int, ...]
-    """Numbers of the exchanges right below."""
+    """Numbers of the exchanges that this one reads directly."""
     state: State
     why: str
 
@@ -37,7 +38,7 @@ class QueryExplanation:
     name: str
     exchanges: tuple[ExchangeExplanation, ...]
     native: tuple[str, ...]
-    """What stays Spark's own, each with the reason."""
+    """Exchanges that Spark runs itself, each with the reason."""
 
     @property
     def hit(self) -> bool:
@@ -46,7 +47,7 @@ class QueryExplanation:
 
     @property
     def why(self) -> str:
-        """One line."""
+        """A summary in one line."""
         running = [e for e in self.exchanges if e.state in ("missing", "partly committed")]
         if not running:
             return "every exchange that is needed is committed"

@@ -1,4 +1,4 @@
-"""Gives a session its query runner: the real one on classic Spark, a refusal on Spark Connect."""
+"""Makes the query runner of a session. On Spark Connect it refuses every query."""
 
 from typing import Protocol
 
@@ -26,14 +26,14 @@ class Queries(Protocol):
     """Runs whole queries."""
 
     def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
-        """Store what is missing of the query's exchanges, and return its rows."""
+        """Store the query's exchanges that are missing, and return its rows."""
 
     def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
-        """Say what `run` would do; plans, runs nothing."""
+        """Say what `run` would do. Plans the query, runs nothing."""
 
 
 class RefusedQueries:
-    """Spark Connect shows no plans, so nothing can be cut there."""
+    """Refuses every query: Spark Connect shows no plans, so they cannot be cut."""
 
     def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
         raise InvalidInputError(_REFUSAL)
@@ -53,7 +53,7 @@ def make_query_runner(
     ids: IdSource,
     seen: SeenInputs,
 ) -> Queries:
-    """Return the runner that fits the session."""
+    """Return the runner for the session."""
     if is_connect(spark):
         return RefusedQueries()
     from durable_shuffle.jobs.engine.classic import ClassicEngine

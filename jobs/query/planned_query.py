@@ -1,7 +1,7 @@
-"""A query planned for cutting: its pieces, what each cut is called, and how to make and read it.
+"""A query planned for cutting: its pieces, the identity of each cut, how to write and read it.
 
-Everything that asks the JVM is done under one lock: operators are shared between pieces, and
-threads that run independent map sides meet here.
+Plans of pieces are rebuilt under one lock: threads that run independent map sides come here, and
+their pieces share operators.
 """
 
 import threading
@@ -55,9 +55,9 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.read.group_reader import subpartition_bytes
 
 _GROUP = "spark.durableShuffle.group."
-"""Settings of grouping, recorded with a stage beside those that cut files."""
+"""Prefix of the grouping settings; a stage records them beside the settings that split files."""
 _BOUNDS = "spark.durableShuffle.range.bounds"
-"""Where a descriptor keeps the bounds of a range exchange."""
+"""Key under which DESCRIBE keeps the bounds of a range exchange."""
 
 
 class PlannedQuery:
@@ -105,7 +105,7 @@ class PlannedQuery:
             return read_tree(self._jvm, PlannedAlike(self._jvm, execution).physical())
 
     def _cut_result(self) -> tuple[Cut | None, Piece]:
-        """The query's rows as a stage, if they may become one, and what stays above them."""
+        """Return a cut for the query's result rows, if they may be stored, and the piece above."""
         top = result_top(self.last)
         if top is None or not storable(top):
             return None, self.last
@@ -116,7 +116,7 @@ class PlannedQuery:
 
     @property
     def native(self) -> tuple[str, ...]:
-        """What stays Spark's own in any piece, each reason once."""
+        """Exchanges that Spark runs itself in any piece, each reason once."""
         pieces = [self.last, *(cut.piece for cut in self.cuts)]
         return tuple(dict.fromkeys(text for piece in pieces for text in piece.native))
 
@@ -125,22 +125,22 @@ class PlannedQuery:
         return f"{self.name}-{self._identities[cut.number].fingerprint}"
 
     def identity(self, cut: Cut) -> StageIdentity:
-        """What the stage of a cut is called on storage, and why."""
+        """The identity of the stage of a cut."""
         return self._identities[cut.number]
 
     def planning_settings(self) -> dict[str, str]:
-        """The settings that split the work, with their values of now."""
+        """The settings that split files and group partitions, with their current values."""
         return {**self.conf, **_rule(self.spark)}
 
     def start_broadcasts(self, pieces: Sequence[Piece]) -> None:
-        """Let Spark begin with broadcasts that need no stored stage, while map sides run."""
+        """Start the broadcasts that read no stored stage, so that they run beside map sides."""
         with active(self._session), self._lock:
             for piece in pieces:
                 for node in ready_broadcasts(piece):
                     node.plan.prepare()
 
     def above(self, stored: Container[int]) -> Piece:
-        """Return the piece that gives the query's rows, over these cuts."""
+        """Return the piece that yields the query's rows, given the cuts that are stored."""
         cut = self.result_cut
         return self._above if cut is not None and cut.number in stored else self.last
 
@@ -177,7 +177,10 @@ class PlannedQuery:
         )
 
     def _whole(self) -> str:
-        """The whole query as the user wrote it: a source may hide what was pushed into it."""
+        """Return a digest of the whole query as the user wrote it.
+
+        It is needed if a source hides which filters and columns were pushed into it.
+        """
         if self._whole_digest is None:
             whole = self.engine.identify(self._planned)
             self._whole_digest = hex_digest(
@@ -193,7 +196,7 @@ class PlannedQuery:
         *,
         large_rows: bool,
     ) -> Planned:
-        """Plan the map side of a cut under settings of now or recorded ones; see `Writing.plan`."""
+        """Plan the map side of a cut under current or recorded settings; see `Writing.plan`."""
         with active(self._session), self._lock:
             plan, groups = self._rebuilt(cut.piece, below, conf)
             with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
@@ -220,7 +223,11 @@ class PlannedQuery:
         return Planned(shaped, producers, splits, native, recorded, partitions)
 
     def _ranges(self, cut: Cut, below: Mapping[int, StoredStage], conf: Mapping[str, str]) -> int:
-        """How many ranges an exchange gets: as asked for, or as the true sizes below suggest."""
+        """Return the number of ranges of an exchange.
+
+        The user's number counts. Without one, it follows from the bytes of the stages below, if
+        the piece reads only these.
+        """
         asked = cut.exchange.partitions
         if cut.exchange.fixed or self._zips_unions:
             return asked
@@ -232,7 +239,7 @@ class PlannedQuery:
     def _rebuilt(
         self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
     ) -> tuple[Any, list[str]]:
-        """Return the plan of a piece over stored stages, and what is read together, as texts."""
+        """Return the plan of a piece over stored stages, and the groups of each site as texts."""
         groups = self._groups(piece, below, conf)
         texts = [f"{groups[site]}" for site in piece.sites]
         rdds: dict[tuple[int, tuple[Group, ...]], Any] = {}
@@ -278,12 +285,12 @@ class PlannedQuery:
 
 
 _TURNS = 3
-"""Tasks per core where there is enough to read: a killed driver loses the tasks under way, so they
-should be a small part; and a long one delays its stage less."""
+"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
+work, and a slow task delays its stage less."""
 
 
 def _rule(spark: SparkSession) -> dict[str, str]:
-    """The settings of grouping with their values of now."""
+    """Return the settings of grouping with their current values."""
     return {
         _GROUP + "targetBytes": str(32 << 20),
         _GROUP + "tasks": str(_TURNS * spark.sparkContext.defaultParallelism),

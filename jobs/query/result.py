@@ -1,4 +1,4 @@
-"""What a run of a query came to."""
+"""The result of a query run."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,6 @@ class QueryResult:
 
     frame: DataFrame
     reports: tuple[StageReport, ...]
-    """Of the stages that were looked at, lower ones first."""
+    """One report per needed cut, lower cuts first."""
     native: tuple[str, ...]
-    """Spark's own exchanges that stayed, with the reason."""
+    """Exchanges that Spark runs itself, each with the reason."""

@@ -1,7 +1,8 @@
-"""Runs a query's cuts: which are needed, in which order, independent ones at the same time.
+"""Runs a query's cuts: decides which are needed, and runs independent ones at the same time.
 
-Top down, a stage that is sealed makes everything below it unnecessary. What is left runs bottom up,
-each map side as a Spark job of its own in a thread of its own, as soon as what it reads is sealed.
+Going down from the result, a sealed stage makes everything below it unnecessary. The other cuts run
+bottom up. Each map side is one Spark job in its own thread; it starts when the stages that it reads
+are sealed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +35,7 @@ _NO_STREAM = (
     "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
 )
 _AT_ONCE = 8
-"""Map sides that may run at the same time; each waits in a thread of its own."""
+"""Map sides that may run at the same time, each in its own thread."""
 
 
 class QueryRunner:
@@ -58,14 +59,14 @@ class QueryRunner:
         self._checked = False
 
     def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
-        """Store what is missing of the query's exchanges, and return its rows."""
+        """Store the query's exchanges that are missing, and return its rows."""
         query = self._planned(df, name, version, remember=True)
         stored = self._ensure(query, progress)
         reports = tuple(stored[number].report for number in sorted(stored))
         return QueryResult(query.result(stored), reports, query.native)
 
     def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
-        """Say what `run` would do; plans, runs nothing."""
+        """Say what `run` would do. Plans the query, runs nothing."""
         query = self._planned(df, name, version, remember=False)
         needed = self._needed(query)
         exchanges = []
@@ -110,14 +111,14 @@ class QueryRunner:
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
             query = self._plan(df, name, version, recorded)
-        for cut in query.cuts:  # all: a sealed one hides those below
+        for cut in query.cuts:  # also those below a sealed one, which do not run
             self._seen.check(name, query.identity(cut), remember=remember)
         return query
 
     def _first_plan(
         self, df: DataFrame, name: str, version: str | None, conf: Mapping[str, str]
     ) -> PlannedQuery:
-        """Plan; meanwhile, once, ask whether this Spark's plans are known. Nothing is written."""
+        """Plan the query; the first time, check meanwhile whether this Spark's plans are known."""
         if self._checked:
             return self._plan(df, name, version, conf)
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
@@ -125,7 +126,7 @@ class QueryRunner:
             try:
                 return self._plan(df, name, version, conf)
             finally:
-                check.result()  # what is unknown says more than what then went wrong
+                check.result()  # its error explains more than the planning error that it caused
                 self._checked = True
 
     def _plan(
@@ -142,7 +143,7 @@ class QueryRunner:
         )
 
     def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
-        """The split settings of a stage that must run, if a first run left one."""
+        """Return the split settings of the first stage that an earlier run left incomplete."""
         for cut in query.cuts:
             stage = self._store.stored(query.name, query.identity(cut))
             if stage is not None and not _is_whole(stage):
@@ -151,13 +152,13 @@ class QueryRunner:
         return None
 
     def _ensure(self, query: PlannedQuery, progress: Progress) -> dict[int, StoredStage]:
-        """Return cut number -> stage, of all cuts that something needs."""
+        """Return cut number -> stage, for all cuts that are needed; run those that are missing."""
         needed = self._needed(query)
         sealed = [number for number, is_sealed in needed.items() if is_sealed]
         exchanges = [cut.number for cut in query.cuts if cut is not query.result_cut]
         to_run = len([number for number in exchanges if needed.get(number) is False])
         progress.planned(query.name, len(exchanges), len(sealed), to_run)
-        if query.conf == self._engine.planning_settings():  # else scans would be cut otherwise
+        if query.conf == self._engine.planning_settings():  # else scans would split differently
             missing = [cut.piece for cut in query.cuts if needed.get(cut.number) is False]
             with self._engine.described("durable_shuffle: broadcasts"):
                 query.start_broadcasts([*missing, query.above(sealed)])
@@ -207,7 +208,7 @@ class QueryRunner:
         return stored
 
     def _needed(self, query: PlannedQuery) -> dict[int, bool]:
-        """Return cut number -> whether it is sealed already, of all cuts that are needed."""
+        """Return cut number -> whether its stage is sealed, for all cuts that are needed."""
         needed: dict[int, bool] = {}
 
         def look(piece: Piece) -> None:
@@ -236,12 +237,12 @@ class QueryRunner:
         return None if stage is None else read_state(stage).seal
 
     def _large(self, below: Iterable[Seal]) -> bool:
-        """Whether the rows of a query whose last piece reads these stages are to be stored."""
+        """Return whether to store the query's rows, given the stages that the last piece reads."""
         size = sum(seal.data_bytes for seal in below)
         return self._policy != "require" and size >= self._settings.result_least_bytes
 
     def _stays_native(self, query: PlannedQuery) -> bool:
-        """True if it is known already that the query's rows will not be stored."""
+        """Return True if it is already certain that the query's rows will not be stored."""
         assert query.result_cut is not None
         seals = [self._seal(query, cut) for cut in query.result_cut.piece.cuts]
         known = [seal for seal in seals if seal is not None]
@@ -249,7 +250,7 @@ class QueryRunner:
 
 
 def _is_whole(stage: StageHandle) -> bool:
-    """Return whether a stage is sealed and nothing of it must run again."""
+    """Return whether a stage is sealed and has no damaged producers."""
     state = read_state(stage)
     return state.seal is not None and not state.damaged
 

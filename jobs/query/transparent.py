@@ -1,7 +1,7 @@
-"""Sends a session's actions through durable queries, without a change in the user's code.
+"""Runs a session's actions as durable queries, without a change in the user's code.
 
-Inside the `with` block the named actions of DataFrames of this Spark application are replaced on
-PySpark's own class, and put back at its end. What is not named runs as always.
+Inside the `with` block, some actions are replaced on PySpark's own DataFrame class; at its end they
+are restored. All other actions run as usual.
 """
 
 import threading
@@ -17,7 +17,7 @@ from durable_shuffle.jobs.identity.plan.jvm import items
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = ("collect", "toPandas", "toArrow")
-"""Actions that take their rows from `query(df)`; count, write and writeTo are covered too."""
+"""Actions that run on `query(df)` unchanged; count, write and writeTo are replaced separately."""
 
 _WRITES = frozenset(
     {"save", "saveAsTable", "insertInto", "parquet", "json", "csv", "text", "orc", "xml", "jdbc"}
@@ -34,7 +34,7 @@ _EAGER = frozenset(
         *("ExecuteImmediateQuery", "UnresolvedExecuteImmediate", "CompoundBody"),
     }
 )
-"""Statements that run a query while `sql()` is called."""
+"""Statements whose query runs inside `sql()`."""
 
 Query = Callable[[DataFrame], DataFrame]
 
@@ -46,11 +46,11 @@ def sent_through(spark: SparkSession, query: Query) -> Iterator[None]:
     """Replace the actions of this application's DataFrames.
 
     Args:
-        query: a DataFrame -> one with the same rows, from storage.
+        query: returns a DataFrame with the same rows, read from storage.
 
     Raises:
-        InvalidInputError: another block of this kind is open; inside: an SQL statement that would
-            run a query at once.
+        InvalidInputError: another such block is open. Inside the block, `sql()` raises it for a
+            statement that would run a query at once.
     """
     if not _installed.acquire(blocking=False):
         raise InvalidInputError("transparent() is open already: close that block first")
@@ -72,12 +72,12 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
     inside = threading.local()
 
     def covered(df: DataFrame) -> bool:
-        """False for other applications, for streams, and for what the query itself asks."""
+        """Return False for other applications, for streams, and inside a covered action."""
         mine = df.sparkSession.sparkContext is spark.sparkContext
         return mine and not df.isStreaming and not getattr(inside, "busy", False)
 
     def through(df: DataFrame, act: Callable[[DataFrame], Any]) -> Any:
-        """Act on the durable frame; what the action asks itself is not sent through again."""
+        """Run the action on the durable frame; actions that it calls itself run as usual."""
         if not covered(df):
             return act(df)
         inside.busy = True
@@ -127,7 +127,7 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
 
 
 class _Recorded:
-    """A writer that is not made before it writes: calls are kept, and replayed on the real one."""
+    """Stands for a writer: records calls, and replays them on the real writer when it writes."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Recorded:
 
 
 def _refuse_eager(spark: SparkSession, text: str) -> None:
-    """Refuse statements that would run a query of their own before they return."""
+    """Refuse an SQL statement that would run a query at once."""
     parser: Any = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
     try:
         plan = parser.parsePlan(text)
@@ -172,7 +172,10 @@ def _refuse_eager(spark: SparkSession, text: str) -> None:
 
 
 def _eager(plan: Any) -> str | None:
-    """Name what runs at once in a parsed statement: itself, or an INSERT below WITH or FROM."""
+    """Return the class of a parsed statement that runs at once, or of one inside it; else None.
+
+    An INSERT can be inside WITH or FROM.
+    """
     name = str(plan.getClass().getSimpleName())
     if name in _EAGER:
         return name

@@ -1,8 +1,8 @@
-"""From a DataFrame to a stored stage and back: what is asked for, looked up, run, sealed, reported.
+"""From a DataFrame to a stored stage and back.
 
-Python stages, queries and consumers store and find theirs here too. It imports the engines' side
-(`engine.py`, `tasks.py`, `identity/`, `deploy/`), never who asks. Start at `runner.py`, one stage
-from the user's call on: `request.py` checks it, `identity.py` says what it is, `store.py` decides
-between reuse, resume and fresh and runs what is missing, `work.py` is what differs between kinds of
-stages, `report.py` what the user is told.
+Python stages, queries and consumers use these modules too. This folder imports `engine/`,
+`identity/` and `deploy/`, never its callers. Start at `runner.py`, which takes one stage from the
+user's call to the result: `request.py` checks the call, `identity.py` fingerprints it, `store.py`
+decides between reuse, resume and fresh and runs what is missing. `work.py` holds what differs
+between kinds of stages, `report.py` what the user is told.
 """

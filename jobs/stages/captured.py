@@ -1,8 +1,8 @@
-"""Values that functions captured, and a word about one that makes a stage fresh in every run.
+"""Values that functions captured, and a warning about a value that makes every run start fresh.
 
-A run id, a time or a temporary folder in a closure rightly makes another stage each time. Whoever
-did not mean it should hear of it: if nothing else differs from the last run's stage, the value is
-named.
+A run id, a time or a temporary folder in a closure makes a new stage in each run, and must: the
+value may decide rows. The user may not have meant it. So if only captured values differ from the
+last run's stage, a warning names them.
 """
 
 import json
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from durable_shuffle.jobs.identity.digests import hex_digest
 
 CAPTURED = "captured"
-"""The aspect of a stage's identity that lists the values, each by its digest."""
+"""The component of a stage's identity that lists the values, each by its digest."""
 _CODE = ""
-"""Under this name stands the code of the functions without the values."""
+"""The listed name of the functions' code, without the values."""
 _FOLLOWS = frozenset({CAPTURED, "functions", "map"})
-"""Aspects that differ wherever a captured value does."""
+"""Components that differ whenever a captured value differs."""
 _DIGITS = 12
 _MOST = 200
-"""More values are not listed; they count all the same."""
+"""With more values, none are listed. They are part of the fingerprint all the same."""
 
 
 def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:
-    """Return the aspect's content; empty if there are no values."""
+    """Return the content of the component; "" if there are no values, or too many to list."""
     if not values or len(values) > _MOST:
         return ""
     listed = {name: digest[:_DIGITS] for name, digest in values.items()}
@@ -30,7 +30,12 @@ def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:
 
 
 def moved_values(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the captured values that alone keep a stage from being the stored one."""
+    """Return the names of the captured values, if they are all that differs from the stored stage.
+
+    Args:
+        wanted: components of the stage that this run asks for.
+        stored: components of a stored stage.
+    """
     differing = {k for k in {*wanted, *stored} if wanted.get(k) != stored.get(k)}
     if CAPTURED not in differing or not differing <= _FOLLOWS:
         return ()
@@ -43,11 +48,11 @@ def moved_values(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[
 
 
 MOVED = "from the last run's stage"
-"""In every such sentence."""
+"""Part of every sentence that `moved_sentence` returns; the report finds the sentence by it."""
 
 
 def moved_sentence(names: tuple[str, ...]) -> str:
-    """What to say of these values, for people."""
+    """Return the warning about these values, for people."""
     what = ", ".join(names)
     verb, it = ("differs", "it does") if len(names) == 1 else ("differ", "they do")
     return (

@@ -1,7 +1,7 @@
 """Compaction on Spark: one task per compacted segment.
 
-A task that runs twice writes the same bytes under the same name. What tasks return is what COMPACT
-will state; a stage whose compaction fails is as good as before.
+A task that runs twice writes the same bytes under the same name. The COMPACT record will state what
+the tasks return. If compaction fails, the stage stays readable as before.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from durable_shuffle.shuffle.repair.compaction import Tile, WriteTiles, write_ti
 RESULT_SCHEMA = "number long, length long, sha256 binary"
 
 _SHIPPED_BYTES = 8 << 20
-"""Of index entries that one Spark job carries: every task of a job gets all of them."""
+"""Limit on the index entries that one Spark job carries, since each of its tasks gets them all."""
 
 
 def tile_writer(engine: Engine, stage: StageHandle, settings: Settings) -> WriteTiles:
-    """Return what writes tiles by Spark tasks; a single one in this process.
+    """Return the function that writes tiles in Spark tasks; a single tile in this process.
 
     Args:
-        stage: on the storage as tasks use it.
+        stage: opened on the storage that tasks use.
     """
 
     def write(tiles: Sequence[Tile]) -> Iterator[SegmentInfo]:

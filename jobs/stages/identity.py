@@ -1,6 +1,6 @@
 """The identity of a requested stage: its plan, its keys and what the user vouches for.
 
-Two requests with equal fingerprints give equal subpartitions, so one may read what the other wrote.
+Two requests with equal fingerprints give equal partitions, so one may read what the other wrote.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ class StageIdentity:
 
     fingerprint: str
     components: dict[str, str]
-    """Aspect -> digest; the fingerprint is the digest of these."""
+    """Name of a component -> digest; the fingerprint is the digest of all components."""
     unresolved: tuple[str, ...]
-    """Why no other run can recognise it; empty if it can, or if the user gave a version."""
+    """Why no other run can recognise the stage; empty if it can, or if the user gave a version."""
     unstable: tuple[str, ...]
     """Non-deterministic expressions below a native exchange."""
     vouched: tuple[str, ...] = ()
     """What only the user's version vouches for."""
     opaque: tuple[str, ...] = ()
-    """What tells the inputs vouched for apart from others of this session."""
+    """What distinguishes the vouched inputs from other inputs of this session."""
 
 
 def identify_stage(
@@ -40,10 +40,11 @@ def identify_stage(
     """Return the identity of a stage.
 
     Args:
-        version: vouches for what cannot be resolved; None makes such a stage unique to this call.
+        version: vouches for inputs that cannot be resolved. With None, a stage with such inputs is
+            unique to this call.
     """
     df = checked.df
-    if checked.cols and not checked.key_positions:  # computed keys: their functions count too
+    if checked.cols and not checked.key_positions:  # computed keys are part of the identity too
         df = df.select("*", *_aliased(checked.cols))
     plan = engine.identify(df)
     shape = [checked.partitioner, checked.n, checked.key_positions, len(checked.cols)]
@@ -71,9 +72,8 @@ def fingerprinted(
     """Return the identity made of these components and of what the user vouches for.
 
     Args:
-        opaque: what tells the unresolved inputs apart within this session, as far as they have
-            equal components.
-        captured: `captured_text()` of what functions captured.
+        opaque: what distinguishes unresolved inputs that have equal components, in this session.
+        captured: `captured_text()` of the values that functions captured.
     """
     found = dict(components)
     if captured:

@@ -1,4 +1,4 @@
-"""A stored stage in one line, as `stages()` lists it."""
+"""The entries of `stages()`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from durable_shuffle.shuffle.storage.contract import Storage
 
 @dataclass(frozen=True, slots=True)
 class StageInfo:
-    """A stored stage, as `stages()` lists it."""
+    """A stored stage. `rows` and `data_bytes` are None until it is sealed."""
 
     name: str
     fingerprint: str
@@ -27,7 +27,7 @@ class StageInfo:
 
 
 def stage_info(storage: Storage, path: StagePath) -> StageInfo:
-    """Read the stage's log and say what it is."""
+    """Read the stage's log and return its entry for `stages()`."""
     stage = open_stage(storage, path)
     seal = read_state(stage).seal
     return StageInfo(

@@ -1,7 +1,7 @@
 """Shows how far stages are: bars in a terminal, plain lines elsewhere.
 
-Strategy: who runs stages tells when one starts and ends; in between a thread of the view counts the
-producers that have a record on storage, once a second.
+Strategy: the code that runs stages reports when a stage starts and ends. In between, a thread of
+the view counts the committed producers on storage, once a second.
 """
 
 import sys
@@ -17,14 +17,14 @@ from durable_shuffle.jobs.text import size
 _POLL_SECONDS = 1.0
 
 Committed = Callable[[], tuple[int, int]]
-"""Asked while a stage runs: producers committed, producers in all."""
+"""Returns (producers committed, producers in total); called while a stage runs."""
 
 
 class Progress(Protocol):
-    """What a runner of stages tells."""
+    """The events that a runner of stages reports."""
 
     def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
-        """The query was cut: how many exchanges are there, are sealed, will run."""
+        """The query was cut: it has this many exchanges; so many are sealed, so many will run."""
 
     def started(self, number: int, title: str, committed: Committed) -> None:
         """The map side of a stage begins."""
@@ -47,7 +47,7 @@ class PlainProgress:
     """One line per event.
 
     Args:
-        write: gets each line, without its end.
+        write: is called with each line, without the newline.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A bar per stage, by rich. A context manager; what it showed stays on the screen."""
+    """One bar per stage, drawn by rich. A context manager; the bars stay on the screen."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -141,7 +141,7 @@ def choose_progress() -> LiveProgress | PlainProgress:
 
 @contextmanager
 def show_progress(*, wanted: bool) -> Iterator[Progress]:
-    """Yield the view to tell; one that shows nothing unless it is `wanted`."""
+    """Yield the view to report to; it shows nothing unless `wanted`."""
     view = choose_progress() if wanted else NoProgress()
     if isinstance(view, LiveProgress):
         with view:

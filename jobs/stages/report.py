@@ -1,4 +1,4 @@
-"""What a `DurableShuffle` did, per stage, per consumer and in sum, as values that print well."""
+"""What a `DurableShuffle` did, per stage, per consumer and in total, as values that print well."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,69 +19,69 @@ class StageReport:
     """"reuse", "resume" or "fresh"."""
     why: str
     partitioner: str
-    """How rows found their partition, as in the stage's description."""
+    """How rows are assigned to partitions: "hash", "round_robin", …"""
     producers: int
     producers_run: int
     """Producers whose task wrote in this session."""
     producers_reused: int
-    """Producers whose COMMIT stood before."""
+    """Producers that had committed before."""
     producers_rerun: int
-    """Attempts that wrote a segment although a COMMIT existed, counted from storage."""
+    """Attempts that wrote a segment although their producer had committed, counted on storage."""
     native_exchanges: int
     """Spark's own shuffles below this stage."""
     rows: int
     data_bytes: int
-    """Bytes on storage, as encoded."""
+    """Encoded bytes on storage."""
     objects: int
-    """Segments that count, plus commits and index."""
+    """Segments in use, one commit per producer, and the index."""
     requests: int
     """Storage requests of the map tasks and the driver."""
     storage_retries: int
-    """Storage requests beyond these, made because an earlier one failed."""
+    """Further storage requests, made because an earlier one failed."""
     storage_wait_seconds: float
-    """Time that map tasks, each on its own, and the driver spent waiting before those."""
+    """Time that the driver and all map tasks, added up, waited before those retries."""
     retries: int
-    """Map tasks that Spark started although they had been started before."""
+    """How often Spark started a map task again."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerReport:
-    """One call of `consume`. What a killed attempt did shows in `views` alone."""
+    """One call of `consume`. Of a killed attempt, only `views` counts anything."""
 
     consumer: str
     stage: str
     """The stage's folder below the job."""
     resume: str
     tasks: int
-    """Subpartitions of the stage."""
+    """Partitions of the stage."""
     tasks_run: int
     tasks_reused: int
-    """Tasks that had finished before."""
+    """Tasks that had finished before this call."""
     views: int
-    """How often a subpartition was opened, over all attempts: `tasks_run` if nothing failed."""
+    """How often a partition was opened, over all attempts: `tasks_run` if nothing failed."""
     records: int
-    """Acknowledged by now, in all."""
+    """Rows acknowledged so far, by this call and earlier ones."""
     records_acknowledged: int
-    """By this call, over all attempts."""
+    """Rows that this call acknowledged, over all its attempts."""
     records_delivered: int
-    """To the attempts that finished; those before them got what they acknowledged and more."""
+    """Rows delivered to the attempts that finished. Attempts that failed are not counted."""
     records_dropped: int
-    """Approximate mode: delivered and never acknowledged, by now."""
+    """Approximate mode: rows delivered but never acknowledged, so far."""
     acknowledgements: int
-    """Records that this call won in the consumers' logs after OPEN."""
+    """Records that this call wrote to the consumers' logs, not counting OPEN."""
     resumed_from: dict[int, int]
-    """Subpartition -> records that were acknowledged when the attempt that finished it began;
-    only those that did not begin at 0."""
+    """Partition -> rows already acknowledged when the attempt that finished it began; partitions
+    that began at row 0 are left out."""
     outputs: int
-    """Objects published by now."""
+    """Objects published so far."""
     output_rows: int
     output_bytes: int
-    """On storage, as encoded."""
+    """Encoded bytes on storage."""
     requests: int
     """Storage requests of the driver and of the attempts that finished."""
     retries: int
-    """Tasks that Spark started although they had been started before."""
+    """How often Spark started a task again."""
     seconds: float
 
 
@@ -94,21 +94,21 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All stages and consumers of one session, in the order in which they were asked for."""
+    """All stages and consumers of one `DurableShuffle`, in the order of the calls."""
 
     job: str
     generation: int
     stages: tuple[StageReport, ...]
     consumers: tuple[ConsumerReport, ...] = ()
     native: tuple[str, ...] = ()
-    """What stayed Spark's own in whole queries, each with the reason."""
+    """Exchanges that Spark ran itself in `query` calls, each with the reason."""
 
     def total(self) -> dict[str, float]:
-        """Return the sum over all stages of every count."""
+        """Return each count, summed over all stages. Consumers are not included."""
         return {name: sum(getattr(s, name) for s in self.stages) for name in _SUMMED}
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         return {
             "job": self.job,
             "generation": self.generation,
@@ -119,7 +119,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        """The counts that matter, in at most 100 columns; `to_dict` has them all."""
+        """Return the main counts as tables of about 100 characters; `to_dict` has all counts."""
         parts = [f"job {self.job}, generation {self.generation}", _stage_table(self.stages)]
         parts += [_wrapped(f"{_title(s)}: {more}") for s in self.stages if (more := _more(s))]
         parts += [_wrapped(f"{_title(s)}: {s.why}") for s in self.stages if MOVED in s.why]
@@ -132,7 +132,7 @@ class Report:
 _COLUMNS = 100
 _LEAST_NAME = 12
 _KEPT = 7
-"""Last characters of a name that are never cut: of a stage's fingerprint."""
+"""The last characters of a name are never cut: "-" and 6 of a stage's fingerprint."""
 
 
 def _stage_table(stages: Sequence[StageReport]) -> str:
@@ -162,7 +162,7 @@ def _consumer_table(consumers: Sequence[ConsumerReport]) -> str:
 
 
 def _more(stage: StageReport) -> str:
-    """What is worth a line only if it happened."""
+    """Return the counts that are shown only if they are not 0."""
     waited = f" (waited {stage.storage_wait_seconds:.2f} s)" if stage.storage_retries else ""
     counts = (
         (stage.native_exchanges, "native exchanges below"),
@@ -173,7 +173,7 @@ def _more(stage: StageReport) -> str:
 
 
 def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; the first column is cut where the whole would be too wide."""
+    """Return a table; shorten the first column if the table would be too wide."""
     lines = table(head, rows).split("\n")
     spare = _COLUMNS - max(map(len, lines))
     widest = max(len(str(row[0])) for row in (head, *rows))

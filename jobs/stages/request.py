@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """What the user asked for. `n` None: keep the partitions (`durable`)."""
+    """What the user asked for. With `n` None, keep the partitions (`durable`)."""
 
     df: DataFrame
     name: str
@@ -26,7 +26,7 @@ class StageRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """A request whose arguments are right."""
+    """A request whose arguments passed all checks."""
 
     df: DataFrame
     name: str
@@ -34,7 +34,7 @@ class CheckedRequest:
     cols: tuple[str | Column, ...]
     partitioner: str
     key_positions: tuple[int, ...]
-    """Positions of the key columns; empty without keys or if a key is computed."""
+    """Positions of the key columns in `df`; empty without keys, or if any key is computed."""
 
 
 def check_request(request: StageRequest, engine: Engine) -> CheckedRequest:

@@ -1,7 +1,7 @@
 """One wrapped stage, from the user's DataFrame to the stored one.
 
-The order of steps is the same on every kind of session: check the request, fingerprint the plan,
-have the stage stored (store.py), hand the read side back.
+The steps are the same on every kind of session: check the request, fingerprint the plan, store the
+stage (`store.py`), return its read side.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Explanation:
     name: str
     fingerprint: str
     hit: bool
-    """True if nothing or only the missing producers would run."""
+    """True if a stored stage would be used; producers that it lacks would still run."""
     why: str
 
     def __str__(self) -> str:
@@ -71,17 +71,17 @@ class StageRunner:
     def run(
         self, request: StageRequest, version: str | None = None, *, progress: bool = False
     ) -> tuple[DataFrame, StageReport]:
-        """Make sure the stage is stored and sealed, and return it read back."""
+        """Make sure the stage is stored and sealed; return its rows and the report."""
         work = FrameWork(check_request(request, self._engine), self._engine)
         return self.run_work(work, version, progress=progress)
 
     def run_work(
         self, work: StageWork[R], version: str | None = None, *, progress: bool = False
     ) -> tuple[R, StageReport]:
-        """Make sure the work is stored and sealed, and return what it reads back as.
+        """Make sure the work is stored and sealed; return `work.read()` and the report.
 
         Args:
-            version: vouches for what cannot be resolved; default the job's.
+            version: vouches for inputs that cannot be resolved; default the job's version.
             progress: show a bar, or lines, on standard error.
         """
         identity = self._identified(work, version, remember=True)
@@ -94,7 +94,7 @@ class StageRunner:
     def _identified(
         self, work: StageWork[R], version: str | None, *, remember: bool
     ) -> StageIdentity:
-        """Return what the work is, once it is clear that `version` vouches for one input alone."""
+        """Return the identity of the work; refuse a `version` that vouches for two inputs."""
         identity = work.identify(self._version if version is None else version, self._ids)
         self._seen.check(work.name, identity, remember=remember)
         return identity

@@ -1,8 +1,8 @@
-"""Which unresolved inputs `version=` has vouched for in this session: two of them are never one.
+"""Remembers the inputs that `version=` vouched for in this session, and refuses a mix-up.
 
 A plan over an RDD or a checkpointed DataFrame says little about its rows. If the user vouches for
-it, all that the plan says and the version are its fingerprint. Another input of this session with
-the same fingerprint would be given the first one's rows.
+it, its fingerprint comes from that little and the version. A second, different input with the same
+fingerprint would get the rows of the first, so it is refused.
 """
 
 import threading
@@ -19,15 +19,15 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 _lock = threading.Lock()
 _seen: WeakKeyDictionary[object, dict[tuple[str, ...], str]] = WeakKeyDictionary()
-"""Per Spark application: place and fingerprint -> what told the input apart."""
+"""Per Spark application: place, name and fingerprint -> digest of what distinguishes the input."""
 
 
 class SeenInputs:
-    """The inputs vouched for under one job.
+    """The vouched inputs of one job.
 
     Args:
-        spark: any session of the application.
-        place: where the job's stages are.
+        spark: any session of the application; on Spark Connect each session counts alone.
+        place: storage and name of the job.
     """
 
     def __init__(self, spark: SparkSession, place: Sequence[str]) -> None:
@@ -35,14 +35,14 @@ class SeenInputs:
         self._place = tuple(place)
 
     def check(self, name: str, identity: StageIdentity, *, remember: bool = True) -> None:
-        """Refuse a second input with the fingerprint of another one.
+        """Refuse an input if a different one has the same fingerprint.
 
         Args:
-            remember: as the input of that fingerprint, if it is the first one.
+            remember: record this input for its fingerprint, if it is the first.
 
         Raises:
-            InvalidInputError: another input of this session has the same fingerprint, or a version
-                stands for every micro-batch of a stream.
+            InvalidInputError: another input of this session has the same fingerprint, or one
+                version would vouch for every micro-batch of a stream.
         """
         if any(MICRO_BATCH_ELSEWHERE in reason for reason in identity.vouched):
             raise InvalidInputError(

@@ -1,8 +1,8 @@
-"""From a stage that is wanted to a sealed one: look into the job log, decide, describe, run, seal.
+"""Makes a wanted stage a sealed one: look into the job log, decide, describe, run, seal.
 
-The steps are the same whatever a stage is made from (a user's DataFrame, a piece of a query's plan,
-any kind of session). Every step that changes truth wins a slot first. Stages of one job may be
-ensured by several threads at once: the job log is written by one at a time.
+The steps are the same for every kind of stage (a user's DataFrame, a piece of a query's plan) and
+of session. Every step that changes the stored state first wins a slot in a log. Several threads may
+ensure stages of one job at once; they write to the job log one at a time.
 """
 
 import sys
@@ -55,7 +55,7 @@ from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.write.evidence import count_reruns
 
 _COMPARED = 50
-"""Newest stages of a name that are looked at to say why there is no equal one."""
+"""How many of the newest stages with the same name are compared to explain a miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class StoredStage:
     """A sealed stage."""
 
     handle: StageHandle
-    """On the storage as tasks use it."""
+    """Opened on the storage that tasks use."""
     seal: Seal
     report: StageReport
 
     @property
     def fingerprint(self) -> str:
-        """Name and fingerprint: what a stage above names it by."""
+        """Name and fingerprint, by which stages that read this one refer to it."""
         return f"{self.handle.path.name}-{self.handle.path.fingerprint}"
 
 
@@ -100,7 +100,10 @@ class StageStore:
         self._warned: set[tuple[str, tuple[str, ...]]] = set()
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
-        """Say what `ensure` would do under policy "auto"; plans, runs nothing."""
+        """Say what `ensure` would do under policy "auto".
+
+        Plans the stage if it is partly stored. On Spark Connect planning runs a small job.
+        """
         return self._decide(work, identity, self.stored(work.name, identity), "auto")[0]
 
     def stored(
@@ -111,9 +114,11 @@ class StageStore:
         return open_stage(storage or self._storage, path) if path else None
 
     def ensure(self, work: Writing, identity: StageIdentity) -> StoredStage:
-        """Make sure that the stage is stored and sealed.
+        """Make sure that the stage is stored and sealed; return it.
 
         Raises:
+            IncompatibleError: policy "require" and the stage would have to start fresh.
+            CorruptDataError: the job's log lost the record of this stage; see `lost_records`.
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
         """
@@ -172,7 +177,7 @@ class StageStore:
         return StoredStage(self._for_tasks(stage), seal, report)
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:
-        """Compact the stage if the settings ask for it; return the seal to read by."""
+        """Compact the stage if the settings ask for it; return the seal that readers must use."""
         small_bytes = self._settings.compact_small_bytes
         if not small_bytes:
             return seal
@@ -192,8 +197,12 @@ class StageStore:
     def _run(
         self, work: Writing, stage: StageHandle, planned: Planned
     ) -> tuple[Seal, list[MapResult], int]:
-        """Return the seal, what tasks reported, and how many others committed before the rest was
-        planned again."""
+        """Run the missing producers and seal the stage.
+
+        Returns:
+            The seal, the tasks' results, and how many producers committed without a result here,
+            because their job was planned again for large rows.
+        """
         commits = self._committed(stage, planned.producers)
         stored = len(commits)
         try:
@@ -219,14 +228,14 @@ class StageStore:
         return seal, results, earlier
 
     def _replace(self, stage: StageHandle, commits: Mapping[int, Committed]) -> Seal:
-        """Have new COMMITs of damaged producers count; return the seal that counts then."""
+        """Replace the COMMITs of damaged producers by new ones; return the seal in force."""
         state = read_state(stage)
         if state.seal is None or state.release is not None:
-            return require_seal(stage)  # says why not
+            return require_seal(stage)  # raises if there is no seal
         instead = {
             p: commits[p] for p, slot in stage.damaged.items() if state.damaged.get(p) == slot
         }
-        if instead:  # else another repair came first
+        if instead:  # otherwise another repair came first
             replace_commits(
                 stage,
                 state,
@@ -284,7 +293,7 @@ class StageStore:
             why = self.why_miss(work.name, identity)
             return decide(WantedStage(None, "", unstable), None, policy, why), None
         state = read_state(stage)
-        if state.release is not None:  # the job log may not say so: a record of it may be lost
+        if state.release is not None:  # the job log may have lost the record of it
             why = f"the stored stage was released: {state.release.cause}"
             return decide(WantedStage(None, "", unstable), None, policy, why), None
         sealed = state.seal is not None
@@ -309,7 +318,10 @@ class StageStore:
         return decision, None if isinstance(decision, Fresh) else planned
 
     def _refuse_lost_record(self, name: str, identity: StageIdentity) -> None:
-        """One listing of the job, at the first stage that this driver would make."""
+        """Refuse a stage that is on storage but missing in the job's log.
+
+        The job's folder is listed once, at the first stage that is not in the log.
+        """
         if not self._trusts_log:
             with self._lock:
                 if self._written is None:
@@ -319,7 +331,7 @@ class StageStore:
                 )
 
     def progress(self, name: str, identity: StageIdentity) -> tuple[int, int]:
-        """Return how many producers have committed, of how many; (0, 0) before there is a stage."""
+        """Return (producers committed, producers in total); (0, 0) before the stage exists."""
         stage = self.stored(name, identity)
         if stage is None:
             return 0, 0
@@ -327,7 +339,7 @@ class StageStore:
         return len(self._committed(stage, producers)), producers
 
     def why_miss(self, name: str, identity: StageIdentity) -> str:
-        """Say why there is no such stage, for people."""
+        """Say why no stored stage can be used, for people."""
         if identity.unresolved:
             return (
                 "cannot be recognised in another run: "
@@ -343,7 +355,10 @@ class StageStore:
         return f"{why}; {moved}" if moved else why
 
     def _moved(self, name: str, identity: StageIdentity, stored: Sequence[Describe]) -> str:
-        """Say so, once, if only what functions captured differs from an earlier run's stage."""
+        """Return the warning if only captured values differ from an earlier run's stage, else "".
+
+        The warning is printed to standard error once per stage name and set of values.
+        """
         for one in reversed(stored):
             if one.generation < self._log.generation:
                 values = moved_values(identity.components, one.components)
@@ -393,7 +408,10 @@ class StageStore:
         return describe_stage(storage, path, describe)
 
     def _committed(self, stage: StageHandle, producers: int) -> dict[int, Committed]:
-        """Return the COMMITs of producers that need not run; of a damaged one only a newer one."""
+        """Return producer -> COMMIT for the producers that need not run.
+
+        A COMMIT of a damaged producer is returned only if it is newer than the damaged one.
+        """
 
         def read(producer: int) -> Committed | None:
             after = stage.damaged.get(producer, -1)

@@ -1,4 +1,4 @@
-"""The calls of `DurableShuffle` about what is stored: list it, say who uses it, delete it."""
+"""The calls of `DurableShuffle` on stored stages: list them, declare consumers, delete them."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class StoredStages:
 
     @abstractmethod
     def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
-        """Return where that is stored; None if it is not a stage of this job."""
+        """Return where a stage is stored; None if the argument is not a stage of this object."""
 
     def stages(self) -> list[StageInfo]:
         """Return the job's stored stages, oldest first."""
@@ -47,8 +47,9 @@ class StoredStages:
     def register_consumers(
         self, df_or_stage: DataFrame | StageInfo, names: Iterable[str], *, closed: bool = True
     ) -> tuple[str, ...]:
-        """Declare who consumes a stored stage: with `retention="when_consumed"` it is deleted once
-        every one of them has finished.
+        """Declare who consumes a stored stage.
+
+        With `retention="when_consumed"` the stage is deleted once all of them have finished.
 
         Args:
             df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
@@ -78,18 +79,18 @@ class StoredStages:
 
         Args:
             name: only stages with this label.
-            older_than: only stages described longer ago than this, by the wall clock.
+            older_than: only stages created longer ago than this, by the wall clock.
 
         Returns:
-            What each released stage gave back, including releases that an earlier driver had
-            decided and not finished.
+            What each released stage freed. Releases that an earlier driver began are finished and
+            included.
 
         Raises:
             NotFoundError: no stage ever had this label. Releasing a label twice is no error.
             FencedError: a newer driver claimed the job.
-            CorruptDataError: with `older_than`, the age of a damaged stage is unknown. All others
-                were released; without `older_than`, damaged ones as well.
-            IncompatibleError: a stage is of another version; all others were released.
+            CorruptDataError: with `older_than`, the age of a damaged stage is unknown; it stays,
+                and all others were released. Without `older_than`, damaged stages are released too.
+            IncompatibleError: a stage has another format version; all others were released.
         """
         known = {path.name for path in (*self._log.state.order, *self._log.state.released)}
         if name is not None and name not in known:
@@ -109,15 +110,17 @@ class StoredStages:
         return freed
 
     def release_consumed(self) -> list[Freed]:
-        """Delete the stages whose declared, closed set of consumers has finished everywhere.
+        """Delete the stages whose declared consumers have all finished, in every partition.
+
+        A stage whose set of consumers is not closed (`register_consumers`) stays.
 
         Returns:
-            What each of them gave back.
+            What each deleted stage freed.
 
         Raises:
             FencedError: a newer driver claimed the job.
-            CorruptDataError, IncompatibleError: a stage's or a consumer's log cannot be read;
-                of all other stages those that were consumed were released.
+            CorruptDataError, IncompatibleError: a stage's or a consumer's log cannot be read.
+                The other consumed stages were released.
         """
         paths = list(self._log.state.order)
         failed: list[DurableShuffleError] = []

@@ -1,8 +1,8 @@
-"""What has to be known of a stage to store it and to read it back, whoever asks for it.
+"""What the store must know about a stage, to write it and to read it back.
 
-`Writing` is the seam for storing: `repartition` and `durable` (here), Python stages and object
-stages (`jobs/python_stage/`) and the exchanges of queries (`jobs/query/`) differ in what they say
-through it, never in the order of steps. `StageWork` adds what a user of a wrapped stage gets back.
+`Writing` is the interface for storing. `repartition` and `durable` (here), Python stages and object
+stages (`jobs/python_stage/`) and the exchanges of queries (`jobs/query/`) implement it; the order
+of the steps is the same for all. `StageWork` adds what the user of a wrapped stage gets back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,27 +37,29 @@ class Shape:
     partitioner: str
     keys: tuple[int, ...]
     partitions: int | None
-    """R; None for as many as there are producers."""
+    """R; None if there are as many as producers."""
 
 
 class Writing(Protocol):
-    """How a stage is written. Asked step by step: a sealed stage needs no more than its name."""
+    """How a stage is written. Methods run only when needed; a sealed stage needs its name."""
 
     @property
     def name(self) -> str:
         """Label of the stage."""
 
     def shape(self) -> Shape:
-        """Return what DESCRIBE will say; asked only for a fresh stage."""
+        """Return what DESCRIBE will say; called only for a fresh stage."""
 
     def planning_settings(self) -> dict[str, str]:
-        """Return the settings that decide input splits, with their values of now."""
+        """Return the settings that decide input splits, with their current values."""
 
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
-        """Plan the map side under `conf`; run nothing.
+        """Plan the map side under `conf`; write nothing.
+
+        May run small jobs: a sample for the bounds of ranges, a count on Spark Connect.
 
         Args:
-            large_rows: hand rows over in batches that are limited by their bytes.
+            large_rows: limit the batches that tasks get by bytes, not only by rows.
         """
 
     def writer(
@@ -71,7 +73,7 @@ class Writing(Protocol):
         """Return the function that writes one producer's output in a Spark task.
 
         Args:
-            max_batch_bytes: a larger batch of Spark's ends the task with LargeRowsError.
+            max_batch_bytes: if Spark hands over a larger batch, the task ends with LargeRowsError.
         """
 
     def run(
@@ -81,13 +83,13 @@ class Writing(Protocol):
 
 
 class StageWork(Writing, Protocol[R_co]):
-    """One wrapped stage: what it is, how its producers run, how it is read back."""
+    """One wrapped stage: its identity, how its producers run, how it is read back."""
 
     def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
-        """Fingerprint the work; `version` vouches for what cannot be resolved."""
+        """Fingerprint the work; `version` vouches for inputs that cannot be resolved."""
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> R_co:
-        """Return the sealed stage as the user gets it."""
+        """Return the sealed stage in the form that the user gets."""
 
 
 def row_writer(
@@ -98,7 +100,7 @@ def row_writer(
     max_batch_bytes: int | None,
     engine: Engine,
 ) -> ArrowFunction:
-    """Return the function that writes rows as Spark hands them over, with their partition ids."""
+    """Return the function that writes one producer's rows as Spark hands them over."""
     return map_function(
         stage,
         producers=producers,
@@ -111,7 +113,7 @@ def row_writer(
 
 
 class FrameWork:
-    """`repartition` and `durable`: rows come from Spark and go back to Spark as they are."""
+    """`repartition` and `durable`: rows come from Spark and go back to Spark unchanged."""
 
     def __init__(self, checked: CheckedRequest, engine: Engine) -> None:
         self._checked, self._engine = checked, engine

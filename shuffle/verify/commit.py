@@ -1,7 +1,8 @@
-"""Whether a COMMIT agrees with itself and with what names it. Pure.
+"""Check that a COMMIT agrees with itself and with the records that name it. Pure.
 
-A COMMIT states where every record of a producer stands. Its extents must give each subpartition its
-ordinals from 0 without a gap, and must cover each segment from its first byte to its last.
+A COMMIT states where every record of a producer is stored. In each subpartition its extents must
+number the records from 0 without a gap. Together they must cover each segment from its first byte
+to its last.
 """
 
 from collections.abc import Iterator
@@ -27,8 +28,9 @@ def check_commit(
     """Yield what is wrong with the COMMIT stored at `key`.
 
     Args:
-        producers: M, None where unknown.
-        subpartitions: those that this producer must state, ascending; None where unknown.
+        producer: the producer in whose log the COMMIT is stored.
+        producers: M; None if unknown.
+        subpartitions: the ones that this producer must state, ascending; None if unknown.
     """
     yield from _differs(key, "producer", producer, commit.producer)
     if producers is not None:

@@ -1,8 +1,8 @@
-"""Whether a compaction holds what its COMPACT states and moves nothing but places.
+"""Check that a compaction holds what its COMPACT states and changed only where extents are stored.
 
-Strategy: a compaction's index is a canonical function of the commits' index and of which extents
-moved: everything but place is equal, and moved extents follow each other in their segments without
-a gap. Their bytes are under the SHA-256 that COMPACT states. No byte is left unchecked.
+Strategy: the commits' index and the set of moved extents determine a compaction's index byte for
+byte. All fields but the location are equal, and moved extents follow each other in their segments
+without a gap. COMPACT states the SHA-256 of each segment. No byte is left unchecked.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
 @dataclass(frozen=True, slots=True)
 class CompactionCheck:
-    """What came of it."""
+    """The result of checking one compaction."""
 
     objects: int
     checked_bytes: int
@@ -44,10 +44,11 @@ def check_compaction(
     original: bytes,
     partitions: int,
 ) -> CompactionCheck:
-    """Read what a COMPACT names and check every byte of it.
+    """Read the index and the segments that a COMPACT names, and check every byte of them.
 
     Args:
         original: the index of the commits that SEAL names, intact.
+        partitions: R.
     """
     key = path.index_key(compact.index)
     findings: list[Finding] = []
@@ -75,7 +76,7 @@ def check_compaction(
 def _rebuilt(
     path: StagePath, data: bytes, original: bytes, seal: Seal, compact: Compact, partitions: int
 ) -> bytes:
-    """Return the index that the compaction must have, given which extents its index calls moved."""
+    """Return the index that the compaction must have if it moved the extents that `data` says."""
     key, producers = path.index_key(compact.index), seal.producers
     stated, _ = _entries(data, key, partitions, producers)
     entries, counts = _entries(original, path.index_key(seal.index), partitions, producers)
@@ -95,7 +96,7 @@ def _rebuilt(
 def _entries(
     data: bytes, key: str, partitions: int, producers: int
 ) -> tuple[npt.NDArray[np.void], list[int]]:
-    """Return all entries of an intact index and how many each subpartition has."""
+    """Return all entries of an intact index, and the number of entries of each subpartition."""
     slices = [np.zeros(0, dtype=INDEX_ENTRY)]
     for k in range(partitions):
         at = entry_offset(k)

@@ -1,8 +1,8 @@
-"""The consumers of a job, checked: their logs record by record, and what the newest record names.
+"""Check the consumers of a job: every record of their logs, and the objects that the logs name.
 
-Strategy: a listing shows which consumer tasks there are; it can only add some. Every slot of a log
-is read, whatever is wrong with its neighbours; behind a damaged one the walk goes on at the next
-record that stands for itself. Outputs and state are those of the last record that adds up.
+Strategy: a listing shows the consumer tasks. Every slot of a log is read, even beside damaged ones.
+After a damaged record the fold continues at the next full record, which needs none before it. The
+outputs and the state to check are those of the last state that the fold reached.
 """
 
 import hashlib
@@ -29,7 +29,9 @@ from durable_shuffle.shuffle.verify.report import ConsumerVerdict, Finding, find
 
 
 def check_consumers(storage: Storage, job: str, settings: Settings) -> tuple[ConsumerVerdict, ...]:
-    """Check all consumer tasks of a job, by name.
+    """Check all consumer tasks of a job, sorted by name.
+
+    A failed listing is a finding of a consumer named "unknown".
 
     Args:
         settings: `max_frame_bytes` and `control_threads` are used.
@@ -42,20 +44,20 @@ def check_consumers(storage: Storage, job: str, settings: Settings) -> tuple[Con
 
     with ThreadPoolExecutor(settings.control_threads) as pool:
         found = list(pool.map(check, paths))
-    if problems:  # what could not be listed could not be checked
+    if problems:  # tasks that could not be listed could not be checked
         nobody = ConsumerPath(job, "unknown", "unknown")
         found.append(ConsumerVerdict(nobody, 0, False, 0, 0, 0, problems))  # noqa: FBT003
     return tuple(found)
 
 
 def listed_consumers(keys: Iterable[str]) -> list[ConsumerPath]:
-    """Return the consumer tasks whose logs have a slot among `keys`, by name; others are passed."""
+    """Return the consumer tasks whose logs have a slot among `keys`, by name; skip other keys."""
     found = set()
     for key in keys:
         try:
             path, kind, _ = parse_consumer_key(key)
         except DurableShuffleError:
-            continue  # nothing that a log names
+            continue  # no log names such a key
         if kind == "slot":
             found.add(path)
     return sorted(found, key=lambda path: path.prefix)
@@ -105,14 +107,14 @@ def _check(
 
 
 def _folded(log: LogCopy[Any], tally: _Tally) -> ResumeSet:
-    """Return what the log adds up to at the last record that can stand where it stands."""
+    """Return the state after the last record that fits the records before it."""
     last = ResumeSet()
     state: ResumeSet | None = last
     for slot, record in log.records.items():
         if state is None or state.next_slot != slot:
             state = ResumeSet(next_slot=slot) if is_full(record) else None
         if state is None:
-            continue  # it says what changed since a record that is damaged
+            continue  # it only says what changed since a damaged record
         try:
             state = last = fold(state, record, name=log.log.key(slot))
         except DurableShuffleError as error:
@@ -151,7 +153,7 @@ def _check_output(
 def _check_object(
     storage: Storage, named: OutputRef | StateRef, what: str, tally: _Tally
 ) -> bytes | None:
-    """Return the object that a record names if it is the one."""
+    """Return the object that a record names, or None with a finding if it is missing or differs."""
     data = tally.read(storage, named.key, named.length, f"{what} of {named.length} bytes")
     if data is None:
         return None

@@ -1,11 +1,13 @@
-"""Ends that logs lost: what else is stored proves a record that stands nowhere.
+"""Find records that logs lost at their end: other stored objects prove that they existed.
 
-Strategy: an index object is written once all producers have committed, and right before the record
-that names it. So an index that no record names proves every COMMIT that it is made of, and that a
-SEAL or REPLACE was about to be written: either it was and is lost, or its author died before. What
-a crash leaves and no reader misses is no finding: an index equal to one that counts or did, and
-what a compaction wrote. What somebody is writing now is none either: the log is read again. A
-consumer's log names stages, and the SEAL or REPLACE by which it reads.
+Strategy: an index object is written after all producers have committed, and right before the record
+that names it. So an index that no record names proves all COMMITs that it was built from. It also
+proves that a SEAL or REPLACE was about to be written: the record was lost, or its author died.
+
+Some unnamed indexes are no finding, because no reader misses them: an index equal to one that
+counts or counted before, and objects of a compaction. Neither is an index that somebody is writing
+now, so the log is read again at the end. A consumer's log is further proof: it names the stages
+that it reads and the SEAL or REPLACE by which it reads them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -39,26 +41,26 @@ from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Index objects of a stage that a listing shows."""
+    """The index objects of a stage that a listing shows."""
 
     storage: Storage
     path: StagePath
     found: tuple[str, ...] = ()
-    """Their names, without those of compactions."""
+    """Their names, except those of compactions."""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LostEnds:
-    """Records that must have been, or were about to be written."""
+    """Records that were written and lost, or that were about to be written."""
 
     findings: tuple[Finding, ...] = ()
     unsettled: tuple[str, ...] = ()
-    """Ids of REPLACEs that may have been lost: an ABORT settles that they do not count."""
+    """Ids of REPLACEs that may have been lost. An ABORT for each ensures that it never counts."""
 
 
 def list_indexes(storage: Storage, path: StagePath) -> Indexes:
-    """List a stage's index objects. To be called before its logs are read."""
+    """List a stage's index objects. Call it before reading the stage's logs."""
     try:
         names = [
             info.key.removeprefix(path.index_prefix) for info in storage.list(path.index_prefix)
@@ -79,11 +81,13 @@ def lost_ends(
     producers: Mapping[int, LogCopy[Any]],
     committed: Collection[int],
 ) -> LostEnds:
-    """Return which records of a stage's logs are proven and not there.
+    """Return the records that other objects prove but that the stage's logs do not hold.
 
     Args:
-        log: of the stage, without findings.
-        producers: their logs.
+        indexes: listed before the logs were read.
+        log: the stage log, without findings.
+        state: what the stage log adds up to.
+        producers: the producers' logs.
         committed: producers with a COMMIT that counts.
     """
     storage, path = indexes.storage, indexes.path
@@ -107,7 +111,7 @@ def lost_ends(
         findings = findings or [_finding(log, "SEAL", key, _RUN)]
     again = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
     if not unnamed or max(again.records, default=-1) > max(log.records):
-        return LostEnds()  # somebody is at work on it
+        return LostEnds()  # somebody is writing to it now
     return LostEnds(tuple(findings), tuple(unnamed) if state.replaced is not None else ())
 
 
@@ -134,12 +138,12 @@ def _is_another(
     describe: Describe,
     producers: Mapping[int, LogCopy[Any]],
 ) -> bool:
-    """Return whether an index is intact and of other COMMITs than those that count or ever did."""
+    """Return whether an index is intact and differs from every index that counts or counted."""
     key = path.index_key(nonce)
     try:
         data = storage.read(key)
     except DurableShuffleError:
-        return False  # named by nobody; `gc` takes it
+        return False  # no record names it; `gc` deletes it
     mine = replace(seal, index_bytes=len(data))
     if any(check_index(key, data, mine, partitions=describe.partitions, rebuilt=None)):
         return False
@@ -153,14 +157,14 @@ def _is_another(
             if len(commits) != len(slots) or data == build_index(
                 commits, describe.partitions, key=key
             ):
-                return False  # equal, or it cannot be known
+                return False  # equal, or it cannot be compared
         except DurableShuffleError:
             return False  # a finding of a COMMIT
     return True
 
 
 def _tables(log: LogCopy[Any]) -> Iterator[list[int]]:
-    """Yield the slots of the COMMITs that counted, from SEAL on."""
+    """Yield, for SEAL and each REPLACE, the slot of every producer's COMMIT that then counted."""
     seal: Seal | None = None
     for slot, record in log.records.items():
         if isinstance(record, Seal):
@@ -178,11 +182,11 @@ def _tables(log: LogCopy[Any]) -> Iterator[list[int]]:
 def consumed_ends(
     storage: Storage, job: str, reads: Mapping[tuple[str, int], str], known: Collection[StagePath]
 ) -> tuple[Finding, ...]:
-    """Return which stages and records the consumers of a job read and nobody knows of.
+    """Return findings for stages and records that consumers of a job read but the logs do not hold.
 
     Args:
-        reads: folder of a stage and slot of its log, with the consumer's record that names them.
-        known: stages of the job's log, read after the consumers' logs.
+        reads: (folder of a stage, slot of its log) -> the consumer that names them.
+        known: stages of the job log, which was read after the consumers' logs.
     """
     findings = []
     for (folder, slot), by in sorted(reads.items()):

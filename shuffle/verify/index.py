@@ -1,6 +1,6 @@
-"""Whether an index object is intact, and equal to the one that the commits give. Pure.
+"""Check that an index object is intact and equal to the index built from the commits. Pure.
 
-An index is a canonical function of the commits, so that the two together leave no byte unchecked.
+The commits determine the index byte for byte, so this comparison leaves no byte unchecked.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ def check_index(
     """Yield what is wrong with the index object `data`.
 
     Args:
-        partitions: R; None where DESCRIBE could not be read: then the header is believed.
-        rebuilt: the index of the commits; None where not all of them could be read.
+        partitions: R; None if DESCRIBE could not be read, then the header's R is used.
+        rebuilt: the index built from the commits; None if not all of them could be read.
     """
     findings = list(_check_parts(key, data, seal, partitions))
     yield from findings
@@ -66,7 +66,7 @@ def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> I
     for k in range(partitions):
         at = entry_offset(k)
         if at + ENTRY_BYTES > len(data):
-            return  # too short, said above
+            return  # too short, reported above
         try:
             start, length, crc = parse_entry(
                 data[at : at + ENTRY_BYTES],

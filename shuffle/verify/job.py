@@ -1,8 +1,9 @@
-"""Verify what is stored: every control record and every byte that the logs commit.
+"""Verify a job or a stage: every control record and every byte that the logs commit.
 
-Strategy: logs say what must be there, and all of it is read and compared; what no log names is
-ignored. Nothing found ends the walk: findings are values. It changes nothing and needs no claim, so
-it may run beside a driver; a stage that is released meanwhile is reported as released.
+Strategy: the logs say which objects must exist. All of them are read and compared; objects that no
+log names are ignored. A finding is a value and does not stop the walk. Verification changes nothing
+and needs no claim, so it may run beside a driver. A stage that is released meanwhile is reported as
+released.
 """
 
 from collections.abc import Collection
@@ -49,11 +50,15 @@ def verify_stage(
 
     Args:
         settings: `max_frame_bytes` and `control_threads` are used.
-        progress: called in this thread with (bytes of segments checked, bytes of segments in all).
+        progress: called in this thread with (bytes of segments checked, bytes of all segments).
 
     Returns:
-        All findings. A storage that cannot serve an object is a finding too: nothing is skipped
-        without a word. Not found out: whether a stage that was never sealed lost a producer whole.
+        All findings. An object that the storage cannot serve is a finding too: nothing is skipped
+        silently. Not detected: a stage that was never sealed and lost all objects of a producer.
+
+    Raises:
+        NotFoundError: nothing is stored of such a job.
+        UnavailableError, InvalidInputError: the storage does not answer, or refuses access.
     """
     log = JobCopy(storage, path.job)
     verdict = check_stage(storage, path, settings, released=path in log.released, progress=progress)
@@ -63,16 +68,17 @@ def verify_stage(
 def verify_job(
     storage: Storage, job: str, settings: Settings, progress: Progress | None = None
 ) -> VerifyReport:
-    """Check a job's log, all its stages, released ones included, oldest first, and all consumers.
+    """Check a job's logs, all its stages (also released ones), oldest first, and all consumers.
 
-    If the job log is damaged, stages that only a listing shows are checked as well.
+    If the job log is damaged, stages that only a listing shows are checked too.
 
     Args:
-        progress: as in `verify_stage`, over all stages; the second number grows when the next
-            stage is begun.
+        progress: as in `verify_stage`, summed over the stages. The second number grows with each
+            stage that is begun.
 
     Raises:
         NotFoundError: nothing is stored of such a job.
+        UnavailableError, InvalidInputError: the storage does not answer, or refuses access.
     """
     log = JobCopy(storage, job)
     stages: list[StageVerdict] = []
@@ -87,14 +93,14 @@ def verify_job(
     consumers = check_consumers(storage, job, settings)
     reads = {one: c.path.prefix for c in consumers for one in c.reads}
     if reads:
-        now = JobCopy(storage, job)  # a stage may have come since
+        now = JobCopy(storage, job)  # a stage may have been added since
         known = {*now.paths, *now.begun, *(path for path, _ in unnamed)}
         log.findings += consumed_ends(storage, job, reads, known)
     return log.report(tuple(stages), consumers, _command_logs(storage, job))
 
 
 class _Total:
-    """Adds the stages' progress up."""
+    """Adds up the progress of several stages."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -110,17 +116,17 @@ class _Total:
 
 
 class JobCopy:
-    """A job log as far as it can be read, whatever is wrong with single slots.
+    """All of a job log that can be read, even if some slots are damaged.
 
     Raises:
         NotFoundError: nothing is stored of such a job.
-        UnavailableError, InvalidInputError: the storage does not answer, or not to us.
+        UnavailableError, InvalidInputError: the storage does not answer, or refuses access.
     """
 
     def __init__(self, storage: Storage, job: str) -> None:
         prefix = job_log_prefix(job)
         slots = SlotLog(storage, prefix)
-        slots.read(0)  # a storage that cannot be asked at all is an error, not a finding
+        slots.read(0)  # if the storage serves nothing at all, raise: that is no finding
         last, problems = last_slots(storage, prefix)
         log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
         judged, state = _judge(job, log)
@@ -136,15 +142,15 @@ class JobCopy:
             raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
         self.storage, self.job = storage, job
         self.paths = list(paths)
-        """Stages, oldest first, released ones included; without those that do not count yet."""
+        """Stages that count, oldest first, also released ones; not the ones in `begun`."""
         self.released = set(state.released)
-        """Those of them whose data may be gone."""
+        """Released stages, whose data may be gone."""
         self.begun = set(state.begun)
-        """Stages that writers make and that do not count yet."""
+        """Stages that write jobs have begun and that do not count yet."""
         self.findings = tuple(findings)
         claims = [record for record in log.records.values() if isinstance(record, Claim)]
         self.generation = claims[-1].generation if claims else 0
-        """Of the newest driver; 0 if no CLAIM could be read."""
+        """The newest driver's generation; 0 if no CLAIM could be read."""
         self._log = log
 
     def report(
@@ -153,8 +159,7 @@ class JobCopy:
         consumers: tuple[ConsumerVerdict, ...] = (),
         others: tuple[LogCopy[Any], ...] = (),
     ) -> VerifyReport:
-        """Return the verdicts together with what the job log itself, and the job's other logs,
-        showed."""
+        """Return the report: these verdicts and the findings of the job's own logs."""
         logs = (self._log, *others)
         return VerifyReport(
             self.job,
@@ -167,9 +172,9 @@ class JobCopy:
 
 
 def _command_logs(storage: Storage, job: str) -> tuple[LogCopy[Any], ...]:
-    """Return the three logs by which a pipeline is led; empty ones of a job that is no pipeline.
+    """Return copies of a pipeline's three control logs; they are empty if the job is no pipeline.
 
-    Each is asked for its first slot, whatever a listing shows: a folder may stand there.
+    The first slot of each log is read even if no listing shows it: a folder may have its name.
     """
     copies = []
     for prefix in (command_log_prefix(job), request_log_prefix(job), status_log_prefix(job)):
@@ -180,7 +185,7 @@ def _command_logs(storage: Storage, job: str) -> tuple[LogCopy[Any], ...]:
 
 
 def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
-    """Return what decodes but does not add up, and what the rest adds up to."""
+    """Return findings for records that contradict the records before them, and the job's state."""
     findings, state = [], JobState(job)
     for slot, record in log.records.items():
         try:
@@ -193,7 +198,7 @@ def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
 def _unnamed_findings(
     storage: Storage, job: str, known: Collection[StagePath]
 ) -> list[tuple[StagePath, Finding]]:
-    """Return the written stages that the job log does not name, each with what is wrong."""
+    """Return the stages that hold data but that the job log does not name, each with a finding."""
     return [
         (
             path,
@@ -214,6 +219,6 @@ def _listed_stages(storage: Storage, job: str) -> list[StagePath]:
     try:
         folders = {info.key.split("/")[1] for info in storage.list(f"{job}/")}
     except DurableShuffleError:
-        return []  # the listing of the log failed before: a finding
+        return []  # a finding already: listing the log failed too
     found = (parse_stage_folder(job, folder) for folder in sorted(folders))
     return [path for path in found if path is not None]

@@ -1,8 +1,8 @@
-"""Reading a slot log that may be damaged: every slot, whatever is wrong with its neighbours.
+"""Read a slot log that may be damaged: every slot, even beside damaged ones.
 
-Strategy: slots are dense, so a slot that a listing shows, or that another record names, proves all
-slots below it; one that is not there is a finding. A listing can only add findings, never take one
-away. A log that ends in CLOSED may have lost its lower slots on purpose.
+Strategy: slots are dense. If a listing shows a slot, or another record names it, all lower slots
+must exist, and a missing one is a finding. A listing can only add findings, never remove one. If a
+log ends in CLOSED, missing lower slots are no finding: they may have been deleted on purpose.
 """
 
 import re
@@ -21,38 +21,42 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Decoder(Protocol[R_co]):
-    """What turns the bytes of a slot into a record."""
+    """Turns the bytes of a slot into a record."""
 
     def decode(self, data: bytes, name: str) -> R_co:
-        """Return the record; errors name `name`."""
+        """Return the record. Error messages contain `name`."""
 
 
 _MOST_GAPS = 1000
-"""So many missing slots of one log are named one by one."""
+"""At most about this many missing slots of one log are reported one by one."""
 _SLOT = re.compile(r"(.*/)(\d{10,})")
 
 
 @dataclass(frozen=True, slots=True)
 class LogCopy(Generic[R]):
-    """All that could be read of one log."""
+    """Everything that could be read of one log."""
 
     log: SlotLog
     records: dict[int, R]
-    """By slot, ascending; slots with a finding are left out."""
+    """By slot, ascending, without slots that could not be read or decoded."""
     objects: int
     checked_bytes: int
     findings: tuple[Finding, ...]
     gaps: tuple[int, ...] = ()
-    """Slots below the last one without an object, whether or not that is a finding."""
+    """Missing slots below the last one, whether or not they are findings."""
 
     def last(self, *kinds: type[R]) -> R | None:
-        """Return the newest record of these classes."""
+        """Return the newest record of these classes, or None."""
         found = [record for record in self.records.values() if isinstance(record, kinds)]
         return found[-1] if found else None
 
 
 def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
-    """Read and decode a log to its end, and at least up to and with slot `known`."""
+    """Read and decode a log to its end.
+
+    Args:
+        known: a slot that must exist: reading does not stop before it. -1 if none is known.
+    """
     records: dict[int, R] = {}
     findings: list[Finding] = []
     gaps: list[Finding] = []
@@ -71,7 +75,7 @@ def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
             if slot > known:
                 break
             gaps.append(Finding(key, ErrorKind.NOT_FOUND, "a record", "no such object"))
-            if len(gaps) > _MOST_GAPS:  # what names `known` may be forged: it alone is looked at
+            if len(gaps) > _MOST_GAPS:  # `known` may be forged, so skip to it
                 slot = max(slot, known - 1)
         else:
             objects, checked_bytes = objects + 1, checked_bytes + len(data)
@@ -98,8 +102,10 @@ def slot_of(finding: Finding) -> int:
 
 
 def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
-    """Return a finding per slot with the very record of a slot before, for logs in which every
-    record has an id of its own: such a record was copied over another."""
+    """Return a finding for each slot that holds the same record as an earlier slot.
+
+    Use it for logs in which every record has its own id: such a record was copied over another.
+    """
     first: dict[str, int] = {}
     found = []
     for slot, record in log.records.items():
@@ -117,7 +123,10 @@ def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
 
 
 def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Finding, ...]]:
-    """Return the highest listed slot of every log below `prefix`, by the log's own prefix."""
+    """Return the highest listed slot of every log below `prefix`, by the log's own prefix.
+
+    If the listing fails, return no slots and a finding.
+    """
     try:
         return highest_slots([info.key for info in storage.list(prefix)]), ()
     except DurableShuffleError as error:

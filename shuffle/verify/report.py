@@ -1,4 +1,4 @@
-"""What a verification found, as values. Nothing here reads storage."""
+"""The results of a verification, as values. Nothing here reads storage."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -11,17 +11,17 @@ StageStatus = Literal["sealed", "unsealed", "released"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as the logs say."""
+    """One difference between what is stored and what the logs say."""
 
     key: str
     """The object, relative to the storage's root."""
     kind: ErrorKind
-    """`not_found` and `corrupt_data` are damage, `incompatible` needs another version of this
-    library, anything else means that the object could not be checked."""
+    """`not_found` and `corrupt_data` mean damage. `incompatible` needs another version of this
+    library. Any other kind means that the object could not be checked."""
     expected: str
     found: str
     start: int | None = None
-    """First byte that the finding is about, inclusive; None: the object as a whole."""
+    """Offset of the first byte that the finding is about; None means the whole object."""
     length: int | None = None
     """Number of bytes from `start`."""
 
@@ -40,21 +40,22 @@ def finding_of(
     start: int | None = None,
     length: int | None = None,
 ) -> Finding:
-    """Return the finding that a failed read or decode amounts to."""
+    """Return the finding for an error of a read or decode."""
     return Finding(key, error.kind, expected, str(error), start, length)
 
 
 @dataclass(frozen=True, slots=True)
 class StageVerdict:
-    """One stage, checked."""
+    """The result of checking one stage."""
 
     path: StagePath
     status: StageStatus
-    """Of a released stage only the logs are checked: its data may be gone."""
+    """Only the logs of a released stage are checked, because its data may be gone."""
     producers: int | None
-    """M; None where neither SEAL nor DESCRIBE tells."""
+    """M; None if neither SEAL nor DESCRIBE could be read."""
     committed: int
-    """Producers whose COMMIT counts and was read. Others of an unsealed stage are no finding."""
+    """Producers whose COMMIT counts and was read. In an unsealed stage, a producer without a COMMIT
+    is no finding."""
     rows: int
     """Rows of the frames that passed every check."""
     objects: int
@@ -77,21 +78,22 @@ class StageVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerVerdict:
-    """One task of one consumer, checked."""
+    """The result of checking one task of one consumer."""
 
     path: ConsumerPath
     records: int
-    """Records acknowledged, by the newest record that could be read."""
+    """Rows that were acknowledged, as of the newest readable state of the log."""
     finished: bool
     outputs: int
-    """Outputs that the newest record names."""
+    """Outputs that this state names."""
     objects: int
     """Objects read whole."""
     checked_bytes: int
     """Bytes of those objects."""
     findings: tuple[Finding, ...]
     reads: tuple[tuple[str, int], ...] = ()
-    """Folder of each stage that it reads, and the slot of the stage's log by which it does."""
+    """For each stage that it reads: its folder, and the slot of the SEAL or REPLACE in the stage
+    log by which it reads."""
 
     @property
     def summary(self) -> str:
@@ -107,11 +109,11 @@ class VerifyReport:
     job: str
     stages: tuple[StageVerdict, ...]
     log_findings: tuple[Finding, ...]
-    """Those of the job log, and of the logs by which a pipeline is led."""
+    """Findings of the job log and of a pipeline's control logs."""
     log_objects: int
     log_bytes: int
     consumers: tuple[ConsumerVerdict, ...] = ()
-    """Only `verify_job` checks them."""
+    """Only `verify_job` checks consumers."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:

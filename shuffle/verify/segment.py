@@ -1,8 +1,8 @@
-"""Whether a segment holds what its COMMIT states: length, SHA-256, every frame of every extent.
+"""Check that a segment holds what its COMMIT states: length, SHA-256, every frame of every extent.
 
-Strategy: the object is read whole (a writer held it whole, so a verifier can), then each extent is
-walked frame by frame. A damaged body costs one finding: its header still says where the next frame
-starts. A damaged header ends its extent, the next extent is walked all the same.
+Strategy: read the object whole (its writer held it whole, so a verifier can), then walk each extent
+frame by frame. A damaged body costs one finding, because its header still says where the next frame
+starts. A damaged header ends the walk of its extent; the next extent is walked all the same.
 """
 
 import hashlib
@@ -38,24 +38,24 @@ from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """One segment to check. `schema` None: the rows of a body are not decoded."""
+    """One segment to check. If `schema` is None, rows are not decoded."""
 
     key: str
     incarnation: str
     producer: int
     info: SegmentInfo
     extents: npt.NDArray[np.void]
-    """EXTENT entries with rows or markers in this segment."""
+    """The EXTENT entries of this segment that are not empty."""
     schema: pa.Schema | None
     max_frame_bytes: int
     kind: FrameKind = FrameKind.ARROW
     shifts: tuple[int, ...] = ()
-    """Per entry, see `Extent.shift`; () if all are 0."""
+    """`Extent.shift` of each entry; () if all are 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """What came of it."""
+    """The result of checking one segment."""
 
     rows: int
     """Rows of intact frames."""
@@ -132,7 +132,7 @@ def _check_extent(
 
 
 def _measure(task: SegmentTask, data: memoryview, start: int, end: int) -> tuple[int, int]:
-    """Return (bytes, rows) of the frame at `start`, with those that it continues in."""
+    """Return (bytes, rows) of the frame at `start`, including the frames that continue it."""
     at = start
     while True:  # ends: every turn passes a header
         header = decode_frame_header(_header_bytes(data[at:end]), at, task.max_frame_bytes)
@@ -150,7 +150,10 @@ def _header_bytes(data: memoryview) -> memoryview:
 
 
 def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memoryview) -> int:
-    """Return the rows of the frame at the start of `data`; offsets in errors count from there."""
+    """Check the frame at the start of `data` and return its number of rows.
+
+    Offsets in error messages count from the start of `data`.
+    """
 
     def seed(first: int) -> int:
         return frame_seed(task.incarnation, task.producer, subpartition, first)

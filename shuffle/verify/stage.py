@@ -1,9 +1,10 @@
-"""One stage, checked from its logs down to the last byte of its segments.
+"""Check one stage, from its logs down to the last byte of its segments.
 
-Strategy: first all control records, then the index, then the segments of every COMMIT that counts;
-nothing found ends the walk. What counts is what SEAL and the REPLACEs behind it name; without a
-SEAL, the first COMMIT of each producer, and every APPEND of log producers that was not released.
-Damage to data is believed only if nothing was released meanwhile.
+Strategy: check all control records, then the index, then the segments of every COMMIT that counts.
+A finding does not stop the walk. The COMMITs that count are those that SEAL and the REPLACEs after
+it name. Without a SEAL, each producer's first COMMIT that was not aborted before counts. Of log
+producers, every APPEND that was not released counts. Damage to data is reported only if nothing was
+released meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +58,7 @@ from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 Progress = Callable[[int, int], None]
 
 _SEGMENTS_AT_ONCE = 4
-"""Each is held whole; with the default settings that is at most about 256 MiB."""
+"""Each segment is held whole in memory: at most about 256 MiB together with default settings."""
 
 _MISMATCH = ErrorKind.CORRUPT_DATA
 
@@ -90,8 +91,9 @@ def check_stage(
     """Check one stage.
 
     Args:
-        released: the job log says so: then only logs are checked.
-        progress: called with (bytes of segments checked, bytes of segments in all).
+        released: whether the job log says that the stage was released; then only its logs are
+            checked.
+        progress: called with (bytes of segments checked, bytes of all segments).
     """
     walk = StageWalk(storage, path, settings)
     if not released and walk.state.release is None:
@@ -102,14 +104,16 @@ def check_stage(
 
 
 class StageWalk:
-    """The control records of one stage, then its data. Reads the records when it is made."""
+    """The walk through one stage. The constructor reads and checks the control records;
+    `check_data` checks the data."""
 
     state: StageState
-    """What the stage log says, as far as it can be read."""
+    """The state of the stage by the records of its log that can be read."""
     copies: dict[int, LogCopy[Any]]
     """The producers' logs."""
     ends: LostEnds
-    """Records that are proven and not there; among the findings of the data."""
+    """Records that other objects prove but the logs do not hold. The findings of the data include
+    them."""
     commits: dict[int, tuple[str, Commit]]
     """Key and value of each COMMIT that counts and can be read."""
 
@@ -121,7 +125,7 @@ class StageWalk:
         self.ends = LostEnds()
         last, problems = last_slots(storage, path.log_prefix)
         self.logs.add(0, 0, problems)
-        # slot 0 is DESCRIBE, the job log names no stage without one
+        # slot 0, DESCRIBE, must exist: the job log names no stage without one
         known = last.get(path.log_prefix, 0)
         log = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=known)
         self.logs.add(log.objects, log.checked_bytes, (*log.findings, *repeated(log)))
@@ -154,7 +158,7 @@ class StageWalk:
         self.commits = self._counting_commits() if self._codec is PRODUCER_RECORDS else {}
 
     def verdict(self, *, released: bool = False) -> StageVerdict:
-        """Return what was found so far; of a released stage what its logs alone show."""
+        """Return the findings so far; for a released stage only those of its logs."""
         tallies = (self.logs,) if released else (self.logs, self.data)
         return StageVerdict(
             path=self.path,
@@ -168,7 +172,7 @@ class StageWalk:
         )
 
     def check_data(self, progress: Progress) -> None:
-        """Check what COMMITs and SEAL name."""
+        """Check the COMMITs, the index, the compaction and the segments that count."""
         if self._seal is not None:
             self.commits = self._sealed_commits(self._seal)
         for p, (key, commit) in self.commits.items():
@@ -245,7 +249,7 @@ class StageWalk:
         }
 
     def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
-        """Return the readable COMMITs that SEAL names; check what it says of them."""
+        """Return the readable COMMITs that SEAL names, and check that they agree with SEAL."""
         key, tally = self._key(self._seal_slot), self.data
         for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
             expected, found = seal.producers * size, len(getattr(seal, name))
@@ -296,7 +300,7 @@ class StageWalk:
     def _check_compaction(self, seal: Seal, compact: Compact) -> None:
         commits = [commit for _, commit in self.commits.values()]
         if self.describe is None or len(commits) != seal.producers or self.data.findings:
-            return  # what it is compared with is damaged itself
+            return  # the records that it is compared with are damaged
         key = self.path.index_key(seal.index)
         original = build_index(commits, self.describe.partitions, key=key)
         found = check_compaction(
@@ -353,7 +357,7 @@ class StageWalk:
                 )
 
     def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:
-        """Yield (producer, key, record) of all records that make segments count."""
+        """Yield (producer, key, record) for every record by which segments count."""
         for p, (key, commit) in self.commits.items():
             yield p, key, commit
         for p, copy in self.copies.items():
@@ -378,7 +382,7 @@ def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:
 
 
 def _upto(record: Any) -> list[int]:
-    """Return per producer the slot below which segments may be gone."""
+    """Return, per producer, the slot below which segments may be gone; [] if none may be."""
     return numbers(record.upto) if record else []
 
 

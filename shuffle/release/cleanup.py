@@ -1,7 +1,8 @@
-"""Giving space back: orphans of attempts that never counted, and whole released stages.
+"""Delete data: orphans of attempts that never counted, and whole released stages.
 
-Listings only suggest candidates. An attempt's segments go only after ABORT is its fate in the
-producer's log; a stage's only after RELEASE is won. Deleting is idempotent and may stop anywhere.
+Listings only suggest candidates. An attempt's segments are deleted only after the producer's log
+holds its ABORT, and a stage's segments only after its log holds RELEASE. Deleting is idempotent and
+may be interrupted anywhere.
 """
 
 from collections import defaultdict
@@ -21,24 +22,29 @@ from durable_shuffle.shuffle.write.log_producer_log import appender_log, settled
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What a clean-up deleted."""
+    """How much a clean-up deleted: number of objects and their size in bytes."""
 
     objects: int
     data_bytes: int
 
 
 def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
-    """Delete segments that no record names, where none ever will.
+    """Delete segments that no record names or can ever name.
 
-    Of batch producers every attempt without a COMMIT is aborted first; one that is still running
-    stops at its commit: call this when none should be running. Compactions without a COMPACT are
-    aborted in the same way. Log producers are not stopped: what the newest attempt wrote stays
-    until it ends or another one opens.
+    For batch producers, abort every attempt without a COMMIT first. An attempt that is still
+    running then fails at its commit, so call this when none should be running. Compactions without
+    a COMPACT are aborted in the same way.
+
+    Log producers are not stopped: segments of a producer's newest attempt stay until that attempt
+    ends or another one opens.
+
+    Args:
+        cause: the reason that each ABORT states.
     """
     found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for info in stage.storage.list(stage.path.segments_prefix):
         producer, attempt, _ = parse_segment_key(info.key)
-        if stage.path.names_data(info.key):  # else gc names it
+        if stage.path.names_data(info.key):  # gc reports any other name
             found[producer, attempt].append((info.key, info.size_bytes))
     if stage.describe.writing == "log":
         return _delete_unnamed(stage, found)
@@ -64,7 +70,7 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
 def _delete_unnamed(
     stage: StageHandle, found: dict[tuple[int, str], list[tuple[str, int]]]
 ) -> Freed:
-    """Delete what attempts of log producers left that a successor, an END or CLOSED has stopped."""
+    """Delete unnamed segments of log producers' attempts that a newer OPEN, END or CLOSED ended."""
     doomed: list[tuple[str, int]] = []
     for producer in sorted({producer for producer, _ in found}):
         records = appender_log(stage.producer_log(producer)).records()
@@ -84,11 +90,12 @@ def release_stage(
 ) -> Freed:
     """Win RELEASE, close the producers' logs and delete the stage's data.
 
-    The caller has won the stage's RELEASED record in the job log. Logs stay, so that a late writer
-    meets CLOSED and never an empty log. Safe to repeat; CLOSED in the stage log says it is done.
+    The caller must have won the stage's RELEASED record in the job log. The logs stay, so that a
+    late writer finds CLOSED and never an empty log. Safe to repeat. CLOSED in the stage log means
+    that the release is complete.
 
     Args:
-        producers: how many producer logs there may be.
+        producers: the number of producer logs to close.
     """
     log, state = stage_log(stage), read_state(stage)
     state = put_release(log, state, Release(ids.new_id(), generation, cause))
@@ -102,12 +109,12 @@ def release_stage(
 def put_release(
     log: TypedLog[StageRecord, StageState], state: StageState, record: Release
 ) -> StageState:
-    """Win RELEASE unless one stands; return the state behind it."""
+    """Win RELEASE unless the log holds one; return the state after it."""
     return log.decide(state, lambda state: None if state.release else record)[0]
 
 
 def put_closed(log: TypedLog[StageRecord, StageState], state: StageState, record: Closed) -> None:
-    """Put CLOSED behind the last record of a released stage, unless it is there."""
+    """Append CLOSED to the log of a released stage, unless it is there."""
     log.decide(state, lambda state: None if state.closed else record)
 
 

@@ -1,13 +1,14 @@
-"""Releasing a stage whose own logs are damaged or lost.
+"""Release a stage whose own logs are damaged or lost.
 
-Strategy: the job log's RELEASED, which the caller has won, decides; nothing of the stage counts any
-more. RELEASE goes behind the end of the stage log first: a slot that is mended may be emptied again
-by somebody who carries out the same release, or taken by a late writer. Then RELEASE is put into
-every slot of that log that is damaged or lost, CLOSED into those of producers' logs: what a late
-writer must meet there. Then the data goes as it always does. A stage whose DESCRIBE was lost has
-RELEASE in slot 0. Why so: `tests/protocol_model/protocol/damaged_release_model.py`.
+Strategy: the caller has won RELEASED in the job log, and that decides: nothing of the stage counts
+any more. First append RELEASE at the end of the stage log. A mended slot is not enough: another
+process that carries out the same release may empty it again, or a late writer may take it. Then
+fill every damaged or lost slot, with RELEASE in the stage log and with CLOSED in producers' logs,
+so that a late writer finds the release there. Then delete the data as usual. If DESCRIBE was lost,
+slot 0 holds RELEASE. `tests/protocol_model/protocol/damaged_release_model.py` shows why this order
+is needed.
 
-What another version wrote, or what the storage cannot serve now, is no damage: it is an error.
+A record of another version, or one that the storage cannot serve now, is not damage but an error.
 """
 
 from typing import Any
@@ -48,41 +49,42 @@ _DAMAGE = (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
 
 
 def release_done(storage: Storage, path: StagePath) -> bool:
-    """Return whether a released stage's data is gone and its log is whole."""
+    """Return whether a stage's release is complete (CLOSED) and its log has no damaged slot."""
     copy = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=0)
     closed = any(isinstance(record, Closed) for record in copy.records.values())
     return closed and not copy.findings and not copy.gaps
 
 
 def refuse_foreign(storage: Storage, path: StagePath) -> None:
-    """Refuse to decide the release of a stage that this version cannot carry out.
+    """Raise if this version cannot carry out the release of the stage. Call it before deciding.
 
     Raises:
-        IncompatibleError: another version wrote its log. UnavailableError: it cannot be read now.
+        IncompatibleError: another version wrote the stage's log.
+        UnavailableError: the log cannot be read now.
     """
     try:
         read_state(open_stage(storage, path))
     except (CorruptDataError, NotFoundError):
-        return  # damaged: `release_damaged` takes it
+        return  # damaged: `release_damaged` handles it
 
 
 def release_damaged(
     storage: Storage, path: StagePath, ids: IdSource, *, generation: int, cause: str
 ) -> Freed:
-    """Fill what is damaged, close all logs and delete the stage's data. Safe to repeat.
+    """Fill damaged slots, close all logs and delete the stage's data. Safe to repeat.
 
-    The caller has won the stage's RELEASED record in the job log.
+    The caller must have won the stage's RELEASED record in the job log.
 
     Raises:
-        IncompatibleError, UnavailableError: a slot cannot be read for another reason than damage;
-            the data stands, and the next `release` or `gc` goes on.
+        IncompatibleError, UnavailableError: a slot cannot be read, and the reason is not damage.
+            No data was deleted; the next `release` or `gc` continues.
     """
     keys = [info.key for info in storage.list(path.prefix)]
     last = highest_slots(keys)
     log = SlotLog(storage, path.log_prefix)
     copy = _readable(log, STAGE_RECORDS, last.get(path.log_prefix, 0))
     slot = max([last.get(path.log_prefix, 0), *copy.records]) + 1
-    # of a damaged log nothing matters any more but its end
+    # only the end of a damaged log matters from here on
     state = StageState(next_slot=slot, release=copy.last(Release), closed=copy.last(Closed))
     records = TypedLog(log, STAGE_RECORDS, with_record)
     state = put_release(records, state, Release(ids.new_id(), generation, cause))
@@ -96,7 +98,7 @@ def release_damaged(
 
 
 def _close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: str) -> None:
-    """Fill a producer's log, of whatever kind, and close it."""
+    """Fill the damaged slots of a producer's log of any kind, then close it."""
     copy = _readable(log, AnyRecord(), last.get(log.prefix, -1))
     for slot in _bad(copy):
         log.mend(slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
@@ -104,7 +106,7 @@ def _close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: str) -> Non
 
 
 def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
-    """Return what a log holds, unless something in it is unknown and not damaged."""
+    """Return a copy of a log; raise if a slot cannot be read and the reason is not damage."""
     copy = copy_log(log, codec, known=known)
     for finding in copy.findings:
         if finding.kind is ErrorKind.INCOMPATIBLE:
@@ -119,7 +121,7 @@ def _bad(copy: LogCopy[Any]) -> list[int]:
 
 
 def _producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> range:
-    """Return the producers that there may be, by every record and name that can be read."""
+    """Return the numbers of all producers that readable records or object names suggest."""
     most = 0
     for record in copy.records.values():
         if isinstance(record, (Describe, Seal)):

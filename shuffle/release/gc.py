@@ -1,8 +1,9 @@
-"""What of a job's objects is alive, what may go, and what nobody understands. Pure.
+"""Judge a job's objects: live (needed), orphan (may be deleted) or odd (unknown). Pure.
 
-Strategy: an object is an orphan only if the logs prove that it does not count, or will once its
-writer was told so; whatever a log names stays. One object or record that makes no sense makes its
-whole stage or consumer task odd, and nothing of that goes.
+Strategy: an object is an orphan only if the logs prove that it can never count. If its writer is
+still undecided, `attempt` names the attempt that must be aborted first. Every object that a log
+names stays. One object or record that cannot be explained makes its whole stage or consumer task
+odd, and nothing of that stage or task is deleted.
 """
 
 import math
@@ -38,7 +39,7 @@ from durable_shuffle.shuffle.write.log_producer_log import settled_segments
 Verdict = Literal["live", "orphan", "odd"]
 
 REWRITE = -1
-"""Stands where a producer's number does, for what a compaction or a repair of the stage wrote."""
+"""Takes the place of the producer's number for objects of a compaction or a repair."""
 
 _SLOT = re.compile(r"log/\d{10,}")
 _JOB_SLOT = re.compile(r"(log|commands|requests|status)/\d{10,}")
@@ -50,32 +51,37 @@ _REPORT = re.compile(r"reports/[0-9a-f]{32}/\d{10,}")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One object, what it is, and why."""
+    """The verdict on one object, with the reason."""
 
     key: str
     size_bytes: int
     verdict: Verdict
     reason: str
     attempt: tuple[int, str] | None = None
-    """Producer, or REWRITE, and attempt that must be aborted before the object may go."""
+    """(producer or REWRITE, attempt) that must be aborted before the object may be deleted; None if
+    no abort is needed."""
     temporary: bool = False
-    """A hidden file of a writer that was killed, no object."""
+    """Whether this is a temporary file of a killed writer and not an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A stage, a consumer task, or what else lies in a job: odd as a whole or not at all."""
+    """The objects of a stage, of a consumer task, or of the rest of a job.
+
+    If one object of a stage or consumer task is odd, none of its objects is an orphan.
+    """
 
     prefix: str
     objects: tuple[Judged, ...]
     stage: StagePath | None = None
     consumer: ConsumerPath | None = None
     must_fence: bool = False
-    """The consumer's view may still name objects: it must be fenced before they may go."""
+    """Whether the consumer's view may still name objects, so that it must be fenced before they may
+    be deleted."""
     release_unfinished: bool = False
-    """A release was decided and not carried out to the end."""
+    """Whether a release was decided but not completed."""
     give_up: bool = False
-    """A writer began to make this stage, and was not seen at work for long: it does not count."""
+    """Whether a write job began this stage, never finished it, and has been idle for long."""
 
     def of(self, verdict: Verdict) -> tuple[Judged, ...]:
         """Return the objects with this verdict."""
@@ -88,19 +94,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StageLogs:
-    """What the logs say about a stage."""
+    """The records of a stage's logs."""
 
     in_job_log: Literal["live", "begun", "released", "unknown"]
     stage: Mapping[int, Any]
-    """Records of the stage log by slot."""
+    """Slot -> record of the stage log."""
     producers: Mapping[int, Mapping[int, Any]]
-    """Records of the producers' logs by slot."""
+    """Producer -> slot -> record of its log."""
     findings: tuple[tuple[str, str], ...] = ()
-    """(key, what is wrong) of everything that could not be read."""
+    """(key, problem) for every slot that could not be read."""
 
     @property
     def closed(self) -> bool:
-        """A release was carried out, and no slot of the stage log was lost since."""
+        """Whether a release was completed and the stage log has no missing slot."""
         closed = any(isinstance(record, Closed) for record in self.stage.values())
         return closed and len(self.stage) > max(self.stage)
 
@@ -116,8 +122,10 @@ def judge_stage(
     """Judge the objects of one stage.
 
     Args:
-        listed: everything below the stage's prefix, listed before the logs were read.
-        at_work_since: in wall seconds; a write job that wrote something since then is at work.
+        listed: all objects below the stage's prefix, listed before the logs were read.
+        logs: the records of its logs, read after the listing.
+        temporaries: verdicts on temporary files below the stage's prefix.
+        at_work_since: in seconds since 1970; a write job that wrote since then counts as running.
     """
     listed = list(listed)
     judge = _StageJudge(path, logs)
@@ -145,9 +153,9 @@ class _StageJudge:
     def __init__(self, path: StagePath, logs: StageLogs) -> None:
         self._path, self._logs = path, logs
         self.young: set[str] = set()
-        """`p<producer>-<attempt>` of segments that were written a short while ago."""
+        """`p<producer>-<attempt>` of segments that were written recently."""
         self.abandoned = False
-        """The stage does not count, and nobody wrote to it for long."""
+        """Whether the stage was never finished and nobody has written to it for long."""
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
         self._seals = [r for r in records if isinstance(r, Seal)]
@@ -164,10 +172,10 @@ class _StageJudge:
         self._upto = numbers(self._state.upto.upto) if self._state.upto else []
 
     def oddities(self) -> list[Judged]:
-        """Return what is wrong with the logs as a whole."""
+        """Return a verdict for each problem of the logs themselves."""
         logs, path = self._logs, self._path
         if logs.in_job_log == "released":
-            return []  # a release copes with what is damaged
+            return []  # a release handles damaged logs
         found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
         d = self._describe
         if logs.in_job_log == "unknown":
@@ -205,7 +213,7 @@ class _StageJudge:
         nonce = name.rpartition("/")[2]
         if any(seal.index == nonce for seal in self._seals):
             return "live", "named by SEAL", None
-        if not self._seals:  # nothing but a SEAL keeps another SEAL from naming it
+        if not self._seals:  # without a SEAL, a writer may still win one that names it
             return "live", "a SEAL on its way may still name it", None
         counted = self._state.counted.get(nonce)
         if counted is not None:
@@ -294,8 +302,10 @@ def judge_consumer(
     """Judge the objects of one consumer task.
 
     Args:
-        listed: everything below the task's prefix, listed before the log was read.
-        state: what its log adds up to; None if it cannot be read.
+        listed: all objects below the task's prefix, listed before the log was read.
+        state: the state at the end of its log; None if the log cannot be read.
+        findings: (key, problem) for every slot that could not be read.
+        temporaries: verdicts on temporary files below the task's prefix.
     """
     named = named_by(state) if state else frozenset()
     begun = state is not None and state.next_slot > 0
@@ -320,7 +330,7 @@ def judge_consumer(
 
 
 def named_by(state: ResumeSet) -> frozenset[str]:
-    """Return the keys of the outputs and the state that a consumer's log holds on to."""
+    """Return the keys of all objects that a consumer's log still needs: outputs and state."""
     keys = {output.key for output in state.outputs}
     keys.update(key for effect in state.pending for key in effect.objects)
     if state.state is not None and not isinstance(state.state, bytes):
@@ -336,9 +346,14 @@ def judge_rest(
     now: float,
     older_than_seconds: float,
 ) -> list[Scope]:
-    """Judge what belongs to no stage and no consumer: the job's log, what a start left, the rest.
+    """Judge the objects that belong to no stage and no consumer: the job's logs, and leftovers.
 
-    Strangers are a scope each: what nobody understands stays and keeps nothing else.
+    Each object with an unknown name is a scope of its own: it stays, and does not keep others from
+    being deleted.
+
+    Args:
+        now: seconds since 1970.
+        older_than_seconds: see `by_age`.
     """
     ours: list[Judged] = []
     strange: list[Scope] = []
@@ -359,7 +374,13 @@ def judge_rest(
 def by_age(
     info: ObjectInfo, of: str, now: float, older_than_seconds: float, *, temporary: bool = False
 ) -> Judged:
-    """Judge what has a short life and may go at any time; age only spares who is at work."""
+    """Judge a short-lived object, which may be deleted at any time once it is old enough.
+
+    The age only spares objects of writers that are still running.
+
+    Args:
+        of: who wrote the object, for the reason.
+    """
     old = now - info.modified_wall_seconds >= older_than_seconds
     return Judged(
         info.key,
@@ -371,7 +392,7 @@ def by_age(
 
 
 def _fail_closed(scope: Scope) -> Scope:
-    """Where anything is odd, nothing goes."""
+    """Return the scope; if any of its objects is odd, turn its orphans into odd objects."""
     if not scope.odd:
         return scope
     spared = tuple(

@@ -1,9 +1,15 @@
 """Garbage collection of one job: survey, settle, delete.
 
-The order makes it safe to be killed anywhere and to run beside anybody: win the job's log; list;
-read the logs, which are then newer than the listing; judge everything (gc.py); give every attempt
-without a COMMIT its ABORT and fence every view that may still name an object; only then delete.
-Logs stay. It must not delete anything of what it does not understand.
+The order of the steps makes it safe to kill a collection at any point, and to run it beside other
+processes:
+
+1. Claim the job in its log.
+2. List the objects, then read the logs, so that the logs are newer than the listing.
+3. Judge every object (`gc.py`).
+4. Append ABORT for every undecided attempt, and fence every view that may still name an object.
+5. Only then delete.
+
+Logs stay. It must never delete an object that it cannot explain.
 """
 
 from collections.abc import Sequence
@@ -36,23 +42,23 @@ from durable_shuffle.shuffle.write.run_clearing import abort_job
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What a collection found, and what it did unless it only looked."""
+    """The result of a collection: what it found and, with `delete`, what it deleted."""
 
     job: str
     generation: int
-    """With which the job was claimed; 0 if it only looked."""
+    """The generation of this collection's claim; 0 without `delete`."""
     live: int
-    """Objects that stay because something needs them."""
+    """Number of objects that are needed."""
     orphans: tuple[Judged, ...]
-    """What went, or would go."""
+    """Objects that were deleted or, without `delete`, would be."""
     spared: tuple[Judged, ...]
-    """What looked like an orphan and came to count before it could be settled."""
+    """Objects that looked like orphans but were committed before they could be aborted."""
     odd: tuple[Judged, ...]
-    """What nobody understands and whatever it kept from going."""
+    """Objects and logs that cannot be explained, and the orphans that stay because of them."""
     unfinished_releases: int
-    """Releases that an earlier driver had not carried out to the end."""
+    """Number of releases that an earlier driver decided but did not complete."""
     freed: Freed
-    """What went."""
+    """What was deleted."""
 
 
 def collect_garbage(
@@ -65,22 +71,23 @@ def collect_garbage(
     older_than_seconds: float,
     delete: bool = False,
 ) -> GcReport:
-    """Find, and with `delete` remove, what no log of a job needs.
+    """Find, and with `delete` remove, the objects that no log of a job needs.
 
-    With `delete` it claims the job first: a driver that runs the job is fenced, and so is every
-    consumer that has written what it has not acknowledged. Without, it writes nothing. Safe to
-    repeat, to kill, and to run beside itself.
+    With `delete` it claims the job first. This fences a driver that runs the job, and then every
+    consumer that has written objects but not acknowledged them yet. Without `delete` it writes
+    nothing. Safe to repeat, to kill, and to run several times at once.
 
     Args:
         settings: `control_threads` is used.
-        older_than_seconds: by the storage's clock against `clock`; spares younger temporary files,
-            remains of drivers' starts, and write jobs that wrote a segment since then. Everything
-            else goes by logs, whatever its age.
+        older_than_seconds: spares younger temporary files, leftovers of drivers' starts and of
+            tasks, and stages of write jobs that wrote since then. Ages compare the storage's
+            modification times with `clock`. The logs alone decide about all other objects.
+        delete: whether to delete; by default it only reports.
 
     Raises:
         NotFoundError: nothing is stored of such a job.
-        CorruptDataError: the job's log is damaged; nothing was touched.
-        FencedError: a newer driver claimed the job meanwhile; it is safe to start again.
+        CorruptDataError: the job's log is damaged; nothing was deleted.
+        FencedError: a newer driver claimed the job meanwhile. It is safe to start again.
     """
     check_name("job", job)
     _check_job_log(storage, job)
@@ -117,17 +124,17 @@ def _check_job_log(storage: Storage, job: str) -> JobCopy:
 
 
 class _Acting:
-    """Carries out what was judged. The job stays claimed, or nothing more is deleted."""
+    """Carries out the verdicts. Once another driver claims the job, it deletes nothing more."""
 
     def __init__(self, storage: Storage, log: JobLog, ids: IdSource) -> None:
         self._storage, self._log, self._ids = storage, log, ids
         self.freed = Freed(0, 0)
         self.left: list[Judged] = []
-        """Released stages that cannot be given back yet, each with why."""
+        """Released stages whose data cannot be deleted yet, each with the reason."""
         self._given_up: set[StagePath] = set()
 
     def run(self, scopes: Sequence[Scope]) -> tuple[list[Judged], list[Judged]]:
-        """Settle everything, then delete; return what went and what was spared."""
+        """Settle all scopes, then delete; return the deleted and the spared objects."""
         self._log.check_owner()
         settled = [self._settle(scope) for scope in scopes]
         gone = [one for goes, _ in settled for one in goes]
@@ -171,20 +178,23 @@ class _Acting:
     def _fence(
         self, path: ConsumerPath, orphans: Sequence[Judged]
     ) -> tuple[list[Judged], list[Judged]]:
-        """Release the consumer's view on its behalf; what no record names then, none ever will."""
+        """Open the consumer's log, which fences its view: objects unnamed by then stay unnamed.
+
+        Return the objects to delete and the objects to keep.
+        """
         log = SlotLog(self._storage, path.log_prefix)
         found = read_resume_set(log)
         try:
             held = hold(
                 log,
                 record_id=self._ids.new_id(),
-                generation=found.generation,  # its launcher may open it again
+                generation=found.generation,  # so that its launcher can open it again
                 consumer=path.consumer,
                 task=path.task,
                 resume=found.resume,
                 opening=_same_start,
             )
-        except FencedError:  # a newer launcher just opened it, or it is closed: next time
+        except FencedError:  # a newer launcher opened it, or it is closed: leave it to the next gc
             return [], [replace(one, verdict="live", reason="it is in use") for one in orphans]
         named = named_by(held if isinstance(held, ResumeSet) else held.state)
         goes = [one for one in orphans if one.key not in named]

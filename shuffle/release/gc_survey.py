@@ -1,7 +1,7 @@
-"""Looking at a job for garbage: one listing, then the logs of everything that it shows. Read only.
+"""Survey a job for garbage: list its objects once, then read their logs. It changes nothing.
 
-The listing comes first: what the logs, read later, do not name then was written by somebody who
-either can be told to stop or will never name it. See gc.py for the judging.
+The listing comes first. So an object that the logs do not name belongs to an attempt that gc can
+still abort, or to one that can never name it any more. `gc.py` judges the objects.
 """
 
 from collections import defaultdict
@@ -37,29 +37,29 @@ from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, highest_slots
 
 @runtime_checkable
 class KeepsTemporaries(Protocol):
-    """A storage whose killed writers leave something that `list` does not show."""
+    """A storage whose killed writers leave temporary files that `list` does not show."""
 
     def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield what writers left below a prefix; those of writers at work among them."""
+        """Yield the temporary files below a prefix, also those of running writers."""
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
-        """Delete such files; a missing one is fine."""
+        """Delete temporary files; a missing file is fine."""
 
 
 def temporaries_of(storage: Storage) -> KeepsTemporaries | None:
-    """Return what keeps a storage's temporary files, None if it has none."""
+    """Return the backend if it keeps temporary files, else None."""
     backend = getattr(storage, "backend", storage)
     return backend if isinstance(backend, KeepsTemporaries) else None
 
 
 def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: float) -> list[Scope]:
-    """Judge everything that is stored of a job.
+    """Judge all objects of a job.
 
     Args:
-        copy: of the job's log, without findings.
-        threads: how many logs are read at once.
-        now: wall clock, seconds since 1970.
-        age: in seconds, see `gc.by_age`.
+        copy: the job's log, without findings.
+        threads: how many stages or consumer tasks are judged at once.
+        now: seconds since 1970.
+        age: younger leftovers are spared, in seconds; see `gc.by_age`.
     """
     job = copy.job
     stages: dict[StagePath, list[ObjectInfo]] = {path: [] for path in copy.paths}
@@ -141,7 +141,7 @@ def _stage_logs(
 
 
 def _producers(path: StagePath, listed: Iterable[ObjectInfo]) -> set[tuple[int, str]]:
-    """Return number and log prefix of the producers that have a segment or a slot."""
+    """Return (number, log prefix) of each producer that has a segment or a log slot."""
     found: set[tuple[int, str]] = set()
     for info in listed:
         name = info.key.removeprefix(path.prefix)

@@ -1,8 +1,8 @@
-"""The registry of a stage: who consumes it, and how far they are.
+"""The registry of a stage: its consumers and their progress.
 
-REGISTER and RELEASE share the stage log: whichever is won first decides, and a REGISTER behind a
-RELEASE is refused. Listings of consumers only suggest where to look; a consumer that none shows
-counts as not begun, which keeps data and never lets it go.
+REGISTER and RELEASE share the stage log. Whichever is won first decides, and a REGISTER after a
+RELEASE is refused. Listings of consumers only suggest where to look. A consumer that no listing
+shows counts as not begun, which can only keep data.
 """
 
 from collections import defaultdict
@@ -28,17 +28,19 @@ def register_consumers(
     generation: int,
     closed: bool = True,
 ) -> tuple[str, ...]:
-    """Declare who consumes a stage; their cursors hold its data from here on.
+    """Declare the consumers of a stage. From here on it keeps its data until they have read it.
 
-    Idempotent for the same names. Without `closed`, others may register later, and until the set
-    is closed nothing goes because it was consumed.
+    Idempotent for the same names. Without `closed`, others may register later, and no data is
+    released as consumed until the set is closed.
 
     Returns:
         All registered consumers, ascending.
 
     Raises:
-        InvalidInputError: a bad name, or the set is closed and another one.
-        NotFoundError: the stage was released, or part of it before a new consumer registered.
+        InvalidInputError: a name is bad, the set leaves out a registered consumer, or another set
+            was declared and closed.
+        NotFoundError: the stage was released, or part of it was released before a new consumer
+            registered.
     """
     names, record_id = tuple(names), ids.new_id()
 
@@ -62,7 +64,7 @@ def register_consumers(
 
 
 def consumer_tasks(storage: Storage, job: str, consumer: str) -> list[ConsumerPath]:
-    """Return the tasks of a consumer that a listing shows: candidates, not proof.
+    """Return the tasks of a consumer that a listing shows. The listing may be incomplete.
 
     Raises:
         CorruptDataError: an object has a name that this library never gives.
@@ -75,7 +77,7 @@ def consumer_tasks(storage: Storage, job: str, consumer: str) -> list[ConsumerPa
 
 
 def progress_in(stage: StageHandle, consumers: Iterable[str]) -> ProgressOf:
-    """Return how far the consumers are in each subpartition of a stage.
+    """Return the consumers' progress in each subpartition of a stage that they have begun.
 
     Raises:
         CorruptDataError, IncompatibleError: a consumer's log cannot be read; nothing is guessed.

@@ -1,8 +1,9 @@
-"""What may be released, and why. Pure decisions; registry.py and stages.py carry them out.
+"""Decide what may be released, and why. Pure; `registry.py` and `stages.py` carry it out.
 
-There are three causes and no other: all of a declared, closed set of consumers have finished; a
-producer attempt failed before it committed; the user releases the stage, or overwrites it. The end
-of a producer, a view, an executor or a Spark application is none.
+There are three causes and no others. All consumers of a declared, closed set have finished the
+stage (or acknowledged a part of it). A producer attempt failed before it committed. The user
+releases or overwrites the stage. The end of a producer, a view, an executor or a Spark application
+is not a cause.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from durable_shuffle.shuffle.read.position import Positions, ProducerPosition, o
 
 @dataclass(frozen=True, slots=True)
 class ConsumersFinished:
-    """Everybody who was declared has read everything."""
+    """All declared consumers have finished every subpartition."""
 
     consumers: tuple[str, ...]
 
@@ -26,7 +27,7 @@ class ConsumersFinished:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersAcknowledged:
-    """Everybody who was declared has acknowledged this part of a stage of log producers."""
+    """All declared consumers have acknowledged this part of a stage of log producers."""
 
     consumers: tuple[str, ...]
 
@@ -36,7 +37,7 @@ class ConsumersAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """A producer attempt that never committed; ABORT is its fate."""
+    """A producer attempt never committed and was aborted, or a stage was never finished."""
 
     reason: str
 
@@ -46,7 +47,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedByUser:
-    """Somebody asked for it who had claimed the job."""
+    """The user asked for the release; `generation` is that of the driver that claimed the job."""
 
     generation: int
 
@@ -56,32 +57,32 @@ class ReleasedByUser:
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """A write job of the user's put another stage in its place, and was not told to keep it."""
+    """A write job of the user replaced the stage and was not told to keep the old one."""
 
     by: str
-    """Folder of the other stage."""
+    """Folder of the new stage."""
 
     def __str__(self) -> str:
         return f"overwritten by {self.by}"
 
 
 Cause = ConsumersFinished | ConsumersAcknowledged | AttemptFailed | ReleasedByUser | Overwritten
-"""Why data may go; stands in the record that is won before anything is deleted."""
+"""Why data may be deleted. The record that is won before the deletion states it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Nothing may go."""
+    """Nothing may be released; `why` is the reason."""
 
     why: str
 
 
-# -- who is registered
+# -- registering consumers
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a REGISTER record is to say."""
+    """The content of a new REGISTER record."""
 
     consumers: tuple[str, ...]
     closed: bool
@@ -90,14 +91,18 @@ class Declaration:
 def declare(
     standing: Register | None, names: Iterable[str], *, closed: bool, stage: str
 ) -> Declaration | None:
-    """Decide what to register; None if it stands already.
+    """Decide what to register; return None if nothing new is to be registered.
 
-    `closed` declares the whole set: it must hold whoever registered before. Without it the names
-    are added.
+    With `closed`, `names` is the whole set and must include every consumer that registered before.
+    Without it, the names are added to the set.
+
+    Args:
+        standing: the newest REGISTER of the stage, or None.
+        stage: the stage's prefix, for messages.
 
     Raises:
-        InvalidInputError: no name or a bad one, a set that leaves a registered consumer out, or
-            another set than the closed one that stands.
+        InvalidInputError: there is no name or a bad one; a closed set leaves out a registered
+            consumer; or the names differ from a set that is closed already.
     """
     wanted = {check_name("consumer", name) for name in names}
     if not wanted:
@@ -120,23 +125,27 @@ def declare(
     return Declaration(tuple(sorted(known | wanted)), closed)
 
 
-# -- how far they are
+# -- progress
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one consumer is in one subpartition; the default is its very start."""
+    """One consumer's progress in one subpartition; by default it has not begun."""
 
     finished: bool = False
     acked: Positions = field(default_factory=dict)
 
 
 ProgressOf = Mapping[tuple[str, int], Progress]
-"""(consumer, subpartition) -> progress; who is missing has not begun."""
+"""(consumer, subpartition) -> progress. A missing entry means that the consumer has not begun."""
 
 
 def least(tasks: Sequence[Progress]) -> Progress:
-    """Return how far all of the tasks are that read one subpartition for one consumer."""
+    """Return the progress that all `tasks` have reached.
+
+    Args:
+        tasks: the progress of each task that reads one subpartition for one consumer.
+    """
     if not tasks:
         return Progress()
     acked: dict[int, ProducerPosition] = dict(tasks[0].acked)
@@ -152,11 +161,11 @@ def least(tasks: Sequence[Progress]) -> Progress:
 def judge_consumed(
     register: Register | None, progress: ProgressOf, *, partitions: int, written: bool
 ) -> ConsumersFinished | Keep:
-    """Decide whether a whole stage may go because it was consumed.
+    """Decide whether a whole stage may be released because it was consumed.
 
     Args:
-        partitions: how many subpartitions the stage has.
-        written: the stage is sealed, or all its log producers ended.
+        partitions: the number of subpartitions of the stage.
+        written: whether the stage is sealed, or all its log producers have ended.
     """
     if register is None:
         return Keep("no consumers are registered")
@@ -176,11 +185,11 @@ def judge_consumed(
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where the records of one APPEND end."""
+    """The end of one APPEND's records in each subpartition."""
 
     slot: int
     ends: Mapping[int, int]
-    """Subpartition -> ordinal behind its last record; only those that it has records for."""
+    """Subpartition -> ordinal after its last record there; only subpartitions with records."""
 
 
 def consumed_upto(
@@ -189,7 +198,7 @@ def consumed_upto(
     """Return the slot, exclusive, below which all registered consumers acknowledged everything.
 
     Args:
-        appended: all of the producer's, ascending by slot.
+        appended: the producer's APPENDs, ascending by slot.
     """
     upto = 0
     for one in appended:
@@ -205,15 +214,15 @@ def consumed_upto(
 def clamp(
     asked: Mapping[int, int] | None, consumed: Sequence[int], standing: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the slot per producer below which data goes, whatever was asked for.
+    """Return, per producer, the slot below which data is released.
 
-    Never above what all have consumed, never below what was released before.
+    A slot is never above what all consumers have consumed, and never below an earlier release.
 
     Args:
-        asked: producer -> slot, exclusive; a producer that is missing releases nothing more. None
-            asks for all that may go.
-        consumed: per producer, see `consumed_upto`.
-        standing: per producer, what was released before.
+        asked: producer -> slot, exclusive; a missing producer releases nothing more. None asks for
+            everything that may be released.
+        consumed: per producer, the slot from `consumed_upto`.
+        standing: per producer, the slot of the last release.
     """
     return tuple(
         max(before, min(most if asked is None else asked.get(p, 0), most))

@@ -1,7 +1,7 @@
-"""Releasing stages of a claimed job: the job log first, then the stage.
+"""Release stages of a claimed job: first in the job log, then in the stage.
 
-The order matters: a driver that plans to reuse a stage wins a slot of the job log too, so one of
-the two learns of the other before anything is deleted. It must not run without a claim.
+The order matters: a driver that plans to reuse a stage must win a slot of the job log too, so one
+of the two learns of the other before anything is deleted. It must not run without a claim.
 """
 
 from collections.abc import Iterator
@@ -39,14 +39,14 @@ from durable_shuffle.shuffle.storage.contract import Storage
 def release_stage_of(
     log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: Cause | None = None
 ) -> Freed:
-    """Win the job log's slot for the release, then give the space back.
+    """Append RELEASED to the job log unless it is there, then delete the stage's data.
 
     Args:
-        cause: default, that the user asked for it. It stands in both logs.
+        cause: written to both logs; by default, that the user asked for the release.
 
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
-        IncompatibleError: the stage is of another version; nothing was decided.
+        IncompatibleError: another version wrote the stage; nothing was decided.
     """
     because = str(cause or ReleasedByUser(log.generation))
     if path not in log.state.released:
@@ -65,8 +65,9 @@ def release_stage_of(
 
 
 def give_up_stage(log: JobLog, path: StagePath, ids: IdSource) -> bool:
-    """Decide that a stage that was begun never counts, so that its release can be finished; return
-    False if it counts meanwhile.
+    """Decide that a begun stage never counts, so that `finish_release` can delete its data.
+
+    Return False if the stage is not merely begun any more: it counts by now, or was given up.
 
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
@@ -79,10 +80,10 @@ def give_up_stage(log: JobLog, path: StagePath, ids: IdSource) -> bool:
 
 
 def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed | Keep:
-    """Release a stage if all of its declared, closed set of consumers have finished.
+    """Release a stage if all consumers of its declared, closed set have finished.
 
     Returns:
-        What was given back, or why the stage stays.
+        What was deleted, or why the stage stays.
 
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
@@ -105,18 +106,18 @@ def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSour
 
 
 def finish_release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed:
-    """Carry out to the end what the job log says was decided; safe to repeat."""
+    """Complete a release that the job log has decided. Safe to repeat."""
     return _release(log, storage, path, ids, f"release finished by generation {log.generation}")
 
 
 def finish_releases(
     log: JobLog, storage: Storage, ids: IdSource, failed: list[DurableShuffleError] | None = None
 ) -> list[Freed]:
-    """Finish the releases that an earlier driver decided and did not carry out to the end.
+    """Complete the releases that an earlier driver decided but did not complete.
 
     Args:
-        failed: takes the errors of damaged stages. Without it, the first of them is raised when
-            all others are done.
+        failed: receives the errors of damaged stages. Without it, the first error is raised after
+            all other stages are done.
     """
     mine: list[DurableShuffleError] = []
     freed = []
@@ -130,7 +131,7 @@ def finish_releases(
 
 @contextmanager
 def skipping_damaged(failed: list[DurableShuffleError]) -> Iterator[None]:
-    """Do something to one stage of several: if it is damaged, note that and go on."""
+    """Run the body for one of several stages; if it is damaged, add the error to `failed`."""
     try:
         yield
     except (CorruptDataError, IncompatibleError, NotFoundError) as error:
@@ -138,7 +139,7 @@ def skipping_damaged(failed: list[DurableShuffleError]) -> Iterator[None]:
 
 
 def raise_first(failed: list[DurableShuffleError]) -> None:
-    """Raise the first error of damaged stages, once all others are done."""
+    """Raise the first of the errors, if any. Call this after all other stages are done."""
     if failed:
         failed[0].add_note(
             f"{len(failed)} damaged stages were left as they are, all others are done; "
@@ -153,5 +154,8 @@ def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, caus
         stage = open_stage(storage, path)
         producers = stage.describe.producers
         return release_stage(stage, ids, generation=generation, producers=producers, cause=cause)
-    except (CorruptDataError, NotFoundError):  # of a log; what was done so far is done again
+    except (
+        CorruptDataError,
+        NotFoundError,
+    ):  # a log is damaged: start over, all steps are repeatable
         return release_damaged(storage, path, ids, generation=generation, cause=cause)

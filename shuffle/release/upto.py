@@ -1,7 +1,8 @@
-"""Releasing the consumed part of a stage of log producers.
+"""Release the consumed part of a stage of log producers.
 
-RELEASE_UPTO is won in the stage log, behind the REGISTER by which it was decided, before anything
-is deleted. Logs stay: what goes is the segments of APPENDs that all registered consumers passed.
+RELEASE_UPTO is won in the stage log, after the REGISTER by which it was decided, before anything is
+deleted. Only segments are deleted, those of APPENDs that all registered consumers have passed. Logs
+stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,20 +34,22 @@ def release_upto(
     generation: int,
     since: Sequence[int] | None = None,
 ) -> Freed:
-    """Release what all registered consumers have acknowledged, and never more.
+    """Release data that all registered consumers have acknowledged, and never more.
+
+    Safe to repeat: a call also completes an earlier one that was interrupted.
 
     Args:
-        asked: producer -> slot of its log, exclusive, below which data may go; None for all that
-            may. Whatever is asked is clamped to the smallest committed cursor.
-        since: per producer, the slot below which the caller knows that all is deleted: those
-            records are not read again. Default: all are read.
+        asked: producer -> slot of its log, exclusive, below which data may be deleted; None for as
+            much as possible. Slots are clamped to what all consumers have acknowledged.
+        since: per producer, a slot below which the caller knows that all data is deleted. Lower
+            slots are not read again. By default all are read.
 
     Returns:
-        What went; nothing if no more may go. Safe to repeat: it also finishes what died midway.
+        What was deleted; zeros if nothing more may be released.
 
     Raises:
-        InvalidInputError: not a stage of log producers (those go as a whole), or its set of
-            consumers is not closed.
+        InvalidInputError: the stage has no log producers (a sealed stage is released as a whole),
+            or its set of consumers is not closed.
         NotFoundError: the stage was released.
         CorruptDataError, IncompatibleError: a consumer's log cannot be read; nothing is guessed.
     """
@@ -91,7 +94,7 @@ def release_upto(
 
 
 def all_ended(stage: StageHandle) -> bool:
-    """Return True if every log producer has ended for good."""
+    """Return whether every log producer has ended for good, not merely suspended."""
     last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
     return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
 
@@ -107,7 +110,7 @@ def _ends(append: tuple[int, Append]) -> Appended:
     ends: dict[int, int] = {}
     for entry in record.extent_array(f"APPEND in slot {slot}"):
         k, first, rows = (int(entry[n]) for n in ("subpartition", "first_ordinal", "rows"))
-        # a marker has no ordinal: it is passed for certain once a record behind it is acknowledged
+        # a marker has no ordinal: a consumer surely passed it once it acknowledged a later record
         end = first + rows if rows else first + 1
         if int(entry["length"]):
             ends[k] = max(ends.get(k, 0), end)

@@ -23,6 +23,7 @@ from durable_shuffle.serialization.arrow_checks import (
     check_columns,
     check_lengths,
 )
+from durable_shuffle.serialization.bare_values import may_be_bare, refuse_bare
 from durable_shuffle.serialization.checksum import Bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -79,7 +80,8 @@ def iter_slices(
 
     Raises:
         InvalidInputError: unknown compression, bounds outside the batch, schema not storable:
-            raised by this call, before the first body. A slice of over 2 GiB.
+            raised by this call, before the first body. A slice of over 2 GiB, or with more values
+            that have no bytes than a reader takes, see `bare_values`.
     """
     if compression not in _COMPRESSION:
         msg = f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"
@@ -134,7 +136,8 @@ def decode_batch(
     Args:
         check_offsets: False leaves out what only a forged body fails, see `arrow_checks`: it may
             then crash the process that uses the batch.
-        max_bytes: most that its compressed buffers may become in all.
+        max_bytes: most that its compressed buffers may become in all, and most that its values
+            without bytes may count as.
 
     Raises:
         CorruptDataError: the bytes are not exactly one record batch of that schema.
@@ -150,6 +153,7 @@ def decode_batch(
         check_lengths(metadata, data, max_bytes)
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate()
+        refuse_bare(batch, max_bytes, CorruptDataError)
         if check_offsets:
             check_columns(batch)
     except CorruptDataError as error:
@@ -291,8 +295,11 @@ def _slices(batch: pa.RecordBatch, bounds: Sequence[tuple[int, int]]) -> Iterato
     """
     empty = _empty_like(batch)
     nested = any(pa.types.is_nested(field.type) for field in batch.schema)
+    bare = may_be_bare(batch.schema)
     for start, length in bounds:
         part = batch.slice(start, length) if length else empty
+        if bare:
+            refuse_bare(part, MAX_INFLATED_BYTES, InvalidInputError)
         if nested and length:
             excess = pa.ipc.get_record_batch_size(part) - 2 * part.nbytes
             if excess > _EXCESS_BYTES:

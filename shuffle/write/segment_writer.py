@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import storable_batch
+from durable_shuffle.serialization.bare_values import bare_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.plain_arrays import arrow_of
@@ -64,7 +65,7 @@ class SegmentWriter:
             return
         self._held.append((batch, ids))
         size = batch.nbytes
-        self._held_bytes += max(size, ids.nbytes)  # rows may have no columns
+        self._held_bytes += max(size + bare_bytes(batch), ids.nbytes)
         self.memory_bytes += size
         if self._held_bytes >= self._settings.writer_memory_bytes:
             self._write(())

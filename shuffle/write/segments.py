@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import iter_slices
+from durable_shuffle.serialization.bare_values import full_bytes
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker, marker_frame
@@ -114,7 +115,7 @@ def _cut(
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield the frames of each slice. Neighbours that are small together are measured together."""
     start, end = slices[0][0] if slices else 0, slices[-1][1] if slices else 0
-    if batch.slice(start, end - start).nbytes <= wanted:
+    if full_bytes(batch.slice(start, end - start)) <= wanted:
         yield from ([(low, high - low)] for low, high in slices)
     elif len(slices) == 1:
         yield list(frame_bounds(batch, start, end, wanted))
@@ -134,18 +135,18 @@ def frame_bounds(
     size of the rows at hand.
     """
     rows = end - start
-    size = batch.slice(start, rows).nbytes
+    size = full_bytes(batch.slice(start, rows))
     if size > wanted:
         rows = max(1, int(wanted * rows / size))
     while start < end:
         rows = min(rows, end - start)
-        size = batch.slice(start, rows).nbytes
+        size = full_bytes(batch.slice(start, rows))
         while size > 2 * wanted and rows > 1:
             rows = rows // 2
-            size = batch.slice(start, rows).nbytes
+            size = full_bytes(batch.slice(start, rows))
         while size < wanted // 2 and rows < end - start:
             more = min(2 * rows, end - start)
-            size = batch.slice(start, more).nbytes
+            size = full_bytes(batch.slice(start, more))
             if size > 2 * wanted:
                 break
             rows = more

@@ -1,5 +1,7 @@
 """A stage in which somebody put frames of a few bytes that become hundreds of MiB, all sums right.
 
+Compressed ones, and such with millions of values that have no bytes.
+
 Written by our own writer with its limit out of the way: length, digest, CRCs, index are as they
 should be.
 """
@@ -13,7 +15,8 @@ import pytest
 
 from durable_shuffle.serialization import arrow_codec
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.bare_values import BARE_BYTES, bare_bytes
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
@@ -34,6 +37,12 @@ from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 SCHEMA = pa.schema([("text", pa.string())])
 BECOMES = 2 * MAX_INFLATED_BYTES
+BARE_SCHEMA = pa.schema([("nothing", pa.list_(pa.null()))])
+BARE = 50_000_000
+REFUSED = {
+    "compressed": (f"becomes? {BECOMES + 8} bytes", f"at most {MAX_INFLATED_BYTES} are expected"),
+    "bare": (f"{BARE} values have no bytes", f"at most {MAX_INFLATED_BYTES // BARE_BYTES},"),
+}
 MADE = Settings(writer_memory_bytes=4 * BECOMES, frame_bytes=1024)
 
 
@@ -42,19 +51,33 @@ def memory() -> MemoryStorage:
     return MemoryStorage()
 
 
+@pytest.fixture(params=sorted(REFUSED))
+def bomb(request: pytest.FixtureRequest) -> str:
+    """How few bytes are made to become much."""
+    return str(request.param)
+
+
 @pytest.fixture(params=["batch", "log"])
 def forged(
     request: pytest.FixtureRequest,
+    bomb: str,
     memory: MemoryStorage,
     ids: SeededIds,
     monkeypatch: pytest.MonkeyPatch,
 ) -> StageHandle:
-    """A good row, a frame of some kB that becomes BECOMES bytes, a good row."""
+    """A good row, a frame of some kB that becomes BECOMES bytes or BARE values, a good row."""
     writing = request.param
+    if bomb == "bare":
+        lists = pa.ListArray.from_arrays(
+            pa.array([0, 1, BARE + 1, BARE + 2], pa.int32()), pa.nulls(BARE + 2)
+        )
+        batch = pa.RecordBatch.from_arrays([lists], schema=BARE_SCHEMA)
+    else:
+        batch = pa.record_batch([["a", "\0" * BECOMES, "b"]], schema=SCHEMA)
     stage = new_stage(
-        memory, ids, SCHEMA, partitions=1, producers=1, writing=writing, compression="zstd"
+        memory, ids, batch.schema, partitions=1, producers=1, writing=writing, compression="zstd"
     )
-    rows = [(pa.record_batch([["a", "\0" * BECOMES, "b"]], schema=SCHEMA), np.zeros(3, np.uint16))]
+    rows = [(batch, np.zeros(3, np.uint16))]
     with monkeypatch.context() as patch:
         patch.setattr(arrow_codec, "MAX_INFLATED_BYTES", 1 << 40)
         if writing == "log":
@@ -88,10 +111,11 @@ def readers(stage: StageHandle, ids: SeededIds) -> Iterator[Iterator[pa.RecordBa
         yield iter(view)
 
 
-def test_every_reader_refuses_them(forged: StageHandle, ids: SeededIds) -> None:
+def test_every_reader_refuses_them(forged: StageHandle, bomb: str, ids: SeededIds) -> None:
     """The error names segment and offset; no memory is taken for the frame."""
+    said, limit = REFUSED[bomb]
     (segment,) = forged.storage.list(forged.path.segments_prefix)
-    place = rf"frame at byte [1-9]\d*: .*becomes? {BECOMES + 8} bytes.*segment='{segment.key}'"
+    place = rf"frame at byte [1-9]\d*: .*{said}.*segment='{segment.key}'"
     pool = pa.default_memory_pool()
     for reader in readers(forged, ids):
         before = pool.max_memory()
@@ -101,7 +125,7 @@ def test_every_reader_refuses_them(forged: StageHandle, ids: SeededIds) -> None:
     findings = check_stage(forged.storage, forged.path, Settings(), released=False).findings
     assert [finding.key for finding in findings] == [segment.key]
     assert findings[0].start
-    assert f"at most {MAX_INFLATED_BYTES} are expected" in findings[0].found
+    assert limit in findings[0].found
 
 
 def test_the_same_row_is_legal_as_it_is(memory: MemoryStorage, ids: SeededIds) -> None:
@@ -115,3 +139,39 @@ def test_the_same_row_is_legal_as_it_is(memory: MemoryStorage, ids: SeededIds) -
     found = pa.Table.from_batches(read_subpartition(stage, sealed, 0, Settings()))
     assert found.equals(pa.Table.from_batches([batch]))
     assert not check_stage(memory, stage.path, Settings(), released=False).findings
+
+
+@pytest.mark.parametrize("columns", [0, 1])
+def test_many_rows_without_bytes_are_legal(
+    memory: MemoryStorage, ids: SeededIds, columns: int
+) -> None:
+    """More values in one flush than a frame may hold: the writer cuts, every row comes back."""
+    each, rows = 1 << 17, 66 * (1 << 17) if columns == 0 else 66
+    lists = pa.ListArray.from_arrays(
+        pa.array(range(0, 67 * each, each), pa.int32()), pa.nulls(66 * each)
+    )
+    batch = pa.RecordBatch.from_arrays([lists], schema=BARE_SCHEMA)
+    if not columns:
+        batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["c"]).select([])
+    assert bare_bytes(batch) > MAX_INFLATED_BYTES
+    stage = new_stage(memory, ids, batch.schema, partitions=1, producers=1)
+    settings = Settings(frame_bytes=1 << 30)
+    write(stage, 0, [(batch, np.zeros(rows, np.uint16))], ids.new_id(), settings=settings)
+    sealed = seal(stage, 1, ids.new_id())
+    found = list(read_subpartition(stage, sealed, 0, Settings()))
+    assert sum(part.num_rows for part in found) == rows
+    assert sum(map(bare_bytes, found)) == bare_bytes(batch)
+    assert max(map(bare_bytes, found)) <= MAX_INFLATED_BYTES // 2
+    assert not check_stage(memory, stage.path, Settings(), released=False).findings
+
+
+def test_a_row_with_too_many_of_them_is_refused_at_the_write(
+    memory: MemoryStorage, ids: SeededIds
+) -> None:
+    """Nobody accepts a row that nobody reads; nothing is committed."""
+    stage = new_stage(memory, ids, BARE_SCHEMA, partitions=1, producers=1)
+    lists = pa.ListArray.from_arrays(pa.array([0, BARE], pa.int32()), pa.nulls(BARE))
+    batch = pa.RecordBatch.from_arrays([lists], schema=BARE_SCHEMA)
+    with pytest.raises(InvalidInputError, match=f"{BARE} values have no bytes.*rows=1"):
+        write(stage, 0, [(batch, np.zeros(1, np.uint16))], ids.new_id())
+    assert not list(memory.list(stage.path.segments_prefix))

@@ -20,6 +20,7 @@ MAX_BATCH_BYTES = 1 << 20
 """Most that an Arrow body may become here."""
 BOMB_BYTES = 300 << 20
 """More than a process that fuzzes may take."""
+BOMB_VALUES = BOMB_BYTES // 8
 
 SCHEMAS = (
     pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())]),
@@ -39,8 +40,12 @@ SCHEMAS = (
     pa.schema([("a", pa.run_end_encoded(pa.int32(), pa.string()))]),
     pa.schema([("a", pa.dictionary(pa.int8(), pa.string()))]),
     pa.schema([]),
+    pa.schema([("a", pa.list_(pa.null())), ("b", pa.map_(pa.struct([]), pa.list_(pa.null(), 2)))]),
+    pa.schema([("a", pa.list_(pa.struct([])))]),
 )
 CODECS = (None, "lz4", "zstd")
+_BARE = (pa.list_(pa.null()), pa.list_(pa.struct([])))
+_TO_PYTHON = (pa.string(), pa.binary(), pa.int64(), pa.list_(pa.string()), *_BARE)
 
 
 def _column(kind: pa.DataType, rows: int, draw: random.Random) -> pa.Array:
@@ -67,9 +72,9 @@ def _value(kind: pa.DataType, draw: random.Random) -> Any:
             kind.field(i).name: _value(kind.field(i).type, draw) for i in range(kind.num_fields)
         }
     if t.is_map(kind):
-        return [("k", _value(kind.item_type, draw))]
+        return [("k" if t.is_string(kind.key_type) else {}, _value(kind.item_type, draw))]
     if t.is_fixed_size_list(kind):
-        return [1, 2, 3]
+        return [_value(kind.value_type, draw) for _ in range(kind.list_size)]
     if t.is_nested(kind):
         return [_value(kind.value_type, draw) for _ in range(draw.randrange(4))]
     if t.is_boolean(kind):
@@ -113,7 +118,7 @@ def bombs() -> list[bytes]:
     """Return inputs of `run_arrow` of some kB that become more than a process that fuzzes may take.
 
     One long text, text of many rows, columns that are harmless one by one; lz4 makes at most 8 MiB
-    of what an input holds.
+    of what an input holds. Lists of values that have no bytes become as much as Python objects.
     """
     size, every = BOMB_BYTES, []
     text = pa.py_buffer(bytes(size))
@@ -132,7 +137,21 @@ def bombs() -> list[bytes]:
         every.append(bytes([number]) + message(batch, "zstd"))
         if number == 6:
             every.append(bytes([number]) + message(batch.slice(0, 100_000), "lz4"))
+    nothing = pa.nulls(BOMB_VALUES)
+    structs = pa.Array.from_buffers(pa.struct([]), BOMB_VALUES, [None])
+    bare = {
+        16: [one_list(nothing), pa.nulls(1, SCHEMAS[16].field(1).type)],
+        17: [one_list(structs)],
+    }
+    for number, arrays in bare.items():
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMAS[number])
+        every.append(bytes([number]) + message(batch, None))
     return every
+
+
+def one_list(values: pa.Array) -> pa.Array:
+    """Return a list array of one row that holds `values`."""
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
 def run_arrow(data: bytes) -> None:
@@ -149,7 +168,7 @@ def touch(batch: pa.RecordBatch) -> None:
         if not _views(kind):
             column.take(pa.array(range(rows - 1, -1, -1), pa.int64()))
             pa.concat_arrays([column, column])
-        if kind in (pa.string(), pa.binary(), pa.int64(), pa.list_(pa.string())):
+        if kind in _TO_PYTHON:
             with suppress(UnicodeDecodeError):  # legal: Spark does not check
                 column.to_pylist()
     if batch.num_columns and storable_schema(batch.schema) == batch.schema and rows:

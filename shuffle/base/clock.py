@@ -1,4 +1,4 @@
-"""Clock and id sources, given to whoever needs them; the only module that asks the machine."""
+"""Clock, id source and jitter, passed as arguments. Only this module asks the machine for them."""
 
 import random
 import secrets
@@ -9,13 +9,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time as the rest of the code may see it."""
+    """The source of time for all other code."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back. For durations and deadlines."""
+        """Return seconds since an arbitrary start. Never goes back; for durations and deadlines."""
 
     def wall(self) -> float:
-        """Seconds since 1970, UTC. For people and reports; never for ordering."""
+        """Return seconds since 1970, UTC. For reports and ages, never for ordering."""
 
     def sleep(self, seconds: float) -> None:
         """Block for at least `seconds`."""

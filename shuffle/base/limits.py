@@ -1,4 +1,4 @@
-"""Checks of numbers that callers give: one wording, each message names the value."""
+"""Checks of numbers that callers pass: one wording, and each message names the value."""
 
 import math
 
@@ -8,7 +8,13 @@ from durable_shuffle.serialization.errors import InvalidInputError
 def check_number(
     name: str, value: object, *, at_least: float, at_most: float = math.inf, above: bool = False
 ) -> None:
-    """Refuse what is not a finite number in [at_least, at_most], or above `at_least` if `above`.
+    """Refuse a value that is not a finite number in [at_least, at_most].
+
+    A bool is no number.
+
+    Args:
+        name: for the message.
+        above: whether `at_least` itself is refused too.
 
     Raises:
         InvalidInputError: the message names the value.
@@ -23,7 +29,7 @@ def check_number(
 
 
 def check_count(name: str, value: object, *, at_least: int) -> None:
-    """Refuse what is not an integer of at least `at_least`.
+    """Refuse a value that is not an integer of at least `at_least`. A bool is no integer.
 
     Raises:
         InvalidInputError: the message names the value.

@@ -1,8 +1,8 @@
-"""Keep credentials out of texts that people and logs get to see.
+"""Keep credentials out of messages and logs.
 
-Strategy: blank the values of storage options whose names look secret, in whatever form they occur,
-then blank the places where URLs and headers carry secrets. Blanking too much is fine, too little
-is not.
+Strategy: mask the values of storage options whose names look secret, in every spelling; then mask
+the places where URLs and headers carry secrets. Masking too much is fine, masking too little is
+not.
 """
 
 import re
@@ -28,14 +28,15 @@ _HEADER = re.compile(
     r"(?P<name>\b(?:Bearer|Basic|AWS4-HMAC-SHA256|SharedKey(?:Lite)?)\s+)[^\s'\"][^'\"\n]*"
 )
 _SHORTEST_SUBSTRING = 4
-"""Shorter secrets are blanked only where they stand alone, or the text would be unreadable."""
+"""A shorter secret is masked only as a whole word, or the text would become unreadable."""
 
 
 def redact(text: str, options: Mapping[str, object] | None = None) -> str:
-    """Return `text` without the secrets that `options` holds and without those that URLs carry.
+    """Return `text` with the secrets of `options`, URLs and headers replaced by `MASK`.
 
-    An option is secret by its name, at any depth; below a secret name everything is secret.
-    Not guaranteed: a secret that is neither in the options nor in a known place of a URL.
+    The name of an option says whether it is secret, at any depth. All values below a secret name
+    are secret. Not guaranteed: a secret that is neither in the options nor in a known place of a
+    URL or header stays readable.
     """
     secrets = {form for value in _secrets(options or {}, secret=False) for form in _forms(value)}
     for value in sorted(secrets, key=len, reverse=True):
@@ -58,12 +59,12 @@ def _secrets(value: object, *, secret: bool) -> Iterator[str]:
             yield from _secrets(inner, secret=secret)
     elif secret and isinstance(value, bytes):
         yield value.decode("utf-8", "replace")
-        yield b64encode(value).decode()  # as headers carry it
+        yield b64encode(value).decode()  # the form in headers
     elif secret and isinstance(value, str):
         yield value
 
 
 def _forms(value: str) -> set[str]:
-    """The spellings of one secret in texts, URLs and reprs."""
+    """Return the spellings of one secret in texts, URLs and reprs."""
     forms = {value, value.strip(), quote(value), quote(value, safe=""), quote_plus(value)}
     return {form for form in forms | {repr(form)[1:-1] for form in forms} if form}

@@ -1,12 +1,12 @@
-"""When to try again: pure functions of an attempt's number and of what it came to.
+"""When to try again: pure functions of an attempt's number and its outcome.
 
-One policy for everything that is repeated: storage calls (`storage/retrying.py`) and the elements
-of the async operator. A policy has no memory and reads no clock, so any number of elements share
-one; whoever waits brings the clock and the jitter along.
+Storage calls (`storage/retrying.py`) and the elements of the async operator use the same policy. A
+policy has no memory and reads no clock, so any number of elements can share one. The caller that
+waits supplies the clock and the jitter.
 
-Attempts count from 1, the first call. `max_retries` counts retries, so that an element is called at
-most `max_retries + 1` times. The exponential form is the usual capped one with "equal jitter" taken
-off downwards: a delay is never longer than the cap says.
+Attempts count from 1, the first call. `max_retries` counts retries, so an element is called at most
+`max_retries + 1` times. Delays grow exponentially up to a cap. Jitter only shortens a delay, so no
+delay exceeds the cap.
 """
 
 import math
@@ -18,7 +18,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.limits import check_count, check_number
 
 Jitter = Callable[[], float]
-"""Gives a fresh fraction in [0, 1) at each call."""
+"""Returns a new random fraction in [0, 1) at each call."""
 
 ResultPredicate = Callable[[Any], bool]
 ExceptionPredicate = Callable[[BaseException], bool]
@@ -26,23 +26,22 @@ ExceptionPredicate = Callable[[BaseException], bool]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often to try again, and how long to wait before.
+    """How often to try again, and how long to wait before each retry.
 
     Raises:
         InvalidInputError: a value is out of its range; the message names it.
     """
 
     max_retries: int = 0
-    """Retries, not calls; 0 means never again."""
+    """Number of retries, without the first call; 0 means no retry."""
     first_delay_seconds: float = 0.0
-    """Before the first retry."""
+    """Delay before the first retry."""
     multiplier: float = 1.0
-    """From one delay to the next, at least 1; 1 is a fixed delay."""
+    """Factor from one delay to the next, at least 1; 1 keeps the delay fixed."""
     cap_seconds: float = 60.0
-    """No delay is longer, inclusive."""
+    """Longest delay."""
     jitter: float = 0.0
-    """Share of a delay that is left to chance, 0 to 1: a delay d becomes one of
-    (d - jitter * d, d]."""
+    """Random share of a delay, 0 to 1: a delay d becomes a random value in (d - jitter * d, d]."""
 
     def __post_init__(self) -> None:
         check_count("max_retries", self.max_retries, at_least=0)
@@ -53,21 +52,21 @@ class Backoff:
 
     @classmethod
     def fixed(cls, max_retries: int, delay_seconds: float) -> "Backoff":
-        """The same delay before each retry."""
+        """Return a policy with the same delay before each retry."""
         check_number("delay_seconds", delay_seconds, at_least=0)
         return cls(max_retries, delay_seconds, cap_seconds=delay_seconds)
 
     @property
     def max_attempts(self) -> int:
-        """Calls in all, the first one included."""
+        """Most calls, including the first one."""
         return self.max_retries + 1
 
     def delay_seconds(self, attempt: int, jitter: Jitter) -> float | None:
-        """Return the delay after attempt number `attempt` failed; None if it was the last.
+        """Return the delay after a failed attempt, or None if it was the last one.
 
         Args:
-            attempt: from 1.
-            jitter: asked once if a part of the delay is left to chance.
+            attempt: number of the failed attempt, from 1.
+            jitter: called once if a share of the delay is random.
         """
         if attempt < 1:
             raise InvalidInputError(f"attempts count from 1, found={attempt}")
@@ -90,28 +89,28 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What is tried again, and when. Without a predicate nothing ever is."""
+    """Which outcomes are retried, and when. Without a predicate nothing is retried."""
 
     backoff: Backoff = field(default_factory=Backoff)
     """How often and after which delays; by default never."""
     on_result: ResultPredicate | None = None
-    """Says of a result whether it should be asked for again."""
+    """Returns whether a call with this result is retried."""
     on_exception: ExceptionPredicate | None = None
-    """Says of an exception whether it can go away; see `raised`."""
+    """Returns whether a call that raised this exception is retried; see `raised`."""
 
     @property
     def active(self) -> bool:
-        """Whether anything can be tried again at all."""
+        """Whether anything can be retried at all."""
         return self.backoff.max_retries > 0 and not (
             self.on_result is None and self.on_exception is None
         )
 
     def wants_retry_of_result(self, result: Any) -> bool:
-        """Return True if the result is of the kind to ask for again."""
+        """Return whether a call with this result is to be retried."""
         return self.on_result is not None and bool(self.on_result(result))
 
     def wants_retry_of_exception(self, error: BaseException) -> bool:
-        """Return True if the error is of the kind that can go away."""
+        """Return whether a call that raised this error is to be retried."""
         return self.on_exception is not None and bool(self.on_exception(error))
 
 
@@ -119,8 +118,10 @@ NO_RETRY = RetryPolicy()
 
 
 def raised(*types: type[BaseException]) -> ExceptionPredicate:
-    """Return the predicate that holds for exceptions of these types and of classes derived from
-    them; it can be pickled. Without types it holds for none."""
+    """Return a predicate that is True for exceptions of these types and their subclasses.
+
+    It can be pickled. Without types it is always False.
+    """
     return _Raised(types)
 
 

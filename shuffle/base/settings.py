@@ -1,4 +1,4 @@
-"""Settings: values a user tunes, frozen and checked once. Nothing here reads the environment."""
+"""Settings: values that a user tunes, frozen and checked once. They do not read the environment."""
 
 from dataclasses import dataclass
 
@@ -8,95 +8,99 @@ from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES
 _MIB = 1 << 20
 
 STORAGE_CALL_SECONDS = 180.0
-"""How long a call to the storage is tried again by default."""
+"""How long a failing storage call is retried by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much memory producers use and how frames are shaped.
+    """Memory, sizes, times and threads that a user may tune.
 
     Raises:
         InvalidInputError: a value is out of its range; the message names it.
     """
 
     writer_memory_bytes: int = 64 * _MIB
-    """Uncompressed Arrow bytes that a producer gathers before it writes a segment. A worker's peak
-    is several times this. Larger segments mean larger frames, which read faster."""
+    """Uncompressed Arrow bytes that a producer gathers before it writes a segment. The peak memory
+    of a worker is several times this. Larger segments have larger frames, which read faster."""
 
     compression: str = "lz4"
     """Codec of Arrow bodies: "lz4", "zstd" or "none"."""
 
     frame_bytes: int = 8 * _MIB
-    """A frame is cut near this many uncompressed bytes. Inclusive upper aim, not a hard limit: one
-    row larger than this still makes one frame."""
+    """Target size of a frame in uncompressed bytes. It is no hard limit: a single row larger than
+    this still makes one frame."""
 
     max_frame_bytes: int = MAX_FRAME_BODY_BYTES
-    """No frame body may be longer; a longer one on storage is taken for corruption."""
+    """Longest frame body. A reader treats a longer body as corruption."""
 
     check_offsets: bool = True
-    """Whether readers look at every offset of every batch before they hand it out. Only a forged
-    body fails this; without it, one can crash the process that reads it. `verify` always looks."""
+    """Whether readers check every offset of a batch before they hand it out. Only a forged body
+    fails this check; without it, such a body can crash the reading process. `verify` always
+    checks."""
 
     read_batch_rows: int = 16_384
-    """Readers join neighbouring small frames up to about this many rows before handing them on:
-    per-batch cost between Python and the JVM is about a millisecond."""
+    """Readers join small adjacent frames up to about this many rows before they hand them on,
+    because each batch between Python and the JVM costs about a millisecond."""
 
     view_memory_bytes: int = 128 * _MIB
-    """Credit of a view: bytes that it may have fetched and not handed on yet, as stored."""
+    """Stored bytes that a view may have fetched but not handed out yet."""
 
     view_buffer_bytes: int = 64 * _MIB
-    """A view fetches pieces of at most this many bytes; at most half of `view_memory_bytes`. A
-    frame that lies in two pieces is copied, so by default a piece holds a whole segment."""
+    """Longest piece that a view fetches, at most half of `view_memory_bytes`. A frame in two pieces
+    must be copied, so by default a piece is as large as a segment."""
 
     view_prefetch: bool = True
-    """Whether a view fetches the next pieces, in a thread of its own, while one is read."""
+    """Whether a thread of the view fetches the next pieces while one is read."""
 
     reserve_records: int = 65_536
-    """A view that resumes approximately reserves about this many records of a producer before it
-    hands out the first of them: about the most that a crash makes it drop."""
+    """A view with approximate resume reserves about this many records of a producer before it hands
+    out the first of them. A crash makes it drop at most about as many."""
 
     inline_state_bytes: int = 64 * 1024
-    """A consumer's state longer than this is an object of its own, not part of its record."""
+    """Longest consumer state that is stored inside its record. A longer state is its own object."""
 
     follow_first_pause_seconds: float = 0.01
-    """A follower that found nothing new of a producer asks again after this; then it doubles."""
+    """First pause of a follower that found nothing new from a producer. Each further pause is twice
+    as long."""
 
     follow_longest_pause_seconds: float = 0.5
-    """Upper bound of that pause: an idle follower sends one small read per producer in this time,
-    and sees what comes after a silence at most this much later."""
+    """Longest such pause. An idle follower sends one small read per producer and pause, and sees
+    new records at most this much later."""
 
     read_together_bytes: int = 16 * _MIB
-    """Uncompressed Arrow bytes that one reduce task reads at least: small neighbouring partitions
-    are read by one task, the reducer called for each. 0: always one partition per task."""
+    """Minimum uncompressed Arrow bytes per reduce task: one task reads several small adjacent
+    partitions and calls the reducer for each. 0 means one partition per task."""
 
     result_least_bytes: int = 32 * _MIB
-    """The rows of a query that ends in an aggregation of joined exchanges are stored too if these
-    hold at least so many bytes, as stored: a killed driver would lose a long last step."""
+    """If a query ends in an aggregation of joined exchanges, and those exchanges hold at least this
+    many stored bytes, the rows of the result are stored too. Otherwise a killed driver would lose a
+    long last step."""
 
     compact_small_bytes: int = 0
-    """Extents of at most this many bytes are rewritten next to each other when a stage is sealed
-    (`shuffle/repair/compaction.py`). 0: not; `durable-shuffle compact` does it later."""
+    """Longest extent, in bytes, that is rewritten next to others when a stage is sealed
+    (`shuffle/repair/compaction.py`). 0 disables this; run `durable-shuffle compact` later instead.
+    """
 
     reduce_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to
-    local scratch space. Its peak is several times this."""
+    local scratch space. Its peak memory is several times this."""
 
     ack_rows: int = 1 << 20
-    """A resumable reducer acknowledges after this many rows at the latest: what a crash makes it
-    read again. Each acknowledgement stores its state."""
+    """Most rows between two acknowledgements of a resumable reducer, and so the most that it reads
+    again after a crash. Each acknowledgement stores its state."""
 
     ack_seconds: float = 5.0
-    """And after this time, once the batch at hand is done."""
+    """Time after which a resumable reducer acknowledges, as soon as it has finished a batch."""
 
     winner_wait_seconds: float = 60.0
-    """How long a fenced attempt waits without seeing the winner get on, before it takes over."""
+    """How long a fenced attempt waits while the winner makes no progress, before it takes over."""
 
     scratch_folder: str | None = None
-    """Local folder for what does not fit into memory; None: the system's for temporary files."""
+    """Local folder for rows that do not fit into memory; None for the system's temporary folder."""
 
     storage_call_seconds: float = STORAGE_CALL_SECONDS
-    """How long one call to a storage that does not answer, or is busy, is tried again before it
-    fails with UnavailableError, or OutcomeUnknownError if it may have taken effect."""
+    """How long a call is retried while the storage is busy or does not answer. Then it fails with
+    UnavailableError, or with OutcomeUnknownError if it may have taken effect."""
 
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""

@@ -154,8 +154,5 @@ def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, caus
         stage = open_stage(storage, path)
         producers = stage.describe.producers
         return release_stage(stage, ids, generation=generation, producers=producers, cause=cause)
-    except (
-        CorruptDataError,
-        NotFoundError,
-    ):  # a log is damaged: start over, all steps are repeatable
+    except (CorruptDataError, NotFoundError):  # a log is damaged: do all steps again
         return release_damaged(storage, path, ids, generation=generation, cause=cause)

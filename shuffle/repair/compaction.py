@@ -1,12 +1,13 @@
-"""Compaction of a sealed stage: small extents of many producers, rewritten next to each other.
+"""Compact a sealed stage: rewrite small extents of many producers next to each other.
 
-Strategy: tile by tile, a group of producers by a run of subpartitions, the frames of small extents
-are copied as they are into a segment that is ordered as readers read; a new index names them, and
-COMPACT in the stage log makes it the one to read by, or nothing does. Frames keep bytes, addresses
-and checksums; ordinals, content tags and positions do not change. The originals stay until the
-stage is released, since whoever began to read by the old index still reads them.
+Strategy: work in tiles. A tile is a group of producers by a run of subpartitions. The frames of its
+small extents are copied unchanged into one segment, in the order in which readers read. A new index
+names the copies. Only COMPACT in the stage log makes readers use that index; without COMPACT
+nothing changes. Frames keep their bytes, ordinals and checksums; content tags and positions do not
+change. The originals stay until the stage is released, because a reader that began with the old
+index still reads them.
 
-A compaction is an attempt like any other (`index_rewrite`). It must not decode rows, nor change an
+A compaction is an attempt like any other (`index_rewrite`). It must not decode rows or change their
 order.
 """
 
@@ -35,34 +36,37 @@ from durable_shuffle.shuffle.seal.index_rewrite import commit_rewrite
 from durable_shuffle.shuffle.write.segment_writer import give_back
 
 SMALL_BYTES = 1 << 20
-"""An extent up to this length is worth moving: fetching it takes about as long as asking for it."""
+"""The longest extent that is worth moving: transferring it takes about as long as its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What `compact_stage` came to."""
+    """The result of `compact_stage`."""
 
     compact: Compact | None
-    """The record that counts; None if there was nothing to gain, or a repair came in between."""
+    """The record that counts; None if there was nothing to gain, or a repair came first."""
     won: bool
-    """True if it is this call's."""
+    """Whether this call wrote that record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One compacted segment to write. It can be pickled, and written by any process, also twice:
-    the same tile always gives the same bytes."""
+    """One compacted segment to write.
+
+    It can be pickled, and any process may write it, also more than once: the same tile always gives
+    the same bytes.
+    """
 
     attempt: str
     number: int
     entries: npt.NDArray[np.void]
-    """INDEX_ENTRY items of the extents that move here, in the order in which they will stand."""
+    """INDEX_ENTRY items of the extents to copy, in the order of the new segment."""
     subpartitions: npt.NDArray[np.int64]
-    """Of each of them."""
+    """The subpartition of each entry."""
 
 
 WriteTiles = Callable[[Sequence[Tile]], Iterable[SegmentInfo]]
-"""Calls `write_tile` for each, anywhere, and returns what it returned, in order."""
+"""Calls `write_tile` for each tile, in any process, and returns the results in order."""
 
 
 def compact_stage(
@@ -74,21 +78,22 @@ def compact_stage(
     small_bytes: int = SMALL_BYTES,
     write_tiles: WriteTiles | None = None,
 ) -> Compaction:
-    """Compact a sealed stage once; later calls return what counts.
+    """Compact a sealed stage once; later calls return the record that counts.
 
-    Readers may read meanwhile. Takes the index in memory, and where tiles are written
-    `writer_memory_bytes` about twice.
+    Readers may read meanwhile. Needs memory for the index and, in each process that writes tiles,
+    for about twice `writer_memory_bytes`.
 
     Args:
-        generation: of the driver, for people.
-        small_bytes: longest extent that is moved, inclusive.
-        write_tiles: default, one after the other in this process.
+        generation: the driver's, for people only.
+        small_bytes: the longest extent that is moved, inclusive.
+        write_tiles: by default, the tiles are written one after the other in this process.
 
     Raises:
+        InvalidInputError: `small_bytes` is below 1.
         NotReadyError: the stage is not sealed.
-        NotFoundError: it was released, before or meanwhile.
-        AbortedError: a cleaner gave this compaction up; nothing of it counts.
-        CorruptDataError: an extent or the index is damaged: nothing is compacted.
+        NotFoundError: the stage was released, before or meanwhile.
+        AbortedError: a cleaner aborted this compaction; nothing of it counts.
+        CorruptDataError: an extent or the index is damaged; nothing is compacted.
         OutcomeUnknownError: the storage did not say whether COMPACT took effect.
     """
     if small_bytes < 1:
@@ -127,7 +132,7 @@ def compact_stage(
         index = pack_index(rewritten, counts, producers=state.seal.producers, key=index_key)
         stage.storage.put(index_key, [index])
     except BaseException:
-        give_back(stage.storage, written)  # no COMPACT was sent and none will be
+        give_back(stage.storage, written)  # COMPACT was not sent and will not be
         raise
     record = Compact(
         attempt, generation, state.seal_slot, attempt, len(index), tuple(segments), len(moved)
@@ -139,10 +144,10 @@ def compact_stage(
 
 
 def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:
-    """Copy the extents of one tile into its segment, every frame checked.
+    """Copy the extents of one tile into its segment and check every frame.
 
     Raises:
-        CorruptDataError: an extent is damaged; names its segment.
+        CorruptDataError: an extent is damaged; the message names its segment.
     """
     parts = _copied(stage, tile.entries, tile.subpartitions, settings)
     stage.storage.put(stage.path.compacted_key(tile.attempt, tile.number), parts)
@@ -152,11 +157,14 @@ def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInf
 def small_extents(
     entries: npt.NDArray[np.void], subpartitions: npt.NDArray[np.int64], small_bytes: int
 ) -> npt.NDArray[np.int64]:
-    """Return which extents are worth moving: small ones that do not stand alone. Pure.
+    """Return the positions of the extents that are worth moving. Pure.
+
+    Those are small extents in subpartitions that have at least two of them.
 
     Args:
         entries: INDEX_ENTRY items in reading order.
-        subpartitions: of each of them.
+        subpartitions: the subpartition of each entry.
+        small_bytes: the longest small extent, inclusive.
     """
     small = (entries["rows"] > 0) & (entries["length"] <= small_bytes)
     per_subpartition = np.bincount(subpartitions[small], minlength=1)
@@ -166,12 +174,12 @@ def small_extents(
 
 
 def group_bytes(data_bytes: int, segments: int, partitions: int, memory_bytes: int) -> float:
-    """Return how much of the moved data one group of producers should have. Pure.
+    """Return how many of the moved bytes one group of producers should have. Pure.
 
-    A tile is a group of producers by a run of partitions, and fits into memory. Moving it takes a
-    request per segment of the group; reading a partition afterwards takes one per group. Wide
-    groups make the first dear, narrow ones the second: with groups of G bytes that is
-    segments * G / memory + partitions * data / G requests, least at the root of their ratio.
+    A tile is a group of producers by a run of partitions, and it fits into memory. Writing a tile
+    takes one request per segment of the group. Reading a partition later takes one request per
+    group. With groups of G bytes these are `segments * G / memory + partitions * data / G` requests
+    in all. The sum is smallest at `G = sqrt(data * partitions * memory / segments)`.
     """
     if data_bytes <= memory_bytes:
         return float(memory_bytes)
@@ -182,15 +190,15 @@ def group_bytes(data_bytes: int, segments: int, partitions: int, memory_bytes: i
 def tiles(
     entries: npt.NDArray[np.void], subpartitions: npt.NDArray[np.int64], memory_bytes: int
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the extents of each compacted segment, in its order. Pure.
+    """Yield, for each tile, the positions of its extents in `entries`. Pure.
+
+    Each extent is in exactly one tile. Within a tile they are ordered by subpartition, then by
+    producer.
 
     Args:
         entries: INDEX_ENTRY items that move, in reading order.
-        subpartitions: of each of them.
-        memory_bytes: no tile has more, unless it is one extent.
-
-    Returns:
-        positions in `entries`; each in one tile, within a tile by subpartition, then producer.
+        subpartitions: the subpartition of each entry.
+        memory_bytes: most bytes of a tile, unless the tile is a single extent.
     """
     lengths = entries["length"].astype(np.int64)
     of_producer = np.bincount(entries["producer"], weights=lengths)
@@ -216,10 +224,10 @@ def _copied(
     subpartitions: npt.NDArray[np.int64],
     settings: Settings,
 ) -> list[bytes]:
-    """Return the bytes of the extents, in order, every frame checked.
+    """Return the bytes of the extents, in order, after checking every frame.
 
-    They are fetched in the order in which they stand: neighbouring subpartitions of one producer
-    are neighbours in its segment, and come by one request.
+    They are fetched in the order in which they are stored: adjacent subpartitions of one producer
+    are adjacent in its segment, so that one request fetches several of them.
     """
     order = np.lexsort((entries["offset"], entries["segment"], entries["producer"]))
     found = [b""] * len(entries)
@@ -234,13 +242,14 @@ def _copied(
 def check_frames(
     stage: StageHandle, subpartition: int, entry: np.void, data: bytes, settings: Settings
 ) -> None:
-    """Refuse the bytes of an extent unless every frame is intact and at its place.
+    """Check that every frame of an extent is intact and in its place.
 
     Args:
-        entry: its INDEX_ENTRY.
+        entry: the extent's INDEX_ENTRY.
+        data: the extent's bytes.
 
     Raises:
-        CorruptDataError: also if it has other rows than committed.
+        CorruptDataError: a frame is damaged, or the number of rows is not the committed one.
     """
     extent, limit = indexed_extent(stage.path, subpartition, entry), settings.max_frame_bytes
     for _ in extent.frames(data, stage.path.incarnation, lambda *_: (), max_body_bytes=limit):

@@ -1,12 +1,11 @@
-"""The job log against what the storage holds: records that must exist and do not, and putting them
-back.
+"""Repair a job log: put back the records that the stored stages prove.
 
-Strategy: a driver enters a stage into the job log before any producer writes, so a stage folder
+Strategy: a driver enters a stage into the job log before any producer writes. So a stage folder
 that holds more than its DESCRIBE proves a record of the job log. Damaged and lost slots are filled
-with the records that are missing, oldest stage first, or with a CLAIM; what does not fit goes to
-the end, where a CLAIM comes first: whoever ran the job before is fenced.
+with the missing records, oldest stage first, and then with CLAIMs. The remaining records are
+appended at the end, after a new CLAIM, which fences the driver that ran the job before.
 
-It must not touch a slot that can be read, nor anything else than the job log.
+It must not touch a readable slot, nor any object outside the job log.
 """
 
 from collections.abc import Iterator
@@ -37,25 +36,25 @@ from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
 
 @dataclass(frozen=True, slots=True)
 class JobRepair:
-    """What became of a job log."""
+    """The result of repairing a job log."""
 
     slots: tuple[int, ...] = ()
     """Damaged or lost slots that hold a record again."""
     entered: tuple[StagePath, ...] = ()
-    """Stages that it names again."""
+    """Stages that were entered into the log again."""
     released: tuple[StagePath, ...] = ()
-    """Stages that it says are released again."""
+    """Stages that were entered as released again."""
     why: str = ""
-    """What keeps it from being repaired, and what to do."""
+    """Why the log could not be repaired, and what to do; "" if it could."""
 
 
 def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
-    """Have the job log name again what the storage holds. Safe to repeat.
+    """Put back the job log's lost records of stages that the storage holds. Safe to repeat.
 
-    Claims the job if it changes anything. A stage whose own log cannot be read is left out.
+    Claims the job if it changes anything. Skips stages whose own log cannot be read.
 
     Raises:
-        FencedError: a driver claimed the job meanwhile: start again.
+        FencedError: a driver claimed the job meanwhile; start again.
     """
     prefix = job_log_prefix(job)
     log = SlotLog(storage, prefix)
@@ -94,7 +93,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
 
 
 def _generation(copy: LogCopy[Any], slot: int) -> int:
-    """Return the generation that stood before a slot, at least 1."""
+    """Return the highest generation that was claimed in an earlier slot, at least 1."""
     before = [r.generation for s, r in copy.records.items() if s < slot and isinstance(r, Claim)]
     return max([1, *before])
 
@@ -102,7 +101,7 @@ def _generation(copy: LogCopy[Any], slot: int) -> int:
 def _missing(
     storage: Storage, state: JobState, ids: IdSource
 ) -> Iterator[tuple[StagePath, JobRecord]]:
-    """Yield the records that stages prove, oldest stage first."""
+    """Yield the records that stages prove and the job log lacks, oldest stage first."""
     found: list[tuple[float, StagePath, bool]] = []
     for path in {*written_stages(storage, state.job), *state.order}:
         if path in state.released or path in state.begun:

@@ -1,9 +1,10 @@
-"""Where the bytes of a damaged segment may still stand: every copy that the logs name.
+"""Find intact copies of a damaged segment's bytes among all copies that the logs name.
 
-Strategy: a segment is put together again byte for byte, or not at all. Whole from the segment
-itself or from another COMMIT of its producer with the same SHA-256; else extent by extent, from
-what is intact in it and from compactions, whose frames are copies. Every frame is checked, and at
-the end the SHA-256 that its COMMIT states. It must not believe a listing, nor change a byte.
+Strategy: restore a segment byte for byte or not at all. First try it whole, from the segment itself
+or from a segment with the same SHA-256 in another COMMIT of the producer. Otherwise build it extent
+by extent, from the intact extents of the segment and from compactions, whose frames are copies.
+Every frame is checked, and in the end the SHA-256 that the COMMIT states. It must not trust a
+listing or change a byte.
 """
 
 import hashlib
@@ -23,16 +24,16 @@ from durable_shuffle.shuffle.repair.compaction import check_frames
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
 
 Moved = dict[tuple[int, int, int], list[np.void]]
-"""(producer, subpartition, first ordinal) -> INDEX_ENTRY items of compacted copies."""
+"""(producer, subpartition, first ordinal) -> INDEX_ENTRY items of its compacted copies."""
 
 
 class RepairSources:
-    """Finds the bytes of segments of some producers.
+    """Finds the bytes of damaged segments.
 
     Args:
-        seal: that counts, for M.
-        compactions: all that count or did.
-        producers: those whose segments will be asked for.
+        seal: the SEAL that counts, for M.
+        compactions: all COMPACT records that count or counted before.
+        producers: the producers whose segments will be asked for.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class RepairSources:
             self._take_in(by, producers)
 
     def segment(self, commit: Commit, info: SegmentInfo, others: Sequence[Commit]) -> bytes | None:
-        """Return the bytes of one segment of a COMMIT; None if they are not to be had.
+        """Return the bytes of one segment of a COMMIT; None if they cannot be restored.
 
         Args:
-            others: COMMITs of the same producer.
+            others: other COMMITs of the same producer.
         """
         own = self._read(commit, info)
         if own is not None and _is(own[: info.length], info):
@@ -82,10 +83,10 @@ class RepairSources:
                         place = producer, k, int(entry["first_ordinal"])
                         self._moved.setdefault(place, []).append(entry)
         except (CorruptDataError, NotFoundError):
-            return  # that compaction is no help; what it gave before is checked when it is used
+            return  # this compaction is damaged; entries taken so far are checked when used
 
     def _extents(self, commit: Commit, info: SegmentInfo, own: bytes) -> Iterator[bytes | None]:
-        """Yield the bytes of each extent as they stand in the segment; None for what is gone."""
+        """Yield the bytes of each extent, in the segment's order; None if no copy is intact."""
         extents = commit.extent_array()
         extents = extents[(extents["segment"] == info.number) & (extents["length"] > 0)]
         for extent in extents[np.argsort(extents["offset"], kind="stable")]:

@@ -1,13 +1,14 @@
-"""Repairing a sealed stage: what damage can be undone from what is stored, and the rest named.
+"""Repair a sealed stage from intact copies, and name the producers that must run again.
 
-Strategy: verify first, believe only findings that say an object is damaged or gone. What can be put
-together byte for byte is written by a new attempt, which commits in a further slot of its
-producer's log; one REPLACE makes all of it count, with a new index, and passes a damaged compaction
-by. What cannot becomes DAMAGED in the stage's log: the next run of the job runs those producers
-again. Nothing is deleted but what this repair wrote and never named. Killed anywhere, the next
-repair goes on: a COMMIT that no REPLACE names yet is used before anything is written.
+Strategy: verify first, and act only on findings that say that an object is damaged or missing.
+Segments that can be restored byte for byte are written by a new attempt, which commits in a later
+slot of its producer's log. One REPLACE with a new index makes all of these COMMITs count, and
+readers then skip a damaged compaction. For other producers, DAMAGED in the stage log makes the next
+run of the job run them again. The repair deletes nothing but objects that it wrote and never
+named. If it is killed, the next repair continues: it uses an intact COMMIT that no REPLACE names
+yet before it writes anything.
 
-Control records cannot be rebuilt, nor stages of log producers, nor what consumers published.
+It cannot rebuild control records, stages of log producers, or outputs of consumers.
 """
 
 from collections.abc import Iterable
@@ -49,35 +50,35 @@ _DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
 
 @dataclass(frozen=True, slots=True)
 class StageRepair:
-    """What became of one stage."""
+    """The result of repairing one stage."""
 
     path: StagePath
     outcome: Outcome
-    """"run again": some producers must be, the rest is whole."""
+    """"run again" means that some producers must run again; the other data is intact."""
     rebuilt: tuple[int, ...] = ()
-    """Producers whose data is whole again, byte for byte."""
+    """Producers whose data was restored byte for byte."""
     run_again: tuple[int, ...] = ()
     """Producers that the next run of the job runs again."""
     index: bool = False
-    """Whether readers have a new index."""
+    """Whether a new index was written for readers."""
     why: str = ""
-    """What was found, or what keeps it from being repaired and what to do."""
+    """A remark on the outcome, or why the stage was not repaired and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What findings are about."""
+    """The objects that findings are about."""
 
     producers: frozenset[int]
-    """Whose segments are damaged or gone."""
+    """Producers with damaged or missing segments."""
     index: bool
-    """The index of the commits, or a compaction, is."""
+    """Whether the index of the commits or a compaction is damaged or missing."""
     beyond: tuple[Finding, ...]
-    """What this module can do nothing about."""
+    """Findings that this module cannot repair."""
 
 
 def assess(path: StagePath, state: StageState, findings: Iterable[Finding]) -> Damage:
-    """Sort findings about a stage's data by what can be done about them. Pure."""
+    """Group findings about a stage's data by the repair that they need. Pure."""
     producers, index, beyond = set[int](), False, list[Finding]()
     indexes = {path.index_key(c.index) for c in state.counted.values()}
     if state.replaced is not None:
@@ -104,14 +105,14 @@ def repair_stage(
 ) -> StageRepair:
     """Verify a stage and repair what can be repaired. Safe to repeat and to run beside drivers.
 
-    Holds one segment in memory at a time, and the index.
+    Holds the index and one segment at a time in memory while it repairs.
 
     Args:
-        generation: for people, of whoever's job it is.
+        generation: the job's current generation, for people only.
 
     Raises:
-        ConflictError: another repair came first. AbortedError: a cleaner gave this one up. In both
-            cases nothing of it counts: start again.
+        ConflictError: another repair came first; nothing of this one counts, start again.
+        AbortedError: a cleaner aborted this repair; nothing of it counts, start again.
         NotFoundError: the stage was released meanwhile.
         OutcomeUnknownError: the storage did not say whether a record took effect; start again.
     """
@@ -130,14 +131,14 @@ def repair_stage(
     if found:
         done = _Repair(walk, damage, settings, ids, generation).run()
     assert walk.describe is not None  # else the log has findings
-    for nonce in walk.ends.unsettled:  # last: a repair at work lost to the REPLACE above
+    for nonce in walk.ends.unsettled:  # last: the REPLACE above defeats a running repair
         stage = StageHandle(storage, path, walk.describe)
         abort_rewrite(stage, nonce, ids.new_id(), "verify --repair")
     return done
 
 
 def _refusal(walk: StageWalk, damage: Damage) -> str:
-    """Return why nothing can be repaired and what to do instead; "" if something can. Pure."""
+    """Return why the stage cannot be repaired and what to do; "" if it can. Pure."""
     release = "release the stage (`durable-shuffle release`) and run the job again"
     findings = (*walk.logs.findings, *damage.beyond)
     unsure = [finding for finding in findings if finding.kind not in _DAMAGE]
@@ -166,7 +167,8 @@ class _Repair:
         self._seal = walk.state.replaced
         self._slots = numbers(self._seal.commit_slots)
         self._bad = dict(enumerate(self._slots))
-        """Per producer the highest slot known whose COMMIT is not intact; for damaged ones only."""
+        """Per producer, the highest known slot with a COMMIT that is not intact. Valid for damaged
+        producers only."""
 
     def run(self) -> StageRepair:
         walk, damage, state = self._walk, self._damage, self._walk.state
@@ -204,10 +206,10 @@ class _Repair:
         )
 
     def _spare(self, producer: int, sources: RepairSources) -> Committed | None:
-        """Return a COMMIT with the same content that an earlier repair left, if it is intact.
+        """Return an intact COMMIT with the same content that an earlier repair left, or None.
 
-        Notes the highest COMMIT that is not, so that neither this repair nor the next run of the
-        producer takes one of these for a result.
+        Record the highest COMMIT that is not intact, so that neither this repair nor the next run
+        of the producer uses a damaged one as its result.
         """
         tag = content_tag(self._walk.commits[producer][1])
         state = producer_state(self._walk.copies[producer].records)
@@ -220,7 +222,10 @@ class _Repair:
         return spare
 
     def _rebuild(self, producer: int, sources: RepairSources) -> Committed | None:
-        """Write the producer's segments again under a new attempt and commit it, or neither."""
+        """Write the producer's segments again under a new attempt and commit the attempt.
+
+        If a segment cannot be restored, delete what was written and return None.
+        """
         commit, after = self._walk.commits[producer][1], self._bad[producer]
         records = self._walk.copies[producer].records.values()
         others = [r for r in records if isinstance(r, Commit) and r != commit]
@@ -235,7 +240,7 @@ class _Repair:
                 written.append(self._stage.path.segment_key(producer, attempt, info.number))
                 storage.put(written[-1], [data])
         except Exception:
-            give_back(storage, written)  # no COMMIT was sent and none will be
+            give_back(storage, written)  # COMMIT was not sent and will not be
             raise
         own = Commit(
             attempt,
@@ -257,7 +262,7 @@ class _Repair:
         return found if content_tag(found.commit) == content_tag(commit) else None
 
     def _mark(self, lost: tuple[int, ...]) -> None:
-        """Say in the stage's log that these producers must run again, unless it says so."""
+        """Append DAMAGED for these producers to the stage log, unless the log says it already."""
         wanted = {p: self._bad[p] for p in lost}
         record = Damaged(
             self._ids.new_id(),

@@ -1,5 +1,5 @@
-"""Stages as streams: offsets, what lies between two of them, and the reader's own cursor.
+"""Stages as streams: offsets, the rows between two offsets, and the reader's own cursor.
 
-`offset.py` is pure, `scan.py` looks at the stage, `piece_reader.py` reads on an executor.
-Imports all folders above. Start in `offset.py`.
+`offset.py` is pure, `scan.py` reads the stage's logs, `piece_reader.py` reads rows on an executor,
+and `consumer.py` keeps the cursor. Start in `offset.py`.
 """

@@ -1,8 +1,9 @@
-"""A stream reader's cursor in a consumer log, and what it lets go.
+"""Keep a stream reader's cursor in a consumer log, and release what all readers have passed.
 
-Strategy: one consumer task over all subpartitions, so an offset is acknowledged by one record. The
-first acknowledgement wins OPEN, which fences another reader of that name. Every so many records of
-the producers' logs, what all of a declared, closed set of readers passed is released.
+Strategy: one consumer task covers all subpartitions, so one record acknowledges an offset. The
+first acknowledgement wins OPEN, which fences another reader of the same name. If the set of readers
+was declared and closed, data that all of them have passed is released, each time after
+`RELEASE_EVERY_SLOTS` further records of the producers' logs.
 """
 
 from durable_shuffle.serialization.errors import IncompatibleError
@@ -20,18 +21,21 @@ from durable_shuffle.shuffle.stream.offset import StreamOffset
 
 TASK = "stream"
 RELEASE_EVERY_SLOTS = 64
-"""A release reads all readers' cursors and adds a record to the stage log."""
+"""Log records between two releases. A release reads the cursors of all readers and adds a record to
+the stage log, so it is not done for every acknowledgement."""
 
 
 class StreamConsumer:
     """One reader of a stage of log producers, by name. Not thread-safe.
 
     Args:
-        declared: the closed set of readers; () registers this one and lets nothing go.
+        name: the reader's name.
+        declared: the closed set of all readers. () registers this reader alone, and nothing is
+            released.
 
     Raises:
-        InvalidInputError: another set was declared.
-        NotFoundError: the stage was released, or rows were before this reader registered.
+        InvalidInputError: another set of readers was declared.
+        NotFoundError: the stage was released, or rows were released before this reader registered.
     """
 
     def __init__(
@@ -56,10 +60,12 @@ class StreamConsumer:
         self._deleted: tuple[int, ...] | None = None
 
     def acknowledge(self, offset: StreamOffset) -> None:
-        """Record that everything before `offset` has been dealt with, then let go what may go.
+        """Record that everything before `offset` is processed, then release what may be released.
 
         Raises:
-            FencedError: another reader of this name took over, or the stage was released.
+            FencedError: another reader of this name took over, or the reader's log was closed.
+            IncompatibleError: the name's log belongs to another stage, or has finished.
+            NotFoundError: the stage was released.
             OutcomeUnknownError, UnavailableError: call again.
         """
         held = self._opened()
@@ -83,10 +89,11 @@ class StreamConsumer:
             self._released_slots = slots
 
     def _release(self) -> None:
-        """Let go what all have passed; what this process has deleted it does not look at again.
+        """Release what all readers have passed.
 
-        What stands before the call is deleted by it; what another reader released meanwhile may
-        not be.
+        The next call starts at the slots that were released before this call, because this call
+        deletes everything below them. A release that another reader wins meanwhile may still have
+        data to delete, so its slots are not skipped.
         """
         standing = read_state(self._stage).released_below(self._stage.describe.producers)
         release_upto(
@@ -129,8 +136,10 @@ class StreamConsumer:
     def _cursors(
         self, offset: StreamOffset, state: ResumeSet, *, full: bool
     ) -> tuple[InputCursor, ...]:
-        """Return what is further than what is acknowledged, all of it for a `full` record. A reader
-        that starts again behind its own acknowledgement moves nothing back."""
+        """Return the cursors that `offset` moves forward, or all cursors for a `full` record.
+
+        A cursor never moves back, even if the reader restarts at an earlier offset.
+        """
         reached: dict[int, dict[int, ProducerPosition]] = {}
         for producer, lane in enumerate(offset.lanes):
             owned = self._stage.subpartitions_of(producer).tolist()

@@ -1,8 +1,8 @@
-"""How far a stream reader is in a stage, and how far it goes next. Pure.
+"""A stream reader's offset in a stage, and the next offset it goes to. Pure.
 
-A stage is read as lanes, each a sequence of records that only grows: one per log producer. Of each
-lane a reader remembers, per subpartition, the ordinal of the next row, and the first log slot that
-still holds something for it.
+A stage is read as lanes, one per log producer. A lane is a sequence of records that only grows. For
+each lane the offset holds the ordinal of the next row per subpartition, and the first log slot that
+still holds unread rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ Counts = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LaneOffset:
-    """How far a reader is in one lane."""
+    """A reader's offset in one lane."""
 
     slot: int
-    """Everything in lower slots of the lane's log lies before this offset."""
+    """All rows in lower slots of the lane's log lie before this offset."""
     next: tuple[int, ...]
-    """Per subpartition of the lane, ascending: ordinal of the next row, from 0."""
+    """Ordinal of the next row, from 0, for each subpartition of the lane, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a reader is in a stage."""
+    """A reader's offset in a stage."""
 
     stage: str
     """The stage's folder below the job: name, fingerprint, incarnation."""
@@ -43,20 +43,23 @@ class StreamOffset:
 
     @property
     def rows(self) -> int:
-        """How many rows lie before this offset."""
+        """Number of rows before this offset."""
         return sum(sum(lane.next) for lane in self.lanes)
 
 
 def offset_from_json(found: object, *, stage: str, widths: tuple[int, ...]) -> StreamOffset:
-    """Return the offset in `found`, which a checkpoint or a user gave.
+    """Return the offset in `found`, a parsed JSON value from a checkpoint or a user.
+
+    A user may leave out "stage" and "slot".
 
     Args:
-        stage: folder of the stage that is read; "stage" and "slot" may be left out by a user.
-        widths: how many subpartitions each lane of it has.
+        stage: folder of the stage that is read.
+        widths: the number of subpartitions of each of its lanes.
 
     Raises:
-        InvalidInputError: not an offset.
-        IncompatibleError: the offset is of another stage, or of a newer version; names both.
+        InvalidInputError: the value is no offset, or its lanes do not fit the stage.
+        IncompatibleError: the offset belongs to another stage or has another version; the message
+            names both.
     """
     if not isinstance(found, Mapping) or not isinstance(found.get("producers"), list):
         raise InvalidInputError(
@@ -95,35 +98,38 @@ def _is_count(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that one step of a reader takes; at least one row is always taken."""
+    """The most that one step of a reader takes; None is unlimited. A step takes at least one row if
+    there is one."""
 
     rows: int | None = None
     data_bytes: int | None = None
-    """As stored. A part of an extent counts by its share of the rows."""
+    """Stored bytes. A part of an extent counts by its share of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What one record of a lane's log brought."""
+    """The rows that one record of a lane's log added."""
 
     lane: int
     slot: int
     ends: Counts
-    """Per subpartition of the lane: ordinal behind its last row."""
+    """Per subpartition of the lane: the ordinal after the last row."""
     rows: Counts
-    """Per subpartition: how many rows the record brought."""
+    """Per subpartition: the number of rows that the record added."""
     data_bytes: Counts
-    """Per subpartition, as stored."""
+    """Per subpartition: the number of stored bytes that the record added."""
 
 
 def advance(start: StreamOffset, arrivals: Iterable[Arrival], limits: Limits) -> StreamOffset:
-    """Return the offset up to which a step goes that begins at `start`.
+    """Return the end offset of a step that begins at `start`.
 
-    Whole records are taken while they fit. Of the first that does not, every subpartition gives the
-    same share, so that no partition starves and work stays spread.
+    The step takes whole records while they fit into the limits. It takes the same share of every
+    subpartition from the first record that does not fit, so that no partition starves and the work
+    stays evenly spread.
 
     Args:
-        arrivals: of each lane in the order of its log, from `start` on; those before it are passed.
+        arrivals: records from `start` on, those of each lane in log order. Rows before `start` are
+            skipped.
     """
     lanes = list(start.lanes)
     left_rows, left_bytes, taken = limits.rows, limits.data_bytes, 0
@@ -158,7 +164,7 @@ def advance(start: StreamOffset, arrivals: Iterable[Arrival], limits: Limits) ->
 
 
 def capped(offset: StreamOffset, target: StreamOffset) -> StreamOffset:
-    """Return the lesser of two offsets, per lane and subpartition."""
+    """Return the smaller of two offsets, for each lane and subpartition."""
     lanes = [
         LaneOffset(
             min(mine.slot, most.slot), tuple(map(min, zip(mine.next, most.next, strict=True)))

@@ -1,7 +1,7 @@
-"""Reading pieces: the rows of a stream step or a batch read, wherever a task runs.
+"""Read pieces: the rows of a stream step or a batch read, in a task on any executor.
 
-Every frame's checksum is checked, also of frames of which nothing is wanted; rows are reconciled
-with what was committed.
+The checksum of every frame is checked, even of frames without wanted rows, and the number of rows
+is compared with what was committed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,12 @@ from durable_shuffle.shuffle.stream.scan import Piece
 def read_pieces(
     stage: StageHandle, pieces: Sequence[Piece], settings: Settings
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of each piece, in order, in the schema in which they are stored.
+    """Yield the wanted rows of each piece, in order, in the schema in which they were stored.
 
     Raises:
-        CorruptDataError: a frame fails its check, or rows do not add up; names the segment.
-        NotFoundError: a segment is gone; says so if the stage was released.
+        CorruptDataError: a frame fails its check, or the number of rows is not the committed one;
+            the message names the segment.
+        NotFoundError: a segment is missing; the message says if the stage was released.
     """
     extents = [piece.extent for piece in pieces]
     messages = {extent.schema for extent in extents} - {b""}

@@ -1,12 +1,11 @@
-"""What a stage holds for a stream reader: its end, its earliest row, what is between offsets.
+"""Find what a stage holds for a stream reader: its end, its earliest row, the rows between offsets.
 
-Strategy: the logs of log producers are read slot by slot from where an offset says; the end alone
-takes a few requests, however long the log is. Whoever begins without an offset, or anew from one,
-lists the logs once, so that a slot that lost its record is not taken for the end.
-Pieces are whole extents with the rows of them that are wanted, so a task that reads them asks no
-log.
+Strategy: read the log of each producer slot by slot, from the slot in an offset on. Finding the end
+alone takes a few requests, however long the log is. A reader that begins without an offset, or
+restarts from one, lists the logs once, so that a lost record does not look like the end. A piece
+names an extent and its wanted rows, so a task that reads pieces needs no log.
 
-The reading process keeps the newest records; everything else is read again when it is asked for.
+The reading process keeps the records that it read last; others are read again when needed.
 """
 
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ _KEPT_RECORDS = 256
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An extent, and the rows [skip, end) of it that are wanted."""
+    """An extent and its wanted rows [skip, end), counted from the start of the extent."""
 
     extent: Extent
     skip: int
@@ -46,11 +45,11 @@ class Piece:
 
 
 def standing_pieces(stage: StageHandle) -> list[Piece]:
-    """Return all rows of a stage as it is now, by subpartition: of a sealed one or a growing one.
+    """Return all rows that a stage, sealed or growing, holds now, ordered by subpartition.
 
     Raises:
         NotFoundError: the stage was released, or its producers have not all committed.
-        CorruptDataError: a log of the stage lost a record; names the slot.
+        CorruptDataError: a log of the stage lost a record; the message names the slot.
     """
     if stage.describe.writing == "log":
         scan = StageScan(stage)
@@ -63,19 +62,19 @@ def standing_pieces(stage: StageHandle) -> list[Piece]:
 
 
 def newest_message(stage: StageHandle) -> bytes:
-    """Return the schema message of the newest rows of a stage."""
+    """Return the Arrow schema message of the newest rows of a stage."""
     if stage.describe.writing != "log":
         return stage.describe.schema
     return max((lane.schema() for lane in StageScan(stage).lanes), key=len)
 
 
 class StageScan:
-    """A stage that grows, as a stream reads it. Not thread-safe; belongs to one reading process.
+    """A growing stage as a stream reader sees it. Not thread-safe; used by one reading process.
 
     Raises:
-        InvalidInputError: the stage is not one of log producers: it is whole once it can be read,
-            and its rows may be replaced, which an offset could not tell.
-        NotFoundError: it was released.
+        InvalidInputError: the stage has no log producers. Such a stage is complete once it can be
+            read, and an offset could not show that its rows were replaced.
+        NotFoundError: the stage was released.
     """
 
     def __init__(self, stage: StageHandle) -> None:
@@ -94,18 +93,21 @@ class StageScan:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many subpartitions each lane has."""
+        """The number of subpartitions of each lane."""
         return tuple(len(lane.subpartitions) for lane in self.lanes)
 
     def earliest(self) -> StreamOffset:
         return self._offset([lane.earliest() for lane in self.lanes])
 
     def latest(self, start: StreamOffset | None = None) -> StreamOffset:
-        """Return the end as it is now. `start` saves requests: what stands before it is not looked
-        at; without it all logs are listed once.
+        """Return the current end.
+
+        Args:
+            start: an earlier offset, which saves requests: slots before it are not read. Without
+                it all logs are listed once.
 
         Raises:
-            CorruptDataError: a log lost a record; names the slot.
+            CorruptDataError: a log lost a record; the message names the slot.
         """
         if start is None:
             refuse_holes(self.stage)
@@ -113,7 +115,7 @@ class StageScan:
         return self._offset([ln.latest(h) for ln, h in zip(self.lanes, hints, strict=True)])
 
     def arrivals(self, start: StreamOffset) -> Iterator[Arrival]:
-        """Yield what came from `start` on; lanes take turns."""
+        """Yield the records with rows from `start` on, one lane after the other in turns."""
         turns = [lane.arrivals(at.slot) for lane, at in zip(self.lanes, start.lanes, strict=True)]
         while turns:
             left = []
@@ -125,7 +127,7 @@ class StageScan:
             turns = left
 
     def pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
-        """Return the rows in [start, end), by subpartition, each one's in order."""
+        """Return the rows in [start, end), ordered by subpartition, then as in the logs."""
         found = [
             piece
             for lane, low, high in zip(self.lanes, start.lanes, end.lanes, strict=True)
@@ -134,11 +136,13 @@ class StageScan:
         return sorted(found, key=lambda piece: piece.extent.subpartition)
 
     def check_standing(self, start: StreamOffset) -> None:
-        """Refuse to read rows that were released, or from logs that lost a record. Lists the logs.
+        """Check that all rows from `start` on are still there and that no log lost a record.
+
+        Lists the logs.
 
         Raises:
-            NotFoundError: names the earliest offset that there is.
-            CorruptDataError: a log lost a record; names the slot.
+            NotFoundError: rows were released; the message names the earliest available offset.
+            CorruptDataError: a log lost a record; the message names the slot.
         """
         refuse_holes(self.stage)
         earliest = self.earliest()
@@ -173,14 +177,14 @@ class _Lane:
         return newest_schema(self._stage, self._producer, read_tail(self._log))
 
     def latest(self, hint: int) -> LaneOffset:
-        """Return the end as it is now."""
+        """Return the current end."""
         tail = read_tail(self._log, hint)
         if tail.last is None:
             return LaneOffset(0, (0,) * len(self.subpartitions))
         return LaneOffset(tail.next_slot, self._ordinals(tail.last, tail.next_slot - 1))
 
     def earliest(self) -> LaneOffset:
-        """Return where the first row that was not released stands."""
+        """Return the offset of the first row that was not released."""
         state = read_state(self._stage)
         if state.release is not None:
             raise stage_released(self._stage, state.release)
@@ -193,7 +197,7 @@ class _Lane:
         return LaneOffset(self._upto, self._ordinals(record, self._upto - 1))
 
     def arrivals(self, slot: int) -> Iterator[Arrival]:
-        """Yield what came from `slot` on, up to the end."""
+        """Yield the records with rows from `slot` to the end."""
         while (record := self._record(slot)) is not None:
             if isinstance(record, Append):
                 yield self._arrival(record, slot)
@@ -268,7 +272,7 @@ class _Lane:
 
 
 def _sealed(stage: StageHandle, seal: Seal, k: int) -> Iterator[Piece]:
-    """Yield the rows of a subpartition of a sealed stage, in the order of producers."""
+    """Yield the rows of one subpartition of a sealed stage, ordered by producer."""
     for entry in read_extents(stage, seal, k):
         extent = indexed_extent(stage.path, k, entry)
         if extent.rows:

@@ -1,6 +1,6 @@
-"""Spark: one interface with two engines, classic and Connect, and how rows reach Python.
+"""Spark behind one interface with two engines, classic and Connect; and how rows reach Python.
 
-`engine.py` is the interface, `choice.py` picks one. `catalyst.py` touches Spark's JVM. `tasks.py`
-runs in a Python worker; `row_numbers.py` holds its rows against Spark's count. Imports
+`engine.py` is the interface, `choice.py` picks the engine. `catalyst.py` touches Spark's JVM.
+`tasks.py` runs in Python workers; `row_numbers.py` compares their rows with Spark's count. Imports
 `deploy/` and `identity/`. Start in `engine.py`.
 """

@@ -1,4 +1,4 @@
-"""Arguments of users that several calls take: schemas and functions."""
+"""Checks of arguments that several calls take."""
 
 from typing import Any
 
@@ -10,7 +10,11 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 def as_schema(what: str, schema: StructType | str) -> StructType:
-    """Return a schema given as a value or as DDL text."""
+    """Return a schema that is given as a value or as DDL text.
+
+    Raises:
+        InvalidInputError: the text is no schema, or does not name its columns.
+    """
     if isinstance(schema, StructType):
         return schema
     try:
@@ -23,7 +27,7 @@ def as_schema(what: str, schema: StructType | str) -> StructType:
 
 
 def check_function(what: str, function: Any) -> None:
-    """Refuse a function that cannot travel to a worker.
+    """Refuse a function that cannot be pickled for the workers.
 
     Raises:
         InvalidInputError: names the argument and what could not be pickled.
@@ -32,7 +36,7 @@ def check_function(what: str, function: Any) -> None:
         return
     try:
         dumps(function)  # type: ignore[no-untyped-call]
-    except Exception as error:  # any object may refuse in its own way
+    except Exception as error:  # any object may raise its own error
         named = getattr(function, "__qualname__", type(function).__qualname__)
         raise InvalidInputError(
             f"{what}={named} cannot be sent to workers: {error}; open connections, locks and files "
@@ -52,6 +56,6 @@ def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def check_version(version: object) -> None:
-    """Refuse a version that is no text; None is none."""
+    """Refuse a version that is neither a str nor None."""
     if version is not None and not isinstance(version, str):
         raise InvalidInputError(f"version must be a text, found={version!r}")

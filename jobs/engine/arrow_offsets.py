@@ -1,8 +1,8 @@
-"""Mends record batches of PySpark before 4.3: offsets are left out where there are no elements.
+"""Repairs record batches of PySpark before 4.3, which leave out offsets if there are no elements.
 
-Found with PySpark 4.0.5 and 4.1.4 and pyarrow 26: of a column whose nested lists, maps or texts
-have no elements in a whole batch, the inner offsets are an empty buffer. pyarrow reads their first
-entry when it is asked for sizes, and the Python worker crashes.
+Seen with PySpark 4.0.5 and 4.1.4 and pyarrow 26: if the nested lists, maps or strings of a column
+have no elements in a whole batch, their offsets are an empty buffer. pyarrow reads the first offset
+to compute sizes, and the Python worker crashes.
 """
 
 import pyarrow as pa

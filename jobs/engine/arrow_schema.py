@@ -10,13 +10,13 @@ from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.decimals import unscaled_field
 
 _LONG_DIGITS = 18
-"""Decimals of up to this many digits fit a long, and are one inside Spark."""
+"""Decimals of up to this many digits fit into a long; Spark stores them as a long."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema as Python workers see it, times in UTC, columns named c0, c1, …
+    """Return the Arrow schema that Python workers see: times in UTC, columns named c0, c1, …
 
-    Columns go by position, so that repeated and odd names are no matter.
+    Columns are named by position, because the user's names may repeat.
     """
     positional = positional_schema(schema)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # from PySpark 4.2 on
@@ -31,7 +31,10 @@ def named_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def narrow_arrow_schema(schema: StructType) -> pa.Schema:
-    """Return `arrow_schema` with narrow decimals as unscaled longs that remember their type."""
+    """Return `arrow_schema` with decimals of up to 18 digits as unscaled longs.
+
+    Each such field keeps its decimal type in its metadata.
+    """
     narrow = narrow_positions(schema)
     fields = [
         unscaled_field(field) if i in narrow else field
@@ -49,7 +52,7 @@ def positional_schema(schema: StructType) -> StructType:
 
 
 def narrow_schema(schema: StructType) -> StructType:
-    """Return the columns named c0, c1, … with narrow decimals as longs."""
+    """Return the columns named c0, c1, … with decimals of up to 18 digits as longs."""
     narrow = narrow_positions(schema)
     result = StructType()
     for i, field in enumerate(schema):
@@ -58,7 +61,7 @@ def narrow_schema(schema: StructType) -> StructType:
 
 
 def narrow_positions(schema: StructType) -> tuple[int, ...]:
-    """Return the positions of top-level decimals that fit a long."""
+    """Return the positions of top-level decimals that fit into a long."""
     return tuple(
         i
         for i, field in enumerate(schema)

@@ -1,8 +1,8 @@
-"""The one place that touches Spark's JVM internals, through py4j. PySpark 4.0 to 4.3, classic only.
+"""Calls to Spark's planner internals through py4j. PySpark 4.0 to 4.3, classic only.
 
-Strategy: plan the map side on a clone of the user's session (adaptive planning off), so the user's
-session keeps its settings; hand the read side back as a `LogicalRDD` with the true partitioning and
-statistics, so that Spark plans no second exchange on the key.
+Strategy: plan the map side on a clone of the user's session without adaptive execution, so that the
+user's session keeps its settings. Return the read side as a `LogicalRDD` with its true partitioning
+and statistics, so that Spark plans no second exchange on the key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD_ARGUMENTS = (9, 10)
-"""4.0 to 4.2 take nine constructor arguments, 4.3 a tenth, a boolean."""
+"""Numbers of constructor arguments: PySpark 4.0 to 4.2 take nine, 4.3 takes a boolean more."""
 
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
@@ -40,7 +40,7 @@ def partition_count(df: DataFrame) -> int:
 
 
 def native_exchanges(df: DataFrame) -> int:
-    """Return how many shuffle exchanges of Spark's own the physical plan holds."""
+    """Return how many of Spark's own shuffle exchanges the physical plan contains."""
     return _count_exchanges(df._jdf.queryExecution().executedPlan())  # noqa: SLF001
 
 
@@ -50,7 +50,7 @@ def _count_exchanges(plan: Any) -> int:
 
 
 def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
-    """Return where the key columns stand in `df`, None if one is computed.
+    """Return the positions of the key columns in `df`, None if any key is computed.
 
     Args:
         keys: `df.select(...)` of the key columns.
@@ -65,7 +65,7 @@ def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
 def narrow_decimals(df: DataFrame) -> DataFrame:
     """Return `df` with decimals of up to 18 digits as their unscaled longs.
 
-    Spark hands a decimal to Arrow through a BigDecimal object each; a long costs nothing.
+    Spark makes a BigDecimal object for each decimal that it passes to Arrow; a long needs none.
     """
     narrow = narrow_positions(df.schema)
     if not narrow:
@@ -87,7 +87,7 @@ def alias(jvm: Any, expression: Any, name: str) -> Any:
 
 
 def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
-    """Return the given named Catalyst expressions over the columns of `df`."""
+    """Return `df` projected to the given named Catalyst expressions."""
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
     logical = jvm.org.apache.spark.sql.catalyst.plans.logical
@@ -106,11 +106,11 @@ def with_durable_rows(
     """Return a DataFrame with the columns of `df` whose rows come from `rows`, and its RDD's id.
 
     Args:
-        rows: columns in the same order, one partition per subpartition. A column may be a long
-            where `df` has a decimal of up to 18 digits: in Spark's binary rows both are the same
-            eight bytes, so nothing has to turn one into the other.
+        rows: columns in the same order, one partition per stored partition. A column may be a long
+            if `df` has a decimal of up to 18 digits there: in Spark's binary rows both are the same
+            eight bytes, so no conversion is needed.
         hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
-            the partitioning says nothing.
+            they are not hash partitioned.
         data_bytes: estimated uncompressed size.
     """
     session = df.sparkSession
@@ -141,11 +141,12 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
 
 
 def counted_to_the_end(df: DataFrame) -> DataFrame:
-    """Return the rows with their numbers, and one more behind the last of each partition.
+    """Return the rows with their numbers, and an end row after the last row of each partition.
 
-    That one is null but for its number: the complement of the one that it would have as a row. So
-    whoever reads the rows knows that they are all, and that it is Spark that counted them. The plan
-    of `df` is executed as far as its partitions are known; all columns may be null afterwards.
+    The columns of the end row are null, except for its number, which is the bitwise complement of
+    the next row number. So the reader can check that it got all rows, as Spark counted them. This
+    call makes the RDD of `df` to learn its partitions; broadcasts and subqueries run for it. All
+    columns of the result are nullable.
 
     Args:
         df: its last column, ROW_COLUMN, is a long 0 in every row.
@@ -162,7 +163,7 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     context = session.sparkContext._jsc  # noqa: SLF001
     ends = context.parallelize(jvm.java.util.Collections.nCopies(partitions, end), partitions).rdd()
     rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
-    # RDDs of one partitioner are joined partition by partition; it is asked nothing else
+    # RDDs with the same partitioner are joined partition by partition; it is not used otherwise
     same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))
     sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [one]), any_class) for one in (rows, ends)]
     for side in sides:
@@ -196,10 +197,10 @@ def _logical_rdd(
 
 
 def set_field(jvm: Any, jvm_object: Any, name: str, value: Any, *, of: str = "") -> None:
-    """Give a field of a JVM object another value, although it is final.
+    """Set a field of a JVM object, even if it is final.
 
     Args:
-        of: the class that declares it, if not the object's own.
+        of: the class that declares the field, if not the object's own class.
     """
     declaring = jvm.java.lang.Class.forName(of) if of else jvm_object.getClass()
     field = declaring.getDeclaredField(name)
@@ -210,9 +211,9 @@ def set_field(jvm: Any, jvm_object: Any, name: str, value: Any, *, of: str = "")
 def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
     """Return a Catalyst `Statistics`.
 
-    py4j turns every Scala BigInt into a Python number, so none can be passed as an argument. The
-    way round: a `Range` states its row count as Some(BigInt), and lists built from it inside the
-    JVM reach the constructor by reflection.
+    py4j turns every Scala BigInt into a Python number, so it cannot be passed as an argument.
+    Instead, take Some(BigInt) from the row count of a `Range`, build the argument list inside the
+    JVM, and call the constructor by reflection.
     """
     jvm: Any = session._jvm  # noqa: SLF001
 
@@ -228,7 +229,7 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
 
 
 def module(jvm: Any, name: str) -> Any:
-    """Return a Scala object, for classes whose static forwarders are missing."""
+    """Return a Scala `object` by its class name."""
     return getattr(getattr(jvm, f"{name}$"), "MODULE$")
 
 

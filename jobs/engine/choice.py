@@ -1,4 +1,4 @@
-"""Chooses the engine that fits a session."""
+"""Chooses the engine for a session."""
 
 from pyspark.sql import SparkSession
 
@@ -7,7 +7,7 @@ from durable_shuffle.jobs.engine.engine import Engine
 
 
 def engine_for(spark: SparkSession) -> Engine:
-    """Return the engine of the session's kind."""
+    """Return a new engine: classic or Spark Connect, as the session is."""
     if is_connect(spark):
         from durable_shuffle.jobs.engine.connect import ConnectEngine
 

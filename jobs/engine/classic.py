@@ -1,4 +1,4 @@
-"""Stages on classic Spark: planned on a cloned session, run on just the missing producers."""
+"""Stages on classic Spark: planned on a cloned session; only the missing producers run."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,16 +130,16 @@ class ClassicEngine:
 
     @contextmanager
     def described(self, label: str) -> Iterator[None]:
-        """Show a text for the jobs that run meanwhile in Spark's UI; their rows are stored."""
+        """Show `label` in Spark's UI for the jobs that run meanwhile; see `storing`."""
         with storing(self._spark.sparkContext, label):
             yield
 
     @contextmanager
     def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
-        """Give the user's session other split settings while a plan is made, then its own again.
+        """Set the user's session to these split settings while a plan is made, then restore it.
 
-        A file scan asks the session in which it was read, not the one that plans it. Nothing is
-        touched if the session cuts like that anyway.
+        A file scan uses the settings of the session that made its DataFrame, not of the session
+        that plans it. Settings that already have the wanted value are not touched.
         """
         now = split_settings(self._spark)
         wanted = {key: value for key, value in conf.items() if now.get(key) != value}
@@ -158,7 +158,7 @@ class ClassicEngine:
 
 @contextmanager
 def storing(context: SparkContext, label: str) -> Iterator[None]:
-    """Show a text for the jobs that run meanwhile, and have their workers prove their code.
+    """Show `label` in Spark's UI for the jobs that run meanwhile; make workers check their code.
 
     Raises:
         IncompatibleError: a worker runs other code than the driver.
@@ -182,21 +182,21 @@ def storing(context: SparkContext, label: str) -> Iterator[None]:
 _INCOMPATIBLE = re.compile(
     rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
 )
-"""What a worker's traceback ends with."""
+"""Finds our error in the text of a worker's traceback."""
 
 
 def run_producers(
     spark: SparkSession, tasks: RDD[Row], producers: Sequence[int]
 ) -> list[MapResult]:
-    """Run some partitions of an RDD of map results, one Spark job in this thread."""
+    """Run these partitions of an RDD of map results as one Spark job, and return the results."""
     rows = spark.sparkContext.runJob(cast("RDD[Row]", _AsIs(tasks)), list, list(producers))
     return [map_result(row.asDict()) for row in rows]
 
 
 class _AsIs:
-    """An RDD for `runJob` whose rows come as they are.
+    """Makes `runJob` collect the rows of an RDD unchanged.
 
-    For a function, even `list`, every task would get a second Python worker, 40 ms each.
+    With a function, even `list`, each task would need a second Python worker, which costs 40 ms.
     """
 
     def __init__(self, rdd: RDD[Row]) -> None:

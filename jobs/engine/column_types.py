@@ -1,4 +1,4 @@
-"""Which Spark types can be stored, and which can be keys. Refusals name the column and the type."""
+"""Checks which Spark types can be stored, and which can be keys."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -16,13 +16,13 @@ from pyspark.sql.types import (
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
-"""PySpark cannot hand these to a Python worker as Arrow."""
+"""PySpark cannot pass these to a Python worker as Arrow."""
 
 _BINARY_COLLATION = "UTF8_BINARY"
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse columns that Arrow does not carry between Spark and Python.
+    """Refuse columns that Spark cannot pass to Python as Arrow.
 
     Raises:
         InvalidInputError: names the column and its type.
@@ -37,7 +37,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def check_key(name: str, data_type: DataType) -> None:
-    """Refuse a key type for which Spark's hash is undefined or not ours.
+    """Refuse a key type for which Spark has no hash, or for which equal keys can hash differently.
 
     Raises:
         InvalidInputError: names the column and its type.
@@ -56,7 +56,7 @@ def check_key(name: str, data_type: DataType) -> None:
 
 
 def _holds_required_void(data_type: DataType) -> bool:
-    """Return True for `array()` and `map()` as Spark types them: void, and never null."""
+    """Return True for the types of `array()` and `map()`: their elements are void and not null."""
     if isinstance(data_type, ArrayType):
         return isinstance(data_type.elementType, NullType) and not data_type.containsNull
     return isinstance(data_type, MapType) and (

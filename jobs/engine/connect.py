@@ -1,9 +1,10 @@
-"""Stages on Spark Connect, where there is no SparkContext and no planner access.
+"""Stages on Spark Connect, which gives no access to the SparkContext and to plans.
 
-What differs from classic: the number of producers comes from a probe job over no columns; every
-map task starts, and those whose producer is committed return at once; the result states no
-partitioning to Spark. What a plan reads is not shown here, so only `version=` lets another run
-reuse a stage.
+Differences from classic Spark:
+- A small probe job counts the producers.
+- Every map task starts; a task whose producer has committed returns at once.
+- Spark does not learn how the result is partitioned, so a join on the key shuffles again.
+- A plan does not show what it reads. Another run reuses a stage only if the user gives `version=`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class ConnectEngine:
     """Implements `Engine` for a Spark Connect session."""
 
     task_tries = 1
-    """The server's setting cannot be read; errors come back as rows at once."""
+    """The server's setting cannot be read, so the first error of a task is reported at once."""
     ends_partitions = False
 
     def __init__(self, spark: SparkSession) -> None:
@@ -106,8 +107,10 @@ class ConnectEngine:
         return [map_result(row.asDict()) for row in rows]
 
     def _counting(self) -> dict[str, str]:
-        """Keep the optimizer from numbering the rows of a local relation before they are split into
-        partitions."""
+        """Return the setting that keeps the optimizer from computing local relations.
+
+        It would number their rows before they are split into partitions.
+        """
         excluded = self._spark.conf.get(_EXCLUDED, None)
         return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
 
@@ -131,7 +134,7 @@ class ConnectEngine:
 
     @contextmanager
     def _settings(self, values: Mapping[str, str]) -> Iterator[None]:
-        """Set session settings for the time of one job and put the old ones back."""
+        """Set session settings while a job runs, then restore the old values."""
         before = {key: self._spark.conf.get(key, None) for key in values}
         try:
             for key, value in values.items():

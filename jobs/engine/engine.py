@@ -1,4 +1,4 @@
-"""What the stage runner needs from a Spark session; one implementation per kind of session."""
+"""The interface between stages and a Spark session; one implementation per kind of session."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ class Planned:
     """The map side of a stage, planned but not run."""
 
     df: DataFrame
-    """Columns c0, c1, …, for hash partitioning the partition id, and the rows' numbers."""
+    """Columns c0, c1, …; for hash and range partitioning the partition id; then row numbers."""
     producers: int
     splits: str
     native_exchanges: int
     conf: dict[str, str]
-    """The settings it was planned with; a descriptor keeps them."""
+    """The settings that it was planned with; DESCRIBE keeps them."""
     partitions: int | None = None
-    """R, if it was decided while planning."""
+    """R, if planning decided it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What the read side is made from."""
+    """What an engine needs to make the read side."""
 
     function: ArrowFunction
     partitions: int
@@ -41,31 +41,33 @@ class ReadBack:
 
 
 class Engine(Protocol):
-    """Classic Spark or Spark Connect. `df` always is the user's, untouched."""
+    """Classic Spark or Spark Connect. `df` is always the user's DataFrame, unchanged."""
 
     task_tries: int
     """How often Spark runs a failing task."""
     ends_partitions: bool
-    """Whether plans put a row behind the last one of each partition (`row_numbers.py`)."""
+    """Whether plans add an end row after the last row of each partition (`row_numbers.py`)."""
 
     def cores(self) -> int:
-        """How many tasks run at once, 0 if that is not known."""
+        """Return how many tasks run at once, 0 if unknown."""
 
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
-        """Arrow schema of the rows as Python workers see them, columns named c0, c1, …"""
+        """Return the Arrow schema that Python workers see, columns named c0, c1, …"""
 
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
-        """Positions of plain key columns; empty if a key is computed."""
+        """Return the positions of the key columns in `df`; empty if any key is computed."""
 
     def identify(self, df: DataFrame) -> PlanIdentity:
         """Fingerprint the plan of `df`."""
 
     def code_of(self, *functions: object) -> str:
-        """Return what tasks that run these functions must prove, and see to it that no worker is
-        used which imported older code of the user's."""
+        """Return the code that tasks with these functions must prove to run (`tasks.check_code`).
+
+        If the user's modules have changed, classic Spark gets new Python workers.
+        """
 
     def planning_settings(self) -> dict[str, str]:
-        """The settings that decide input splits, with their values of now."""
+        """Return the settings that decide input splits, with their current values."""
 
     def plan(
         self,
@@ -76,10 +78,10 @@ class Engine(Protocol):
         *,
         large_rows: bool,
     ) -> Planned:
-        """Plan the map side under `conf`. With `cols`, adds Spark's own partition ids modulo n.
+        """Plan the map side under `conf`. With `cols`, add Spark's own partition ids modulo n.
 
         Args:
-            large_rows: hand rows over in batches that are limited by their bytes.
+            large_rows: limit the batches that tasks get by bytes, not only by rows.
         """
 
     def run(
@@ -95,9 +97,9 @@ class Engine(Protocol):
         """Return a DataFrame with the columns of `df` over the stored rows."""
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        """Return a DataFrame with the columns of `schema` over rows that stand for themselves."""
+        """Return a DataFrame with the columns of `schema` over the stored rows."""
 
     def run_numbered(
         self, function: ArrowFunction, tasks: int, schema: str, label: str
     ) -> list[dict[str, Any]]:
-        """Run as many tasks, each given its number from 0, and return the rows that they yield."""
+        """Run this many tasks, each with its number from 0, and return the rows that they yield."""

@@ -1,4 +1,4 @@
-"""What every call asks of a DataFrame before anything is planned or written."""
+"""Checks of a DataFrame before anything is planned or written."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,16 +11,16 @@ NO_STREAM = (
 
 
 def check_frame(df: Any, *, streaming: str) -> None:
-    """Refuse what is no DataFrame that can be stored.
+    """Refuse a DataFrame that cannot be stored.
 
-    A stage that is reused runs nothing, and one that is written runs as jobs of this library, not
-    as an action on `df`: an observation would never get its value.
+    An observed DataFrame is refused because its observation would never get a value: a reused
+    stage runs nothing, and a stage that is written does not run as an action on `df`.
 
     Args:
-        streaming: what to say of a streaming DataFrame.
+        streaming: the error message for a streaming DataFrame.
 
     Raises:
-        InvalidInputError: no DataFrame, a streaming one, or an observed one.
+        InvalidInputError: not a DataFrame, a streaming one, or an observed one.
     """
     if not hasattr(df, "mapInArrow"):
         raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")

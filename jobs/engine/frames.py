@@ -1,4 +1,4 @@
-"""DataFrames at both ends of a stage, made with the public API alone."""
+"""DataFrames at both ends of a stage, made only with Spark's public API."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,8 +15,13 @@ from durable_shuffle.jobs.engine.tasks import ID_COLUMN, ArrowFunction
 def with_partition_ids(
     df: DataFrame, cols: Sequence[str | Column], n: int | None, number: Column
 ) -> DataFrame:
-    """Return `df` as `tasks.map_function` takes it: columns c0, c1, …, with key columns Spark's
-    partition id, and the rows' numbers, or what is to be turned into them."""
+    """Return `df` with the columns that `tasks.map_function` takes.
+
+    These are c0, c1, …; with `cols` Spark's partition id modulo `n`; and `number` as ROW_COLUMN.
+
+    Args:
+        number: the row numbers, or zeros for `catalyst.counted_to_the_end`.
+    """
     names = [f"c{i}" for i in range(len(df.columns))]
     if not cols:
         return df.select("*", number).toDF(*names, ROW_COLUMN)
@@ -25,14 +30,17 @@ def with_partition_ids(
 
 
 def read_frame(session: SparkSession, schema: StructType, back: ReadBack) -> DataFrame:
-    """Return the stored rows as a DataFrame of `schema`, one partition per k."""
+    """Return the stored rows as a DataFrame of `schema`, with the partitions of the stage."""
     return rows_of_tasks(session, back.function, back.partitions, schema)
 
 
 def rows_of_tasks(
     session: SparkSession, function: ArrowFunction, tasks: int, schema: StructType
 ) -> DataFrame:
-    """Return the rows of `schema` that a function yields, given its task's number from 0."""
+    """Return a DataFrame over the rows that `function` yields, one partition per task.
+
+    The function gets the number of its task, from 0, in a column.
+    """
     numbers = session.range(0, tasks, 1, tasks)
     if schema.fields:
         return numbers.mapInArrow(function, schema)

@@ -1,11 +1,13 @@
-"""Rows bring the numbers that Spark gave them, and are held against these in Python.
+"""Checks in Python that rows arrive as Spark numbered them.
 
-Each row that is stored arrives with its number within its partition as the last column. The JVM
-counts (`monotonically_increasing_id`), nothing of ours does; so a row that is lost, doubled or out
-of order on the way is an error before anything is committed. Classic Spark adds one row behind the
-last one of each partition, so that rows lost at the end are noticed, too: its number says how many
-came before it. And a DataFrame without columns has a column to travel in: PySpark takes a batch
-without columns for one without rows, and so does Arrow.
+Each row arrives with its number within its partition as the last column. The JVM counts the rows
+(`monotonically_increasing_id`), not this library. So if a row is lost, doubled or out of order on
+the way, the task fails before anything is committed. On classic Spark an end row follows the last
+row of each partition; its number says how many rows came before it, so rows lost at the end are
+noticed too. On Spark Connect there is no end row, and rows lost at the end are not noticed.
+
+The number also gives a DataFrame without columns one column. Without it, PySpark and Arrow take a
+batch without columns for a batch without rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,16 +21,16 @@ from durable_shuffle.serialization.plain_arrays import numbers_of
 
 ROW_COLUMN = "__row"
 ROW_BITS = 33
-"""`monotonically_increasing_id` is the partition's number, then the row's in so many bits."""
+"""In `monotonically_increasing_id` this many low bits are the row's number; above them is the
+partition's number."""
 _NOT_ALL = "rows did not arrive from Spark as it counted them"
 
 
 class CountedRows:
-    """The batches of one partition without their last column, the rows' numbers. Iterated once.
+    """The batches of one partition without their last column, the row numbers. Iterate once.
 
     Args:
-        ends: whether Spark puts a row behind the last one, whose number is the complement of how
-            many came before it.
+        ends: whether an end row follows the last row (`catalyst.counted_to_the_end`).
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], partition: int, *, ends: bool) -> None:
@@ -41,27 +43,27 @@ class CountedRows:
         """Yield the batches that have rows.
 
         Raises:
-            CorruptDataError: these are not all rows, in the order in which Spark counted them.
+            CorruptDataError: rows are missing, doubled or in another order than Spark's.
         """
         try:
             yield from self._checked()
         except CorruptDataError as error:
-            self._lost = error  # functions of the user's may pass over it
+            self._lost = error  # the user's function may swallow it
             raise
 
     @property
     def rows(self) -> int | None:
-        """How many rows Spark counted; None if they were not read to the end."""
+        """How many rows arrived and were checked; None if they were not read to the end."""
         return self._rows if self._all else None
 
     def check(self, committing: int | None) -> None:
         """Refuse a COMMIT after rows were lost.
 
         Args:
-            committing: how many rows it would state, if these must be all of them.
+            committing: how many rows the COMMIT states; None if that may differ from the rows read.
 
         Raises:
-            CorruptDataError: rows were lost, before they got here or behind.
+            CorruptDataError: rows were lost, either before they arrived here or after.
         """
         if self._lost is not None:
             raise self._lost
@@ -88,7 +90,7 @@ class CountedRows:
             count -= ended
             self._rows += count
             if count:
-                rows = batch.select(range(last))  # they stay rows without columns, too
+                rows = batch.select(range(last))  # keeps rows even without columns
                 yield rows.slice(0, count) if ended else rows
         if self._ends and not ended:
             raise CorruptDataError(
@@ -109,6 +111,6 @@ class CountedRows:
 
 
 def in_a_column(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches without columns as one column of nulls, which PySpark hands on."""
+    """Yield batches without columns as batches of one column of nulls, which PySpark keeps."""
     for batch in batches:
         yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, pa.int8())], names=[ROW_COLUMN])

@@ -1,8 +1,8 @@
 """The functions that run in Spark's Python workers.
 
-All state comes from their arguments: a reused worker may have run another job's attempt before.
-Errors that a retry cannot mend come back as a row and are raised, typed, by the driver; the rest
-are raised here, so that Spark tries again.
+All state comes from their arguments, because a reused worker may have run another job before. If a
+retry cannot help, the task returns the error as a row, and the driver raises it with its type.
+Other errors are raised in the task, so that Spark tries again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
-if TYPE_CHECKING:  # it takes part in no task
+if TYPE_CHECKING:  # not needed in tasks
     from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
 
 ID_COLUMN = "__partition_id"
@@ -73,10 +73,13 @@ class MapResult:
 
 
 def check_code(expected: str) -> None:
-    """Refuse to work with other code of this library than the driver's.
+    """Refuse to work if this worker's code differs from the driver's.
 
     Args:
-        expected: `code_with()` of the driver: this library's, then the user's modules.
+        expected: the driver's `code_with()`: this library's code, then the user's modules.
+
+    Raises:
+        IncompatibleError: this library or a module of the user differs.
     """
     library, *modules = expected.splitlines()
     if running_code() != library:
@@ -89,12 +92,12 @@ def check_code(expected: str) -> None:
 
 
 def code_with(found: "FunctionIdentity") -> str:
-    """Return the code that tasks must run: this library's, and the modules that functions reach."""
+    """Return the code that tasks must run: this library's, and the user's modules with digests."""
     return "\n".join([running_code(), *(f"{n} {d}" for n, d in sorted(found.modules.items()))])
 
 
 def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
-    """Yield the rows; after the last one, look at what user functions have imported meanwhile."""
+    """Yield the rows; after the last one, check the modules that user functions have imported."""
     yield from rows
     check_code(code)
 
@@ -112,10 +115,11 @@ def map_function(
     """Return the `mapInArrow` function that writes its partition as one producer.
 
     Args:
-        ends: whether the plan puts a row behind the last one of each partition (`CountedRows`).
         producers: M; 0 if the driver learns it only from the results.
         tries: how often Spark runs a failing task.
-        max_batch_bytes: a larger batch ends the task, which then reports LargeRowsError.
+        code: what `check_code` expects.
+        ends: whether an end row follows the last row of each partition (`CountedRows`).
+        max_batch_bytes: if Spark hands over a larger batch, the task reports LargeRowsError.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,11 +141,11 @@ def map_function(
 
 
 def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) -> pa.RecordBatch:
-    """Write one producer's output; the body of every map task.
+    """Write one producer's output and return the result as a row; the body of every map task.
 
     Args:
-        produce: writes and commits, given the stage on a storage that counts requests, the
-            producer's number and the id of this attempt.
+        produce: writes and commits. Its arguments are the stage, opened on a storage that counts
+            requests, the producer's number and the id of this attempt.
     """
     context = TaskContext.get()
     if context is None:
@@ -165,7 +169,7 @@ def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) ->
 
 
 def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; a larger one than `max_bytes` ends the task with LargeRowsError."""
+    """Yield the batches; raise LargeRowsError at a batch of more than `max_bytes`."""
     for given in batches:
         batch = with_offsets(given) if arrow_offsets.NEEDED else given
         if max_bytes is not None and batch.nbytes > max_bytes:
@@ -221,11 +225,11 @@ def _row(
 
 
 def map_result(row: dict[str, object]) -> MapResult:
-    """Return what a map task's row says; runs on the driver.
+    """Return the result in a map task's row; runs on the driver.
 
     Raises:
-        DurableShuffleError: the error that the task met.
-        LargeRowsError: the task was handed too large a batch.
+        DurableShuffleError: the error that the task reported, with its type.
+        LargeRowsError: the task got a batch that was too large.
     """
     if row["error"] == LargeRowsError.__name__:
         raise LargeRowsError(row["message"])
@@ -253,7 +257,7 @@ def map_result(row: dict[str, object]) -> MapResult:
 def read_function(
     stage: StageHandle, seal: Seal, *, settings: Settings, code: str
 ) -> ArrowFunction:
-    """Return the `mapInArrow` function that yields the subpartitions whose numbers it is given."""
+    """Return the `mapInArrow` function that takes subpartition numbers and yields their rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         quicken_worker()
@@ -274,7 +278,7 @@ def read_groups_function(
     settings: Settings,
     code: str,
 ) -> ArrowFunction:
-    """As `read_function`; number i stands for the subpartitions [first, end) of groups[i]."""
+    """Like `read_function`, but number i means the subpartitions [first, end) of groups[i]."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_code(code)

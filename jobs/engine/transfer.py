@@ -1,21 +1,21 @@
-"""How rows travel from the JVM to a Python worker: settings for the planning session.
+"""Settings for the size of the Arrow batches that the JVM passes to a Python worker.
 
-From PySpark 4.1 on a limit in bytes per Arrow batch is checked by adding up the sizes of all column
-vectors once per row, which takes half of the whole hand-over (measured with 6 million rows of 16
-columns: 5.7 s with it, 2.7 s without). A limit in rows does the same at no cost where rows are of
-ordinary size; where columns can be large, Spark's limit stays. A string can be large too, which no
-plan tells: the first task that is handed too large a batch stops, and the stage is planned anew
-under Spark's limit. Not covered: rows of more than half a MiB each on average, of which 4,096 are
-over the 2 GiB that an Arrow string column can hold; the task fails in the JVM.
+Since PySpark 4.1, Spark checks its limit in bytes per batch once per row, and adds up the sizes of
+all column vectors each time. That takes half of the transfer (6 million rows of 16 columns: 5.7 s
+with the limit, 2.7 s without). For rows of ordinary size a limit in rows does the same at no cost.
+Spark's limit stays if a column's type can be large. Strings can be large too, and a plan does not
+show it: the first task that gets too large a batch stops, and the stage is planned again under
+Spark's limit. Not covered: rows with strings of more than half a MiB on average. 4,096 of these
+exceed the 2 GiB of an Arrow string column, and the task fails in the JVM.
 """
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
 ROWS_PER_BATCH = 4096
-"""64 MiB of rows of 16 KiB; smaller batches cost more, larger ones gain nothing."""
+"""64 MiB if a row has 16 KiB. Smaller batches cost more; larger ones are not faster."""
 
 LARGE_BATCH_BYTES = 64 * 1024 * 1024
-"""Above this a batch is too large; Spark's own limit, too."""
+"""A larger batch is too large. Spark's own limit has the same value."""
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -25,15 +25,14 @@ _LARGE = (ArrayType, BinaryType, MapType, StructType, VariantType)
 
 
 class LargeRowsError(Exception):
-    """Batches of ROWS_PER_BATCH rows are too large: plan again with `large_rows`. Users never see
-    it."""
+    """Batches of ROWS_PER_BATCH rows are too large; plan again with `large_rows`. Internal."""
 
 
 def transfer_settings(schema: StructType, *, large_rows: bool) -> dict[str, str]:
-    """Return the settings under which to plan the map side of rows of this schema.
+    """Return the settings to plan the map side with; empty to keep Spark's limits.
 
     Args:
-        large_rows: the rows have turned out to be large.
+        large_rows: an earlier attempt got too large a batch.
     """
     if large_rows or any(isinstance(field.dataType, _LARGE) for field in schema):
         return {}

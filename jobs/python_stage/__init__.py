@@ -1,1 +1,1 @@
-"""Stages whose map and reduce functions are Python: rows stay in Arrow from one to the other."""
+"""Stages with map and reduce functions in Python; rows stay in Arrow between the two."""

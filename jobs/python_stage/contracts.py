@@ -1,7 +1,7 @@
-"""What user functions hand over, held against what was declared. Runs in workers.
+"""Checks the batches that user functions yield against the declared schema. Runs in workers.
 
-A batch is taken as it is if its columns have the declared names and types; layouts that mean the
-same values (dictionaries, views, large offsets, another zone of the same instants) are converted.
+Columns must have the declared names, order and types. Other layouts of the same values
+(dictionaries, views, large offsets, another time zone of the same instants) are converted.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def checked_batches(produced: Any, schema: pa.Schema, what: str) -> Iterator[pa.
     """Yield the batches that a user function yields, in `schema`.
 
     Args:
-        produced: what the function returned; any iterable of RecordBatch or Table.
-        schema: declared, storable.
+        produced: what the function returned: a RecordBatch, a Table or an iterable of these.
+        schema: the declared schema, in storable types.
         what: the function's role, for messages.
 
     Raises:
-        InvalidInputError: not an iterable of batches, or a batch with other columns; names the
-            column, the expected and the found type.
+        InvalidInputError: not an iterable of batches; a batch with other columns; or nulls in a
+            column that is declared not null. Names the column, the expected and the found type.
     """
     if isinstance(produced, (pa.RecordBatch, pa.Table)):
         produced = [produced]
@@ -90,7 +90,7 @@ def _without_nulls(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.Re
 
 
 def _meaning(kind: pa.DataType) -> object:
-    """Return a value that is equal for types whose values convert without loss."""
+    """Return a value that is equal for two types if their values convert without loss."""
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
         return _meaning(kind.value_type)
     if pt.is_large_string(kind) or pt.is_string_view(kind):

@@ -1,4 +1,4 @@
-"""The map side of a Python stage: user batches in, batches with partition ids out. In workers."""
+"""The map side of a Python stage: runs the map function and assigns partition ids. In workers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class FromSpark:
 
     names: tuple[str, ...]
     transport: pa.Schema
-    """As the rows come from the JVM, columns named c0, c1, …"""
+    """Schema of the rows that come from the JVM, columns named c0, c1, …"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stored = storable_schema(self.transport)
@@ -53,22 +53,23 @@ class FromSpark:
 
 @dataclass(frozen=True, slots=True)
 class MapSide:
-    """Everything a map task needs besides the stage."""
+    """Everything that a map task needs besides the stage."""
 
     feed: Feed
-    """What Spark hands the task, to the map function's input."""
+    """Turns the batches that Spark hands over into the input of the map function."""
     map: BatchFunction | None
     schema: pa.Schema
-    """Of what is shuffled, storable, with the user's names."""
+    """Schema of the shuffled rows, in storable types, with the user's names."""
     keys: tuple[str, ...] | KeyFunction
     partitions: int
     combine: BatchFunction | None
     combine_bytes: int
-    """Rows gathered before they are combined."""
+    """Bytes of rows to gather before they are combined."""
     from_spark: bool
-    """Whether Spark hands rows over, with their numbers as the last column."""
+    """True if Spark hands over rows, with their numbers as the last column; False if the rows come
+    from another Python stage."""
     ends: bool
-    """As for `CountedRows`."""
+    """See `CountedRows`."""
 
     def id_batches(
         self, stage: StageHandle, batches: Iterator[pa.RecordBatch]
@@ -106,9 +107,10 @@ class MapSide:
 def combined(
     batches: Iterator[pa.RecordBatch], combine: BatchFunction, schema: pa.Schema, memory_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield fewer rows that reduce to the same: what `combine` makes of rows gathered in memory.
+    """Yield what `combine` makes of the rows, applied to as many rows as fit into `memory_bytes`.
 
-    What it made is gathered again with the rows that follow, while it makes them fewer.
+    As long as the output takes at most half of `memory_bytes`, it is kept and combined again with
+    the rows that follow.
     """
     held: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -129,8 +131,8 @@ def combined(
 def _owned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield copies of the batches that have rows.
 
-    A function may use its buffers again for its next batch, and these are held for longer. The
-    copy costs little: measured 16 GB/s.
+    A user function may reuse its buffers for its next batch, but these batches are held longer. The
+    copy costs little: 16 GB/s measured.
     """
     for batch in batches:
         if batch.num_rows:
@@ -150,7 +152,7 @@ def python_map_function(
     """Return the `mapInArrow` function that maps its partition and writes it as one producer.
 
     Args:
-        max_batch_bytes: a larger batch of Spark's ends the task with LargeRowsError.
+        max_batch_bytes: if Spark hands over a larger batch, the task reports LargeRowsError.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Where a worker's Arrow memory comes from."""
+"""Chooses the memory allocator of a worker."""
 
 import ctypes
 import sys
@@ -10,20 +10,20 @@ _MMAP_BYTES = 1 << 20
 
 
 def use_frugal_memory() -> None:
-    """Let Arrow take memory from the C library, which gives large pieces back when they are freed.
+    """Make Arrow use the C library's allocator, which returns large freed blocks to the system.
 
-    Arrow's own allocator keeps them: measured 131 MiB against 100 MiB of a map task with
-    `writer_memory_bytes` of 16 MiB, 323 against 253 with 64 MiB, at the same speed.
+    Arrow's own allocator keeps them. A map task with `writer_memory_bytes` of 16 MiB took 131 MiB
+    with it and 100 MiB without; with 64 MiB, 323 and 253 MiB; at the same speed.
 
-    glibc by itself stops to give them back: each freed piece raises the size from which it asks the
-    system, up to 32 MiB, and what it then keeps is cut up by small objects in between. Of a sort
-    that held 36 MiB in Arrow 100 were resident. So that size is fixed here.
+    By default glibc stops returning blocks too: each freed block raises its threshold for separate
+    mappings, up to 32 MiB, and smaller blocks stay in a heap that small objects fragment. A sort
+    that held 36 MiB in Arrow had 100 MiB resident. So the threshold is fixed at 1 MiB here.
 
-    Both are settings of the process, which a later task of the same worker finds; they change no
+    Both settings last for the process, so later tasks of the worker have them too. They change no
     result.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none, and needs none
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has no mallopt and needs none
         if mallopt is not None:
             mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class PythonStages:
-    """What a session must have for these methods; not to be used alone."""
+    """A part of `DurableShuffle`, which sets the attributes."""
 
     _spark: SparkSession
     _runner: StageRunner
@@ -35,7 +35,7 @@ class PythonStages:
     _ids: IdSource
     _log: JobLog
     _results: WeakKeyDictionary[DataFrame, ReduceSide]
-    """Results of `stage`, by which a stage on top knows them again."""
+    """Result of `stage` -> its reduce side, so that a stage over the result can run it."""
 
     def stage(
         self,
@@ -55,36 +55,37 @@ class PythonStages:
     ) -> DataFrame:
         """Map in Python, store partitioned by key, reduce in Python; rows stay in Arrow throughout.
 
-        The map side is eager and runs once: its batches go straight to storage in the same Python
-        worker. The reduce side is lazy, as a DataFrame is: it runs with each action. Handed to
-        another `stage` as it is, it runs inside that stage's map tasks, and its rows do not return
-        to the JVM in between.
+        The map side is eager and its output is stored once: the Python worker that maps a batch
+        also writes it to storage. The reduce side is lazy, like any DataFrame: it runs with each
+        action. If you pass the unchanged result to another `stage`, this reduce side runs inside
+        that stage's map tasks, and its rows do not go through the JVM.
 
         Args:
             map: takes an iterator of RecordBatch with the columns of `df`, yields RecordBatch in
-                `map_schema`. None: the rows of `df` as they are.
+                `map_schema`. None passes on the rows of `df` unchanged.
             keys: names of columns of `map_schema`, partitioned as Spark's `repartition` does; or a
-                function from a RecordBatch to one id per row, from 0 up to `partitions` exclusive.
-            partitions: number of subpartitions per producer, from 1.
-            reduce: takes the batches of one partition, yields RecordBatch in `schema`; it is called
-                once per partition and need not read all. Or `Grouped(function)`, called once per
-                key. Or an object with the methods of `ResumableReducer`, which goes on inside its
-                partition after a crash and whose output is stored, so that a later action does not
-                run it again. None: the shuffled rows.
-            combine: takes batches of any of the map's rows, yields fewer rows in `map_schema` that
-                reduce to the same; it is called on rows gathered in memory, also on its own output.
-            sort_by: columns by which the reducer's rows are sorted, as `(name, "descending")` or by
-                name; within each group for `Grouped`. Rows that do not fit into memory go through
-                local scratch space.
+                function from a RecordBatch to one partition id per row, from 0 to `partitions` - 1.
+            partitions: number of partitions, from 1. With a `reduce` and key columns, one task may
+                read several small partitions (`Settings.read_together_bytes`).
+            reduce: takes the batches of one partition, yields RecordBatch in `schema`. It is called
+                once per partition and need not read all rows. Or `Grouped(function)`, called once
+                per key. Or an object with the methods of `ResumableReducer`: after a crash it
+                resumes inside its partition, and its output is stored, so that a later action does
+                not run it again. None returns the shuffled rows.
+            combine: takes batches of some of the map's rows, yields fewer rows in `map_schema` for
+                which `reduce` gives the same result. It also gets its own output again.
+            sort_by: columns by which the reducer's rows are sorted: a name, or
+                `(name, "descending")`. With `Grouped`, rows are sorted within each group. Rows that
+                do not fit into memory go to local scratch space.
             schema: of what the reducer yields; default `map_schema`.
             map_schema: of what the map yields; default the columns of `df`.
             name: label of the stage, default "stage"; part of its identity.
-            version: vouches for what cannot be recognised in another run, in place of the job's
-                version: of `df` and of the functions.
-            progress: show a bar on standard error, plain lines where it is no terminal.
+            version: your promise about parts of `df` and of the functions that another run cannot
+                recognise; see `durable`. Default: the version of this object.
+            progress: show a bar on standard error, or plain lines if it is not a terminal.
 
-        Not guaranteed: the order of producers' rows within a partition means anything; that the map
-        runs once per row if tasks fail (its output counts once).
+        Not guaranteed: any order of rows within a partition without `sort_by`; that the map sees
+        each row only once if tasks fail (its output is in the stage exactly once).
 
         Raises:
             InvalidInputError: a bad argument, or the map yields other columns than declared.
@@ -130,29 +131,31 @@ class PythonStages:
         version: str | None = None,
         progress: bool = False,
     ) -> RDD[Any]:
-        """Store an RDD of (key, value) pairs partitioned by key, and return it read back.
+        """Store an RDD of (key, value) pairs partitioned by key, and return the stored pairs.
 
-        In place of `rdd.partitionBy(partitions, partition_function)`, with the same pairs in the
-        same partitions; with `group=True` in place of `rdd.groupByKey(...)`. The map side is eager
-        and runs once, the read side is lazy. Classic Spark only.
+        Use it instead of `rdd.partitionBy(partitions, partition_function)`, or with `group=True`
+        instead of `rdd.groupByKey(...)`; the same pairs are in the same partitions. The map side is
+        eager and its output is stored once; the read side is lazy. Classic Spark only.
 
-        Keys and values may be what msgpack knows, and datetimes, dates, times, timedeltas, Decimal,
-        UUID, tuples, sets, big integers and numpy scalars, nested as you like; they come back as
-        the types that went in. Other objects are refused by name: nothing is pickled.
+        Keys and values may be any types of msgpack, and datetimes, dates, times, timedeltas,
+        Decimal, UUID, tuples, sets, big integers and numpy scalars, nested at will. They come back
+        with the same types. Any other type is refused with its name; stored data is never pickled.
 
         Args:
             partitions: number of partitions, from 1.
-            partition_function: from a key to an integer, of which the remainder by `partitions`
-                counts; default as in Spark.
+            partition_function: returns an integer for a key; the partition is this integer modulo
+                `partitions`. Default as in Spark.
+            group: return one (key, iterable of values) pair per key.
             name: label of the stage, default "objects"; part of its identity.
             version: as with `stage`.
             progress: as with `stage`.
 
-        An RDD over rows of the driver (`parallelize`) is recognised in another run by its rows and
-        its functions. Any other, over files for example, needs `version=`.
+        Another run recognises an RDD over the driver's rows (`parallelize`) by these rows and its
+        functions. Any other RDD, over files for example, needs `version=`.
 
         Raises:
-            InvalidInputError: a bad argument, an item that is no pair, a type that is not stored.
+            InvalidInputError: a bad argument, an item that is not a pair, a type that cannot be
+                stored.
             FencedError: a newer driver claimed the job.
         """
         check_version(version)

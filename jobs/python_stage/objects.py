@@ -1,4 +1,4 @@
-"""Stages of Python objects: an RDD of key-value pairs in, one partitioned alike out."""
+"""Stages of Python objects: store an RDD of key-value pairs, return it partitioned by key."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ PairFunction = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ObjectSpec:
-    """An object stage whose arguments are right."""
+    """An object stage whose arguments passed all checks."""
 
     rdd: RDD[Any]
     name: str
@@ -84,7 +84,7 @@ def key_partitions(
 ) -> npt.NDArray[np.unsignedinteger]:
     """Return the partition of each key, as `RDD.partitionBy` places it."""
     if partition_function is portable_hash and _HASHED_IN_C.issuperset(map(type, keys)):
-        portable_hash("")  # refuses where strings hash differently from worker to worker
+        portable_hash("")  # raises if workers could hash strings differently
         ids = np.fromiter(map(hash, keys), dtype=np.int64, count=len(keys)) % partitions
     else:
         found = [partition_function(key) % partitions for key in keys]
@@ -185,14 +185,14 @@ class ObjectWork:
                 yield from read_pairs(stage, seal, number, settings)
 
         context: SparkContext = spec.rdd.context
-        # of a range Spark makes a function's output, whose partitioning nothing preserves
+        # a list, because for a range Spark makes an RDD that does not keep the partitioning
         numbered = context.parallelize(list(range(spec.partitions)), spec.partitions)
         rows = numbered.mapPartitions(read, preservesPartitioning=True)
-        # what follows by the same key, groupByKey for one, then needs no exchange
+        # so groupByKey and others with the same function need no exchange
         rows.partitioner = Partitioner(spec.partitions, spec.partition_function)
         return rows
 
 
 def _function_of(rdd: RDD[Any]) -> object:
-    """What runs in the same process as the writer; None if that is nothing of the user's."""
+    """Return the user's function that runs in the writer's process, None if there is none."""
     return rdd.func if isinstance(rdd, PipelinedRDD) else None

@@ -1,19 +1,18 @@
-"""Which subpartitions each reading task takes. Pure."""
+"""Assigns subpartitions to reading tasks. Pure."""
 
 TASKS_PER_CORE = 2
-"""Fewer tasks than this per core would leave cores idle behind a slow one."""
+"""With fewer tasks per core, cores would be idle while they wait for a slow task."""
 
 
 def reading_tasks(
     partitions: int, memory_bytes: int, *, together_bytes: int, cores: int
 ) -> tuple[range, ...]:
-    """Return the subpartitions of each task, neighbours together where they are small.
+    """Return the subpartitions of each task; small neighbours go to the same task.
 
     Args:
-        memory_bytes: of all partitions, uncompressed.
-        together_bytes: how much one task shall read at least, if there is that much; 0 for one
-            partition per task.
-        cores: tasks that run at once; 0 if unknown, which gives one partition per task.
+        memory_bytes: uncompressed size of all partitions together.
+        together_bytes: about as much as one task should read; 0 for one partition per task.
+        cores: tasks that run at once; 0 if unknown, which means one partition per task.
     """
     each = 1
     if together_bytes and cores:

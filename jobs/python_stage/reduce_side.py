@@ -24,16 +24,15 @@ from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
 from durable_shuffle.shuffle.rows.scratch import Scratch
 
 _WHOLE = 1 << 24
-"""Rows per batch that a grouped reducer sees at most; they are slices, nothing is copied."""
+"""Most rows per batch for a grouped reducer. Batches are slices, so large ones copy nothing."""
 
 
 @dataclass(frozen=True)
 class ReduceSide:
-    """The `mapInArrow` function over task numbers: yields what the reducer makes of each task's
-    subpartitions, one after the other.
+    """The `mapInArrow` function over task numbers: reduces each task's subpartitions one by one.
 
-    Closing it early (a `limit()`) closes the reducer's generator and nothing else: that is a
-    cancel, and never looks like the end of the input.
+    If Spark stops reading early (a `limit()`), only the reducer's generator is closed. The reducer
+    never takes this for the end of its input.
     """
 
     stage: StageHandle
@@ -45,7 +44,7 @@ class ReduceSide:
     """The stage's key columns; empty for a key function."""
     sort_by: tuple[SortKey, ...]
     schema: pa.Schema
-    """Of what the reducer yields."""
+    """Schema of what the reducer yields."""
     tasks: tuple[range, ...]
     """The subpartitions that each task reads."""
     settings: Settings
@@ -53,12 +52,12 @@ class ReduceSide:
     identity: str
     """Equal identities mean equal rows."""
     consumer: str = ""
-    """Under this name a resumable reducer acknowledges."""
+    """The consumer name under which a resumable reducer acknowledges."""
     generation: int = 0
-    """The driver's."""
+    """The driver's fencing number."""
 
     def durable_identity(self) -> str:
-        """What this is to a fingerprint: not the handles inside, but what they read."""
+        """Return the identity for fingerprints. It covers what is read, not the handles inside."""
         return self.identity
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -119,12 +118,12 @@ class ReduceSide:
 
     @cached_property
     def shuffled(self) -> pa.Schema:
-        """Of the shuffled rows, under the user's names."""
+        """Schema of the shuffled rows, with the user's names."""
         logical = logical_schema(self.stage.schema)
         return pa.schema([f.with_name(n) for f, n in zip(logical, self.names, strict=True)])
 
     def rows(self, subpartition: int) -> Iterator[pa.RecordBatch]:
-        """Yield the shuffled rows of one subpartition under the user's names."""
+        """Yield the shuffled rows of one subpartition, with the user's column names."""
         found = read_subpartition(self.stage, self.seal, subpartition, self.settings)
         for batch in join_small(found, self.settings.read_batch_rows):
             yield self._named(batch)

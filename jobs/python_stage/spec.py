@@ -1,4 +1,4 @@
-"""What a user says of a Python stage, and the checks it must pass before anything is written."""
+"""The arguments of a Python stage, and the checks they must pass before anything is written."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ KeyFunction: TypeAlias = Callable[[pa.RecordBatch], Any]
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A Python stage whose arguments are right."""
+    """A Python stage whose arguments passed all checks."""
 
     df: DataFrame
     name: str
@@ -37,9 +37,9 @@ class StageSpec:
     combine: BatchFunction | None
     sort_by: tuple[SortKey, ...]
     map_schema: StructType
-    """Of the rows that are shuffled."""
+    """Schema of the shuffled rows."""
     schema: StructType
-    """Of the rows that the reducer yields."""
+    """Schema of the rows that the reducer yields."""
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class StageSpec:
 
     @property
     def key_positions(self) -> tuple[int, ...]:
-        """Where the key columns stand in `map_schema`; empty for a key function."""
+        """Positions of the key columns in `map_schema`; empty for a key function."""
         return tuple(self.map_schema.names.index(key) for key in self.key_names)
 
 

@@ -1,4 +1,4 @@
-"""A Python stage as the stage runner sees it."""
+"""Makes a Python stage storable: implements `StageWork` for it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,12 +33,11 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 
 _NAME_CHARS = 60
-"""Of the stage's label in a consumer's name; the digest behind it tells consumers apart."""
+"""Most characters of the stage's label in a consumer's name; the digest after it is unique."""
 
 
 class PythonWork:
-    """Implements `StageWork`: the map function runs where the rows are written, the reducer where
-    they are read."""
+    """Implements `StageWork`: writing tasks run the map function, reading tasks the reducer."""
 
     def __init__(
         self,
@@ -53,8 +52,8 @@ class PythonWork:
     ) -> None:
         """
         Args:
-            below: the reduce side that makes `spec.df`, if that is the untouched result of another
-                stage: it then runs in the map tasks, and its rows never go to the JVM.
+            below: the reduce side that makes `spec.df`, if that is the unchanged result of another
+                stage. It then runs in the map tasks, and its rows never go to the JVM.
         """
         self._spec, self._engine, self._spark, self._below = spec, engine, spark, below
         self._version, self._generation, self._ids = version, generation, ids
@@ -159,7 +158,7 @@ class PythonWork:
         if found.unresolved and self._version is None:
             parts.append(self._ids.new_id())
         reducer = hex_digest(parts)
-        # without a reducer, or with numbers of the user's own, the partitions are the result
+        # without a reducer, or with the user's own partition ids, the user asked for the partitions
         may_join = spec.reduce is not None and not callable(spec.keys)
         return ReduceSide(
             stage=stage,
@@ -184,7 +183,7 @@ class PythonWork:
 
 
 def result_frame(spark: SparkSession, side: ReduceSide, schema: StructType) -> DataFrame:
-    """Return the DataFrame whose tasks run the reduce side."""
+    """Return the lazy DataFrame whose tasks run the reduce side."""
     count = len(side.tasks)
     return rows_of_tasks(spark, side, count, schema)
 

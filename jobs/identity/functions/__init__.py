@@ -1,5 +1,5 @@
-"""Identity of Python functions: their code, and the values that it and its callees reach.
+"""Identity of Python functions: their code, and the values that they and their callees use.
 
-What cannot be digested makes a function unresolved, by name. `user_code.py` has workers prove that
-they run the same modules. Start in `identity.py`.
+A value that cannot be digested makes the function unresolved; the reason names the value.
+`user_code.py` makes workers prove that they run the same modules. Start in `identity.py`.
 """

@@ -1,8 +1,8 @@
-"""What a code object is and what it reaches by name.
+"""The digest of a code object, and the names that it uses.
 
-Bytecode, constants and names count; file name and line numbers do not, so that moving a function
-does not change it. Names are read from the instructions, because `co_names` does not tell a global
-from an attribute.
+The digest covers bytecode, constants and names, but not file name and line numbers, so moving a
+function does not change it. Names are read from the instructions, because `co_names` does not
+distinguish globals from attributes.
 """
 
 import dis
@@ -16,13 +16,13 @@ from durable_shuffle.jobs.identity.digests import raw_digest
 _PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "RESUME"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _LOCAL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
-"""And whatever has LOAD_FAST in its name: newer versions join it with other instructions."""
+"""Besides every instruction with LOAD_FAST in its name; newer Pythons have combined ones."""
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 @dataclass(frozen=True, slots=True)
 class ImportUse:
-    """An import statement inside a function body: `level` dots, the module, the names taken."""
+    """An import statement in code: `level` dots, the module, the imported names."""
 
     level: int
     module: str
@@ -31,7 +31,7 @@ class ImportUse:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A name that an import statement gives a value: a module, or `name` of that module."""
+    """The local name `to` that an import statement binds: to a module, or to `name` in it."""
 
     to: str
     level: int
@@ -44,23 +44,27 @@ Paths = dict[str, set[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class CodeUse:
-    """Names that a code object and the code nested in it use."""
+    """The names that a code object uses, including the code nested in it."""
 
     globals: Paths = field(default_factory=dict)
     """Global name -> attribute paths read directly from it, e.g. np -> {("linalg", "norm")}."""
     imports: list[ImportUse] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
-    """What the imports make of local names."""
+    """The names that imports bind."""
     locals: Paths = field(default_factory=dict)
-    """As `globals`, for variables of functions."""
+    """Like `globals`, for local and closure variables."""
     bare: set[tuple[str, ...]] = field(default_factory=set)
-    """Names with their paths, called without arguments, with None, or handed on uncalled."""
+    """Names with their paths that are called without arguments or with None, or are not called."""
     methods: set[str] = field(default_factory=set)
-    """Names called as methods of anything."""
+    """Names of methods that are called on any object."""
 
 
 def code_digest(code: CodeType, constant: Callable[[object], bytes]) -> bytes:
-    """Digest of the code and the code nested in it; `constant` digests any other constant."""
+    """Return the digest of the code, including nested code.
+
+    Args:
+        constant: returns the digest of a constant that is not code.
+    """
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     parts: list[bytes | str] = ["code", repr(counts), code.co_code]
     parts.append(getattr(code, "co_exceptiontable", b""))
@@ -75,7 +79,7 @@ def code_digest(code: CodeType, constant: Callable[[object], bytes]) -> bytes:
 
 
 def code_use(code: CodeType) -> CodeUse:
-    """Globals and imports used by the code, the code nested in it included."""
+    """Return the names that the code uses, including the code nested in it."""
     use = CodeUse()
     for one in _with_nested(code):
         _collect(one, use)

@@ -1,15 +1,17 @@
-"""Identity of Python functions: their code and everything that decides what it computes.
+"""Identity of Python functions: a digest of their code and of everything that decides the result.
 
-Strategy: follow what the code uses. Functions and classes of the user's own count by their code,
-defaults, closure, attributes and the values of the globals that they and their callees name,
-whether workers get them by value or import them; what workers import counts by its module's source
-as well (`module_code`). Installed packages count by version. Any other object counts by what
-pickling would send (`__reduce_ex__`), digested, never stored. Objects that refuse to be pickled
-(locks, open files, connections) and code that reads what is outside of the program (the clock, the
-environment, files: `outside_reads`) are named as unresolved.
+Strategy: follow what the code uses.
+- For the user's functions and classes, digest their code, defaults, closure and attributes, and the
+  values of the globals that they and their callees name. This holds whether workers get them by
+  value or import them. For an imported one, digest the source of its module too (`module_code`).
+- For installed packages, use the version.
+- For any other object, digest what pickling would send (`__reduce_ex__`); it is never stored.
+- An object that cannot be pickled (a lock, an open file, a connection), or code that reads what is
+  outside the program (the clock, the environment, files: `outside_reads`), is named as unresolved.
 
-Dictionaries count in insertion order, because functions can observe it. In a set whose members
-refer to each other in a cycle the order of visits can show; that costs a fresh stage, no more.
+Dictionaries are digested in insertion order, because functions can observe it. If members of a set
+refer to each other in a cycle, the digest can depend on the order of the set; the worst effect is
+a fresh stage.
 """
 
 import copyreg
@@ -29,7 +31,7 @@ from durable_shuffle.jobs.identity.functions.module_code import ModuleCode
 from durable_shuffle.jobs.identity.functions.name_use import NameUse, cell_value
 from durable_shuffle.jobs.identity.functions.plain_values import atom_digest, data_parts
 
-# attributes of a class that name or describe it, or that are made from what is digested anyway
+# class attributes that only name or describe it, or are derived from what is digested anyway
 _CLASS_NOISE = frozenset(
     {
         *("__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__slotnames__"),
@@ -43,35 +45,35 @@ _CLASS_NOISE = frozenset(
 
 @runtime_checkable
 class OwnIdentity(Protocol):
-    """An object of this library that knows what it is, whatever handles it holds."""
+    """An object of this library that states its own identity, without the handles it holds."""
 
     def durable_identity(self) -> str:
-        """Return a text; equal texts mean equal behaviour."""
+        """Return a str; equal strs mean equal behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionIdentity:
-    """What a function is: equal digests mean equal code and data, if `unresolved` is empty."""
+    """Identity of a function. If `unresolved` is empty, equal digests mean equal code and data."""
 
     digest: str
     """32 hex digits."""
     unresolved: tuple[str, ...]
     """Why it cannot be recognised in another run, one sentence per value; empty if it can."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the source of each module of the user's that it reaches."""
+    """Name of each of the user's modules that it reaches -> SHA-256 of the source."""
     values: Mapping[str, str] = field(default_factory=dict)
-    """Digest of each variable of these modules that it uses; functions and classes left out."""
+    """"module.name" of each variable of these modules that it uses -> digest; not for code."""
     captured: Mapping[str, str] = field(default_factory=dict)
-    """Digest of each value that it uses, by function or module and name; code left out."""
+    """"function.name" or "module.name" of each value that it uses -> digest; not for code."""
     code: tuple[str, ...] = ()
-    """Digests of the code alone of all functions that it reaches, sorted."""
+    """Digests of the user's functions that it reaches, without their values; sorted."""
 
 
 def identify_function(fn: object) -> FunctionIdentity:
-    """Identity of a function, callable object, class or plain value.
+    """Return the identity of a function, callable object, class or plain value.
 
-    Not guaranteed: code reached by a computed attribute name, and state outside the process that
-    is read through packages which `outside_reads` does not know.
+    Not seen: code that is reached by a computed attribute name, and state outside the process that
+    is read through packages that `outside_reads` does not list.
     """
     visit = _Visit()
     with visit.at(getattr(fn, "__name__", type(fn).__name__)):
@@ -100,11 +102,11 @@ class _Visit:
         )
         self._where: list[str] = []
         self._open: dict[int, int] = {}
-        self._done: dict[int, tuple[bytes, object]] = {}  # the object too, so that its id stays its
+        self._done: dict[int, tuple[bytes, object]] = {}  # keeps the object, and so its id
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """Name the variable that is being looked at, for messages."""
+        """Set the name of the current variable, for messages."""
         self._where.append(name)
         try:
             yield
@@ -132,7 +134,7 @@ class _Visit:
         return digest
 
     def _variable(self, obj: object) -> tuple[bytes, bool]:
-        """Digest of a value, and whether it says the same wherever it is met."""
+        """Return the digest of a value, and whether every visit of it gives the same digest."""
         cycles, known = self.cycles, id(obj) in self._done
         digest = self.value(obj)
         return digest, not (known or cycles != self.cycles)
@@ -194,7 +196,7 @@ class _Visit:
         return raw_digest(parts)
 
     def _from_library(self, obj: object) -> bool:
-        """Whether a function, a class or an instance is of a package that counts by version."""
+        """Return whether a function, class or instance is from a package identified by version."""
         named = isinstance(obj, type) or inspect.isroutine(obj)
         module = getattr(obj if named else type(obj), "__module__", None) or "builtins"
         return self.modules.is_library(module)
@@ -218,7 +220,7 @@ class _Visit:
         if not self.modules.is_library(module):
             self.code.add(code.hex())
             for name, value in {**cells, **_defaults(fn)}.items():
-                if not isinstance(value, types.ModuleType):  # `names` looks at what is used of it
+                if not isinstance(value, types.ModuleType):  # `names` digests what is used of it
                     with self.at(name):
                         self.names.capture(f"{fn.__qualname__}.{name}", value, self.value(value))
         state = {k: v for k, v in vars(fn).items() if k != "__wrapped__"}
@@ -229,7 +231,7 @@ class _Visit:
                 code,
                 self.value(fn.__defaults__),
                 self.value(fn.__kwdefaults__),
-                self._named(  # of modules count the attributes that are used: `names`
+                self._named(  # for modules, `names` digests the attributes that are used
                     (name, value)
                     for name, value in cells.items()
                     if not isinstance(value, types.ModuleType)
@@ -261,7 +263,7 @@ class _Visit:
         )
 
     def _object(self, obj: object) -> bytes:
-        """Any other object, by what pickling it would send."""
+        """Return the digest of any other object: of what pickling it would send."""
         kind = type(obj)
         if kind.__module__ == "pyspark.core.broadcast" and kind.__name__ == "Broadcast":
             return raw_digest(["broadcast", self.value(obj.value)])  # type: ignore[attr-defined]
@@ -271,7 +273,7 @@ class _Visit:
         try:
             registered = copyreg.dispatch_table.get(kind)
             reduced = registered(obj) if registered is not None else obj.__reduce_ex__(4)
-        except Exception as error:  # noqa: BLE001 - any class may refuse in its own way
+        except Exception as error:  # noqa: BLE001 - any class may raise its own error
             return self._give_up(f"cannot be compared ({error})", obj)
         if isinstance(reduced, str):
             module = getattr(obj, "__module__", None) or kind.__module__
@@ -285,7 +287,7 @@ class _Visit:
         return raw_digest(["object", *parts])
 
     def _state(self, state: object) -> bytes:
-        """An instance's state; the order in which its attributes were set does not count."""
+        """Return the digest of an instance's state, whatever the order of its attributes."""
         if isinstance(state, dict) and all(isinstance(name, str) for name in state):
             return self._named(state.items())
         if isinstance(state, tuple):
@@ -299,13 +301,13 @@ class _Visit:
         return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
 
     def _place(self) -> str:
-        """The variable that is being looked at: from its module on, or from the function on."""
+        """Return the dotted name of the current variable, from its module or its function on."""
         roots = [at for at, name in enumerate(self._where) if "." in name and name[0] != "["]
         return ".".join(self._where[roots[-1] if roots else 0 :])
 
 
 def _is_importable(obj: types.FunctionType | type) -> bool:
-    """Whether a worker gets it by importing it: the same object stands under its own name."""
+    """Return whether a worker imports it: its module holds this object under its own name."""
     module = obj.__module__
     if module == "__main__" or module not in sys.modules:
         return False
@@ -323,7 +325,7 @@ def _defaults(fn: types.FunctionType) -> dict[str, object]:
 
 
 def _plain_member(member: object) -> object:
-    """A member of a class body as something that can be digested."""
+    """Return a member of a class body in a form that can be digested."""
     if isinstance(member, staticmethod | classmethod):
         return (type(member).__name__, member.__func__)
     if isinstance(member, property):

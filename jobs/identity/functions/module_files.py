@@ -1,4 +1,4 @@
-"""Where a module's code stands, on a driver and on a worker alike, without importing the module."""
+"""Finds a module's file without importing the module, in the same way on drivers and workers."""
 
 import hashlib
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Where the module comes from, without importing it or its parents; None: there is none."""
+    """Return the module's spec without importing it or its parents; None if there is no module."""
     loaded = getattr(sys.modules.get(name), "__spec__", None)
     if isinstance(loaded, ModuleSpec):
         return loaded
@@ -25,7 +25,7 @@ def spec_of(name: str) -> ModuleSpec | None:
 
 
 def source_of(spec: ModuleSpec) -> bytes | None:
-    """The module's file, whatever it is (source, bytecode, extension), or None."""
+    """Return the content of the module's file (source, bytecode or extension), or None."""
     if spec.origin is None:
         return None
     try:
@@ -40,9 +40,10 @@ def source_of(spec: ModuleSpec) -> bytes | None:
 
 
 def changed_ns(spec: ModuleSpec) -> int:
-    """When the module's file, or the archive it is in, last changed, by the file system's clock.
+    """Return when the module's file, or the archive that holds it, last changed, in ns since 1970.
 
-    The inode's time: copying and unpacking set the other one back. 0 if there is no such file.
+    This is the inode change time (ctime), because copying and unpacking can set the modification
+    time back. 0 if there is no such file.
     """
     if spec.origin is None:
         return 0
@@ -54,5 +55,5 @@ def changed_ns(spec: ModuleSpec) -> int:
 
 
 def sha256_of(source: bytes) -> str:
-    """Return 64 hex digits."""
+    """Return the SHA-256 as 64 hex digits."""
     return hashlib.sha256(source).hexdigest()

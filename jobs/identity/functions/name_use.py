@@ -1,8 +1,8 @@
-"""What the names in a function's code stand for: globals, attributes of modules, imports.
+"""Resolves the names in a function's code: globals, attributes of modules, imports.
 
-A value of the user's own counts by content, wherever it stands; a module of an installed package
-counts by its version, so what is read from one is only asked for by name: whether it reads what is
-outside of the program. Code that a worker imports and the driver has not is compiled, never run.
+The user's own values are digested by content. Installed packages are identified by their version;
+for a name in one, only check whether it reads something outside the program (`outside_reads`). Code
+that workers will import but the driver has not loaded is compiled, never run.
 """
 
 import builtins
@@ -38,7 +38,7 @@ _MODULE_NOISE = frozenset(
 
 
 class NameUse:
-    """Part of one walk over an object graph; the walk itself digests values."""
+    """The part of one walk over an object graph that handles names; the walk digests values."""
 
     def __init__(
         self,
@@ -51,23 +51,24 @@ class NameUse:
     ) -> None:
         """
         Args:
-            value: digests any value.
-            variable: likewise, and says whether that is the value's digest everywhere.
-            at: names the variable that is being looked at.
-            where: that name.
-            unresolved: sentences about what is read from outside are added here.
+            value: returns the digest of a value.
+            variable: returns the digest of a value, and whether it is the same wherever the value
+                is visited.
+            at: sets the name of the current variable.
+            where: returns the name of the current variable.
+            unresolved: a list; sentences about reads from outside the program are added to it.
         """
         self._modules, self._value, self._variable, self._at = modules, value, variable, at
         self.values: dict[str, str] = {}
         """Digest of each variable of the user's modules that code uses."""
         self.captured: dict[str, str] = {}
-        """As `values`, with the main program's variables, closures and default arguments."""
+        """Like `values`, plus the main program's variables, closures and default arguments."""
         self._where, self._unresolved = where, unresolved
         self._users: list[str] = []
         self._compiled: set[str] = set()
 
     def of_function(self, fn: types.FunctionType, name: str) -> bytes:
-        """Digest of everything that the function's code names."""
+        """Return the digest of everything that the function's code names."""
         use = code_use(fn.__code__)
         package = fn.__globals__.get("__package__")
         package = package if isinstance(package, str) else None
@@ -84,7 +85,7 @@ class NameUse:
         return raw_digest(parts)
 
     def of_module(self, module: types.ModuleType) -> bytes:
-        """Digest of a module that is handed on as a whole: any of its attributes may be used."""
+        """Return the digest of a whole module, any of whose attributes may be used."""
         name = module.__name__
         self._modules.reach(name)
         parts: Parts = ["module", name]
@@ -98,7 +99,7 @@ class NameUse:
         return raw_digest(parts)
 
     def of_library_object(self, obj: object) -> None:
-        """Note what an object of an installed package reads, if it reads anything."""
+        """Record what an installed package's object reads from outside, if anything."""
         name = name_of(obj)
         if name is not None:
             self._read(name)
@@ -120,7 +121,7 @@ class NameUse:
         return parts
 
     def _module_cells(self, fn: types.FunctionType, use: CodeUse) -> Parts:
-        """Modules that an enclosing function imported."""
+        """Return the parts for modules that an enclosing function imported."""
         parts: Parts = []
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             value = cell_value(cell)
@@ -131,7 +132,7 @@ class NameUse:
         return parts
 
     def _imported(self, use: CodeUse, package: str | None) -> Parts:
-        """What imports inside the code bind, and what is read from it."""
+        """Return the parts for names that imports inside the code bind, and for their use."""
         parts: Parts = []
         for binding in use.bindings:
             paths = use.locals.get(binding.to, set()) | use.globals.get(binding.to, set())
@@ -148,7 +149,7 @@ class NameUse:
         return parts
 
     def _bound(self, binding: Binding, package: str | None) -> tuple[object] | None:
-        """The object that an import statement would find without loading a module."""
+        """Return the object that an import statement binds, if no module must be loaded for it."""
         for base in imported_names(ImportUse(binding.level, binding.module, ()), package):
             module = sys.modules.get(base)
             if module is None:
@@ -179,7 +180,7 @@ class NameUse:
         return parts
 
     def _attribute(self, module: types.ModuleType, path: tuple[str, ...], *, bare: bool) -> Parts:
-        """What stands at the end of a path that begins at a module."""
+        """Return the parts for the object at the end of a path that begins at a module."""
         found: object = module
         holder = module
         walked = 0
@@ -213,7 +214,7 @@ class NameUse:
         return digest
 
     def capture(self, name: str, value: object, digest: bytes) -> None:
-        """Note a value that a function uses, unless it is code."""
+        """Record a value that a function uses, unless it is code."""
         if not _is_code(value):
             self.captured[name] = digest.hex()
 
@@ -228,7 +229,7 @@ class NameUse:
             self._tail(value, path, bare=(name, *path) in bare)
 
     def _tail(self, value: object, path: tuple[str, ...], *, bare: bool) -> None:
-        """Note what an attribute of a class or an instance of a package reads."""
+        """Record what an attribute of an installed package's class or instance reads."""
         name = name_of(value)
         if name is None or not self._modules.is_library(name):
             return
@@ -246,7 +247,7 @@ class NameUse:
             self._read(".".join((dotted, *path)), bare=(name, *path) in bare)
 
     def _not_loaded(self, name: str) -> None:
-        """Look through a module that only workers import: what would it read, then and later."""
+        """Record what a module that only workers import would read from outside."""
         if name in self._compiled:
             return
         self._compiled.add(name)
@@ -292,7 +293,7 @@ def _is_code(value: object) -> bool:
 
 
 def cell_value(cell: types.CellType) -> object:
-    """What a closure holds under one name."""
+    """Return the value of a closure variable, or a marker if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -303,7 +304,7 @@ _MISSING = object()
 
 
 def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:
-    """Whether code uses `pathlib`."""
+    """Return whether code uses `pathlib`."""
     values = [known.get(name) for name in use.globals]
     names = [name_of(value) or "" for value in values if value is not None]
     names += [one.module for one in use.bindings]

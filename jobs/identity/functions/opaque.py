@@ -1,4 +1,4 @@
-"""What tells Python functions apart within a session if another run cannot recognise them."""
+"""Distinguishes Python functions within a session if another run cannot recognise them."""
 
 from pyspark.cloudpickle import dumps
 
@@ -7,7 +7,7 @@ from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
 
 
 def opaque_functions(found: FunctionIdentity, function: object) -> tuple[str, ...]:
-    """What tells a function apart that workers get, if its identity does not tell all."""
+    """Return a digest of the pickled function if its identity is unresolved, else nothing."""
     if not found.unresolved:
         return ()
     pickled: bytes = dumps(function)  # type: ignore[no-untyped-call]

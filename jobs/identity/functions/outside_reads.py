@@ -1,10 +1,10 @@
-"""Names by which Python code reads what is outside of it: clock, environment, files, chance.
+"""Names by which Python code reads state outside the program: clock, environment, files, random.
 
-A function that uses one of them may compute something else in the next run although its code and
-its data are the same. The list holds what is read in practice, in the standard library and in the
-packages that stand beside PySpark; what merely computes is left out (`json.loads`, arithmetic on
-dates that were handed in, `numpy`). Names that say nothing by themselves (`open`, `now`) count
-when they are called as a method of anything.
+A function that uses such a name may return something else in the next run, although its code and
+data are the same. The list covers the common names of the standard library and of packages that
+are used with PySpark; other packages are not seen. Names that only compute are left out
+(`json.loads`, arithmetic on given dates, most of `numpy`). Some short names (`open`, `now`) match
+when they are called as a method of any object.
 """
 
 import inspect
@@ -60,7 +60,7 @@ _WITH_ARGUMENTS = re.compile(
     r"random\.Random|time\.gmtime|numpy\.random\.(\w+\.)*(default_rng|RandomState|SeedSequence|"
     r"Generator|BitGenerator|MT19937|PCG64|PCG64DXSM|Philox|SFC64)"
 )
-"""They read nothing if they are given a seed or a time."""
+"""With a seed or a time as argument, these read nothing."""
 _METHODS = {
     **dict.fromkeys(("now", "utcnow", "today"), "reads the clock"),
     **dict.fromkeys(
@@ -70,7 +70,7 @@ _METHODS = {
 _PATH_METHODS = dict.fromkeys(
     ("exists", "stat", "is_file", "is_dir", "glob", "samefile"), "reads files"
 )
-"""Only in code that uses `pathlib`."""
+"""Checked only in code that uses `pathlib`."""
 _ALIASES = (
     (re.compile(r"^(posix|nt)\."), "os."),
     (re.compile(r"^(posixpath|ntpath|genericpath)\."), "os.path."),
@@ -81,12 +81,13 @@ _ALIASES = (
 
 
 def what_is_read(dotted: str, *, bare: bool = False) -> tuple[str, str] | None:
-    """Return what using the object of that name does, as a verb, and its usual name; None if it
-    only computes.
+    """Return (meaning, usual name) if the object reads from outside; None if it only computes.
+
+    The meaning is a phrase such as "reads the clock".
 
     Args:
-        dotted: module and name, and what is read from it: `os.environ.get`.
-        bare: it is called without arguments, or not called but handed on.
+        dotted: module, name and attributes, such as `os.environ.get`.
+        bare: True if it is called without arguments, or passed on without a call.
     """
     for pattern, name in _ALIASES:
         dotted = pattern.sub(name, dotted)
@@ -99,7 +100,7 @@ def what_is_read(dotted: str, *, bare: bool = False) -> tuple[str, str] | None:
 
 
 def methods_that_read(methods: set[str], *, with_paths: bool) -> dict[str, str]:
-    """Return method name -> what it reads, of the methods that code calls on anything.
+    """Return method name -> meaning, for those called methods that read from outside.
 
     Args:
         with_paths: the code uses `pathlib`.

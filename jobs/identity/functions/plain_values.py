@@ -1,6 +1,6 @@
 """Digests of plain values, arrays and Arrow data, by exact value and type.
 
-Exact types only: a subclass may mean something else and is treated as an object.
+Exact types only: a subclass may behave in another way, so it is digested as an object.
 """
 
 import struct
@@ -12,7 +12,7 @@ from durable_shuffle.jobs.identity.digests import raw_digest
 
 
 def atom_digest(obj: object) -> bytes | None:
-    """Digest of a plain value, else None."""
+    """Return the digest of a plain value; None for anything else."""
     if obj is None or obj is Ellipsis or obj is NotImplemented:
         return raw_digest(["constant", repr(obj)])
     kind = type(obj)
@@ -30,7 +30,7 @@ def atom_digest(obj: object) -> bytes | None:
 
 
 def data_parts(obj: object) -> list[bytes | str] | None:
-    """Parts for arrays and Arrow data, by content; None for anything else."""
+    """Return the parts to digest of arrays and Arrow data, by content; None for anything else."""
     if isinstance(obj, np.ndarray) and type(obj) is np.ndarray and not obj.dtype.hasobject:
         head = [obj.dtype.str, repr(obj.dtype.descr), repr(obj.shape)]
         return ["ndarray", *head, obj.tobytes()]

@@ -1,9 +1,9 @@
-"""Proof that a Python worker runs the modules that the driver identified.
+"""Checks that a Python worker runs the modules that the driver identified.
 
-The driver sends the SHA-256 of each module's source; the worker compares it with the file that its
-own module came from, and that file must not have changed since the worker started: else the
-worker may hold what the file was before. Where a function runs in a process in which no code of
-ours runs, Spark's Python UDFs, the check is part of the function's pickled command.
+The driver sends the SHA-256 of each module's source. The worker compares it with the file of its
+own module. That file must not have changed since the worker started, or the worker may still run
+the old code. Spark's Python UDFs run in workers without our tasks; there the check is part of the
+function's pickled command.
 """
 
 import os
@@ -26,16 +26,19 @@ from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.clock import SystemClock
 
 CHECKED = "durableShuffle.checkUserCode"
-"""Local property of Spark jobs whose rows are stored."""
+"""Spark local property that is set for jobs whose rows are stored."""
 _NANOSECONDS = 10**9
 
 
 def check_modules(expected: Mapping[str, str]) -> None:
-    """Refuse to go on with other code than the driver's.
+    """Refuse to continue if a module of this worker differs from the driver's.
 
     Args:
-        expected: module -> SHA-256 of its source on the driver. A module that is not here at all
-            is none of this process's: code that needs it fails by itself.
+        expected: module name -> SHA-256 of its source on the driver. A module that does not exist
+            here is ignored; code that needs it fails by itself.
+
+    Raises:
+        IncompatibleError: a module differs, has no file, or changed after this worker started.
     """
     for name, digest in expected.items():
         spec = spec_of(name)
@@ -64,7 +67,7 @@ def check_modules(expected: Mapping[str, str]) -> None:
 
 @cache
 def _digest_of(name: str, origin: str, changed: int) -> str | None:
-    """Of the module's file as it is now; `changed` keeps the cache true."""
+    """Return the SHA-256 of the module's current file; a new `changed` bypasses the cache."""
     del origin, changed
     spec = spec_of(name)
     source = None if spec is None else source_of(spec)
@@ -72,7 +75,7 @@ def _digest_of(name: str, origin: str, changed: int) -> str | None:
 
 
 def _start_by_kernel() -> int | None:
-    """When this process started, in ns since 1970; None where the system does not say."""
+    """Return when this process started, in ns since 1970; None if the system does not tell."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -83,13 +86,16 @@ def _start_by_kernel() -> int | None:
 
 @cache
 def _started_ns() -> int:
-    """When this process started; where the system does not say, when this was first asked."""
+    """Return when this process started, in ns since 1970.
+
+    If the system does not tell, return the time of the first call.
+    """
     by_kernel = _start_by_kernel()
     return int(SystemClock().wall() * _NANOSECONDS) if by_kernel is None else by_kernel
 
 
 def checked_command(command: bytes, expected: Mapping[str, str]) -> bytes:
-    """Return a function's pickled command that a worker unpickles to the same, once checked."""
+    """Return a pickled command that first checks the worker's modules, then yields the function."""
     return pickle.dumps(_Checked(plain_command(command), dict(expected)))
 
 
@@ -103,7 +109,7 @@ def plain_command(command: bytes) -> bytes:
 
 
 def opened(command: bytes, expected: dict[str, str]) -> object:
-    """What a checked command unpickles to."""
+    """Return the function of a checked command, after the check; called by the unpickler."""
     from pyspark import TaskContext
     from pyspark.core.broadcast import Broadcast
     from pyspark.serializers import CPickleSerializer
@@ -128,11 +134,11 @@ class _Checked:
 
 
 class _NotOursError(Exception):
-    """The command was pickled by PySpark."""
+    """The command is PySpark's own, without a check."""
 
 
 class _Peek(pickle.Unpickler):
-    """Looks for our own mark before anything else of a pickle is run."""
+    """Stops at the first name in a pickle that is not ours, before any other code in it runs."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != (opened.__module__, opened.__name__):

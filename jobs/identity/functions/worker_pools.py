@@ -1,9 +1,9 @@
-"""Fresh Python workers once the user's code has changed.
+"""Makes Spark start new Python workers when the user's code has changed.
 
-Spark keeps Python workers per set of environment variables, and a worker keeps a module as it was
-when it first imported it. So the first change of a module, or of a value that it read when it was
-imported, adds a variable to all functions from then on, and each further change counts it up:
-Spark then starts workers that import the modules anew.
+Spark reuses Python workers that have the same environment variables, and a worker keeps a module as
+it was first imported. So when a module changes, or a value that it computed at import, this module
+sets an environment variable for all later functions, and counts it up at each further change. Spark
+then starts workers that import the modules again.
 """
 
 import threading
@@ -20,7 +20,7 @@ _LOCK = threading.Lock()
 
 
 class _Seen:
-    """The user's code as this application saw it last."""
+    """The user's code as this application last saw it."""
 
     def __init__(self) -> None:
         self.state: dict[str, object] = {}
@@ -29,20 +29,20 @@ class _Seen:
 
 @cache
 def _seen(application: str) -> _Seen:
-    del application  # one for each
+    del application  # the cache key
     return _Seen()
 
 
 def environment_of(variables: Mapping[str, str]) -> str:
-    """Return the variables that Spark sends to workers, as one text; our own does not count."""
+    """Return the variables that Spark sends to workers as one str, without our own variable."""
     return repr(sorted((name, value) for name, value in variables.items() if name != VARIABLE))
 
 
 def note_code(context: Any, found: FunctionIdentity) -> None:
-    """Look whether code has changed since it was last used, and have new workers if it has.
+    """Compare code with its last use in this application; if it changed, get new workers.
 
     Args:
-        context: the SparkContext; its `environment` is what new functions carry.
+        context: the SparkContext; functions that are made later take over its `environment`.
     """
     started = context.startTime * _MILLISECOND
     with _LOCK:
@@ -51,7 +51,7 @@ def note_code(context: Any, found: FunctionIdentity) -> None:
         for name, digest in found.modules.items():
             spec = spec_of(name)
             now = (digest, 0 if spec is None else changed_ns(spec))
-            # of a file younger than the application workers may have imported an older state
+            # if a file is younger than the application, workers may have imported an older state
             changed |= seen.state.get(name, now) != now
             changed |= name not in seen.state and now[1] > started
             seen.state[name] = now

@@ -1,5 +1,5 @@
-"""Identity of a plan: operators, expressions, inputs and settings, equal in every run.
+"""Identity of a plan: a digest of operators, expressions, inputs and settings, equal in every run.
 
-`identity.py` is for classic Spark, `connect.py` for Connect. `leaves.py` says what is read;
-`catalyst_walk.py` reads any tree of Catalyst. Imports `identity/functions/`.
+`identity.py` is for classic Spark, `connect.py` for Spark Connect. `leaves.py` handles what a plan
+reads; `catalyst_walk.py` reads any Catalyst tree. Imports `identity/functions/`.
 """

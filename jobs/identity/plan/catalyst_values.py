@@ -1,7 +1,7 @@
-"""Values in Catalyst's internal form, read exactly: literals, and what optimized plans hold.
+"""Reads values in Catalyst's internal form exactly.
 
-An optimizer puts internal values where the user wrote literals (`IN` with many values, `PIVOT`).
-Some of them come without their type.
+They are the values of literals. The optimizer also puts such values where the user wrote literals
+(`IN` with many values, `PIVOT`), sometimes without their type.
 """
 
 from typing import Any, Protocol
@@ -18,13 +18,13 @@ _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
 class Walk(Protocol):
-    """The walk that takes the tokens."""
+    """The walk that collects the tokens."""
 
     jvm: Jvm
     tokens: list[str]
 
     def visit(self, value: Any) -> None:
-        """Take over what is no internal value."""
+        """Append the tokens of any other value."""
 
 
 class CatalystValues:
@@ -34,7 +34,7 @@ class CatalystValues:
         self._walk = walk
 
     def typed(self, value: Any, data_type: Any) -> None:
-        """A value of a known type."""
+        """Append the tokens of a value of a known type."""
         if not isinstance(value, JavaObject):
             self._walk.visit(value)
         elif self._is(value, _ARRAY):
@@ -54,7 +54,7 @@ class CatalystValues:
             self._walk.visit(value)
 
     def untyped(self, value: Any, name: str) -> bool:
-        """A value without its type; False if this is no internal value, or one without a form.
+        """Append the tokens of a value whose type is not known; return False if it cannot be read.
 
         Args:
             name: the value's full class name.

@@ -1,10 +1,10 @@
 """Reads a Catalyst tree generically into tokens that are equal in every JVM run.
 
-Strategy: plan nodes and expressions are Scala Products, so class name plus constructor arguments
-say everything, including what nobody here has heard of (join types, frames, sort orders, subquery
-plans). Expression ids are numbered by first appearance. What is neither a Product of Spark nor a
-kind listed here is unresolved with its class name; nothing is skipped in silence. The printed form
-of a plan is never used: it cuts lists, and names Python functions without their code.
+Strategy: plan nodes and expressions are Scala Products. So their class name and constructor
+arguments describe them fully, even for operators that this code does not know. Expression ids are
+numbered by first appearance. An object that is neither one of Spark's Products nor of a kind listed
+here is unresolved, with its class name; no object is skipped silently. The printed form of a plan
+is never used, because it cuts lists and names Python functions without their code.
 """
 
 import re
@@ -32,9 +32,9 @@ _DROPPED = {
     "MapInPandas": {"profile"},
     "PythonMapInArrow": {"profile"},
 }
-# Names for the plan below them; Spark removes these nodes before it optimizes.
+# These only name the plan below them; Spark removes them before it optimizes.
 _ONLY_NAMES = frozenset({"SubqueryAlias", "View"})
-# Arguments that are ids counted by the JVM: numbered like expression ids, per kind of thing named.
+# Arguments that are ids counted by the JVM; they are numbered like expression ids, per kind.
 _IDS = {
     "CTERelationDef": {"id": "cte"},
     "CTERelationRef": {"cteId": "cte"},
@@ -42,7 +42,7 @@ _IDS = {
     "UnionLoopRef": {"loopId": "loop"},
     "CommonExpressionId": {"id": "common"},  # the two uses of x in x BETWEEN a AND b
 }
-_KINDS = (  # the first that fits
+_KINDS = (  # the first match wins
     ("org.apache.spark.sql.types.DataType", "type"),
     ("scala.Option", "option"),
     ("scala.collection.Map", "map"),
@@ -71,26 +71,26 @@ _VALUE_TEXTS = frozenset(
 )
 _ID_AT_END = re.compile(r"#(\d+)L?$")
 _ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
-"""Names of intermediate columns quote expressions, and these show ids of the JVM."""
+"""Ids of the JVM inside the names of intermediate columns, which quote expressions."""
 _COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
-"""Names, or parts of names, that Spark makes of counters of the JVM, or draws: those of frames that
-`sql("... {df}", df=df)` puts into a text."""
+"""Names, or parts of names, that Spark makes from a counter of the JVM, or at random (for frames
+in `sql("... {df}", df=df)`)."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
 
 
 class CatalystWalk:
-    """One walk. `handlers` maps simple class names to functions that take over such objects."""
+    """One walk. `handlers` maps simple class names to functions that handle these objects."""
 
     def __init__(self, jvm: Jvm) -> None:
         self.jvm = jvm
         self.tokens: list[str] = []
         self.unresolved: list[str] = []
         self.classes: set[str] = set()
-        """Simple names of the tree nodes met."""
+        """Simple class names of the tree nodes visited."""
         self.opaque: list[str] = []
-        """What tells unresolved inputs apart that have equal tokens, within this session."""
+        """What distinguishes unresolved inputs with equal tokens, within this session."""
         self.handlers: dict[str, Handler] = {}
         self._kinds: dict[str, str] = {}
         self._fields: dict[str, list[tuple[int, str]]] = {}
@@ -100,7 +100,7 @@ class CatalystWalk:
         self.values = CatalystValues(self)
 
     def digest(self) -> str:
-        """Digest of the tokens so far, 32 hex digits."""
+        """Return the digest of the tokens so far, 32 hex digits."""
         return hex_digest(self.tokens)
 
     def visit(self, value: Any) -> None:
@@ -116,7 +116,7 @@ class CatalystWalk:
         """Record why the plan cannot be recognised in another run.
 
         Args:
-            opaque: tells the input apart from others of this session, if its tokens do not.
+            opaque: distinguishes the input from others of this session with equal tokens.
         """
         self.tokens.append(f"unresolved {what}")
         self.unresolved.append(what)
@@ -124,19 +124,19 @@ class CatalystWalk:
             self.opaque.append(opaque)
 
     def give_up_on(self, what: str, obj: JavaObject) -> None:
-        """As `give_up`, because of a JVM object of which no more than its class is known."""
+        """Like `give_up`, for a JVM object of which only the class is known."""
         self.origin(obj)
         number = self.jvm.root.java.lang.System.identityHashCode(obj)
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}")
 
     def origin(self, obj: JavaObject) -> None:
-        """Append the jar of an object's class unless it is one of Spark's own."""
+        """Append the jar of an object's class, unless it is one of Spark's own jars."""
         jar = self.jvm.foreign_jar(obj)
         if jar:
             self.tokens.append(f"jar {jar}")
 
     def name(self, name: str) -> str:
-        """A column's name; counters of the JVM that it is or quotes are numbered."""
+        """Return a column's name, with counters of the JVM replaced by numbers of this walk."""
 
         def known(quoted: re.Match[str]) -> str:
             number = int(quoted[1])  # of a column of this walk, or of one below it
@@ -212,7 +212,7 @@ class CatalystWalk:
             self.give_up_on(f"an object of class {name}", obj)
 
     def _lambda(self, obj: JavaObject) -> None:
-        """A JVM function: its code is known by name if it is Spark's, and what it captured."""
+        """Append a JVM function: code name and captured values. Only Spark's own are resolved."""
         proxy = self.jvm.lambda_proxy(obj)
         if proxy is None:
             self.give_up_on("a JVM function", obj)
@@ -246,13 +246,13 @@ class CatalystWalk:
             else:
                 self.visit(obj.productElement(at))
         if is_tree and self._curried.get(name, True):
-            more = obj.otherCopyArgs()  # arguments of further parameter lists
+            more = obj.otherCopyArgs()  # arguments of a second parameter list
             self._curried[name] = more.size() > 0
             if self._curried[name]:
                 self.visit(more)
 
     def _slices(self, node: Any) -> None:
-        """The number of partitions of a range, unless it is that of the cores, which may change."""
+        """Append a range's number of partitions, unless it is the default, which may change."""
         slices = node.numSlices()
         if slices.isDefined() and int(slices.get()) != self.jvm.context.defaultParallelism:
             self.tokens.append(f"slices {slices.get()}")
@@ -263,7 +263,7 @@ class CatalystWalk:
             self.visit(value)
 
     def _unordered(self, tag: str, values: list[Any]) -> None:
-        """Elements without an order, sorted by their digests."""
+        """Append elements whose order has no meaning, sorted by their digests."""
         outer = self.tokens
         digests = []
         for value in values:
@@ -274,7 +274,7 @@ class CatalystWalk:
         self.tokens += [f"{tag} {len(values)}", *sorted(digests)]
 
     def _attribute(self, obj: Any) -> None:
-        """Name and type at the first appearance, afterwards the number alone (one call)."""
+        """Append name, type and number at the first appearance, later only the number."""
         found = _ID_AT_END.search(obj.toString())
         number = int(found[1]) if found else int(obj.exprId().id())
         if ("expr", number) not in self._ids:
@@ -283,7 +283,7 @@ class CatalystWalk:
         self.id_token("expr", number)
 
     def data_type(self, obj: Any) -> None:
-        """JSON and SQL form: only the SQL form shows a collation at the top."""
+        """Append the JSON and the SQL form of a type; only SQL shows a top-level collation."""
         try:
             self.tokens.append(f"type {obj.json()} {obj.sql()}")
         except Py4JError:

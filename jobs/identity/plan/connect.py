@@ -1,11 +1,11 @@
-"""Identity of a plan on Spark Connect: the message that the client itself made.
+"""Identity of a plan on Spark Connect, from the message that the client makes.
 
-The message says what the user wrote, before anybody resolved it: expressions, options, rows of the
-client. It does not say what a name or a folder stands for on the server; so a plan is never
-recognised without the user's version, but two plans that differ are never one.
+The message says what the user wrote: expressions, options, rows of the client. It does not say what
+a name or a folder refers to on the server. So another run recognises a plan only if the user gives
+a version; but two different plans never have the same fingerprint.
 
-Numbers that the client counts (plans, lambda variables) are numbered by first appearance. Places in
-the user's source do not count, nor do credentials.
+Ids that the client counts (plans, lambda variables) are numbered by first appearance. Positions in
+the user's source code and credentials are left out.
 """
 
 import re
@@ -23,7 +23,7 @@ from durable_shuffle.jobs.identity.plan.settings import session_settings_digest
 from durable_shuffle.jobs.identity.plan.sources import without_credentials
 
 _IGNORED = frozenset({"origin"})
-"""Where in the user's program a relation or an expression was made."""
+"""The position in the user's program where a relation or an expression was made."""
 _PICKLED = frozenset({"PythonUDF", "PythonUDTF", "PythonDataSource"})
 _VARIABLE = "UnresolvedNamedLambdaVariable"
 _NAMES = frozenset({"NamedTable", "SQL"})
@@ -36,7 +36,7 @@ class ConnectPlan:
     """One walk over a plan's message.
 
     Args:
-        stage_of_plan: id of a relation -> fingerprint of the stage of ours that it reads, or None.
+        stage_of_plan: id of a relation -> fingerprint of the stored stage that it reads, or None.
     """
 
     def __init__(self, stage_of_plan: Callable[[int], str | None]) -> None:
@@ -44,7 +44,7 @@ class ConnectPlan:
         self.tokens: list[str] = []
         self.stages_below: list[str] = []
         self.by_name = False
-        """True if the server says what a name in the plan stands for."""
+        """True if the plan contains a table name or SQL text, which the server resolves."""
         self.functions: list[str] = []
         self.unresolved: list[str] = []
         self.opaque: list[str] = []
@@ -90,7 +90,7 @@ class ConnectPlan:
             self.tokens.append(repr(value))
 
     def _map(self, values: dict[Any, Any]) -> None:
-        """Entries without an order; options of a source lose their credentials."""
+        """Append the entries of a map, sorted; options of a source without their credentials."""
         if all(isinstance(value, str) for value in values.values()):
             self.tokens.append(repr(without_credentials(values)))
             return
@@ -102,7 +102,7 @@ class ConnectPlan:
         self.tokens.append(str(self._numbers.setdefault((space, number), len(self._numbers))))
 
     def _function(self, command: bytes) -> None:
-        """Code as the client pickled it; the bytes themselves differ from run to run."""
+        """Identify a pickled function by its code, since its bytes differ from run to run."""
         self.tokens.append(f"list {len(self.functions)}")
         try:
             loaded = cast("Any", CloudPickleSerializer)().loads(command)
@@ -121,7 +121,7 @@ class ConnectPlan:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Whether a field holds several values; Protobuf 7 has no labels."""
+    """Return whether a field holds several values. Protobuf 7 has no labels."""
     known = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if known is None else known)
 
@@ -129,11 +129,11 @@ def _is_repeated(field: Any) -> bool:
 def identify_connect_plan(
     df: DataFrame, stage_of_plan: Callable[[int], str | None]
 ) -> PlanIdentity:
-    """Identity of a DataFrame of Spark Connect, with what its server tells. Runs no job.
+    """Return the identity of a Spark Connect DataFrame. Asks the server, runs no job.
 
-    Told by the server: the analyzed plan's text, which cuts long lists and shows no rows; the paths
-    of the files; settings. Two names that stand for something else later in a session are told
-    apart by the server's own hash, where that is the same for equal plans.
+    The server tells the text of the analyzed plan, which cuts long lists and shows no rows; the
+    paths of the files; and settings. If a name refers to something else later in the session, the
+    server's semantic hash distinguishes the two, provided that it is equal for equal plans.
     """
     frame: Any = df
     walk = ConnectPlan(stage_of_plan)
@@ -151,14 +151,14 @@ def identify_connect_plan(
     opaque = list(walk.opaque)
     if walk.by_name and not walk.functions:
         number = df.semanticHash()
-        if number == df.alias("same").semanticHash():  # else it hashes places in memory
+        if number == df.alias("same").semanticHash():  # else it hashes memory addresses
             opaque.append(f"plan {number}")
     unresolved = (_NOT_READ, *dict.fromkeys(walk.unresolved))
     return PlanIdentity(components, unresolved, (), tuple(opaque))
 
 
 def _analyzed(text: str) -> str:
-    """The analyzed plan with its ids numbered by first appearance, without places in memory."""
+    """Return the analyzed plan, its ids numbered by first appearance, without memory addresses."""
     _, _, rest = text.partition("== Analyzed Logical Plan ==")
     plan, _, _ = rest.partition("== Optimized Logical Plan ==")
     numbers: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The files that a relation reads: path, length, modification time and, where told, version tag.
+"""Lists the files of a relation: path, length, modification time and, if known, version tag.
 
-One JVM call prints the whole listing, which is then parsed: 5,000 files by single calls take
-seconds. If a file system prints its status in another way, each file is asked.
+One JVM call prints the whole listing, which is then parsed, because single calls for 5,000 files
+take seconds. If a file system prints its status in another form, each file is asked.
 """
 
 import re
@@ -12,8 +12,8 @@ from py4j.protocol import Py4JJavaError
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
 
-# Hadoop's FileStatus.toString; an object store's own status adds its tag behind or inside it.
-# Access time, owner, permission, replication and block size say nothing about the content.
+# Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
+# Access time, owner, permission, replication and block size are ignored: not part of the content.
 _STATUS = re.compile(
     r"\{path=(?P<path>.*?); isDirectory=false; length=(?P<length>\d+);"
     r".*?; modification_time=(?P<mtime>\d+);(?P<rest>.*?)(?=\{path=|\Z)",
@@ -26,16 +26,16 @@ _MTIME = "; modification_time="
 
 
 def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]:
-    """One line per file of a Spark FileIndex with its partition values, sorted.
+    """Return one line per file of a Spark FileIndex, with its partition values, sorted.
 
     Args:
-        filters: Catalyst expressions over the partition columns alone; files of other partitions
-            are left out, if Spark can tell beforehand.
+        filters: Catalyst expressions over the partition columns only. Files of partitions that
+            they exclude are left out.
     """
     none = jvm.no_filters()
     try:
         partitions = index.listFiles(jvm.to_seq(filters), none)
-    except Py4JJavaError:  # a filter fails for a partition's value: all files count
+    except Py4JJavaError:  # a filter fails for a partition's value: list all files
         partitions = index.listFiles(none, none)
     text = str(partitions.mkString("\n"))
     entries = list(_parsed(text))

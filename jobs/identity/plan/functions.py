@@ -1,11 +1,11 @@
-"""Python functions inside a plan.
+"""Identifies the Python functions inside a plan.
 
-The JVM holds what this driver pickled for its workers. It is unpickled again, in the process that
-made it, and identified by `functions/identity.py`; pickled bytes themselves differ from run to run.
-Nothing unpickled here is ever stored or run.
+The JVM holds each function as this driver pickled it. The bytes differ from run to run, so the
+function is unpickled here, in the process that pickled it, and identified by
+`functions/identity.py`. It is neither stored nor called here.
 
-What the JVM holds is replaced by the same function behind a check: workers prove that they run the
-modules that were identified (`user_code`), in jobs whose rows are stored and in no others.
+Then the pickled function in the JVM is replaced by the same function behind a check: in jobs whose
+rows are stored, workers prove that they run the modules that were identified (`user_code`).
 """
 
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PlanFunctions:
-    """Handler for the Python functions of a plan; collects their digests while the walk runs."""
+    """Handles the Python functions of a plan; collects their digests while the walk runs."""
 
     def __init__(self, walk: CatalystWalk) -> None:
         self._walk = walk
@@ -73,7 +73,7 @@ class PlanFunctions:
 
 
 def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | None) -> None:
-    """Have the function's workers compare their modules with the driver's."""
+    """Make the function's workers compare their modules with the driver's."""
     if found is None or not found.modules:
         return
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
@@ -96,7 +96,7 @@ def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | Non
 
 
 def _unpickled(command: bytes) -> object:
-    """The function of a command: alone, or in a tuple with its return type."""
+    """Return the function of a command, which may be a tuple of function and return type."""
     loads = cast("Any", CPickleSerializer()).loads
     loaded = loads(command)
     if isinstance(loaded, broadcasts.Broadcast):  # functions over 1 MB travel as a broadcast
@@ -105,7 +105,7 @@ def _unpickled(command: bytes) -> object:
 
 
 def _bytes(command: Any) -> bytes | None:
-    """A Scala Seq[Byte] in one call."""
+    """Return the bytes of a Scala Seq[Byte] in one call; None if it has another form."""
     if isinstance(command, bytes | bytearray):
         return bytes(command)
     try:
@@ -117,9 +117,9 @@ def _bytes(command: Any) -> bytes | None:
 
 @contextmanager
 def _driver_broadcasts(variables: Any) -> "Iterator[None]":
-    """Let broadcast variables be unpickled on the driver, from the files the driver wrote.
+    """Make these broadcast variables readable on the driver, from the files that it wrote.
 
-    PySpark keeps that registry for its workers; it is put back as it was found.
+    PySpark fills this registry only in workers. It is restored at the end.
     """
     registry = broadcasts._broadcastRegistry  # noqa: SLF001
     before = dict(registry)

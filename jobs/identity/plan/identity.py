@@ -1,11 +1,12 @@
 """Identity of a DataFrame's plan across JVM runs, for classic Spark.
 
-Walked is the analyzed plan after Spark's normalisation and cache look-up (`withCachedData`): it
-holds what the user wrote, resolved, and shows cached relations. The optimized plan would hide
-less-than-stable choices in itself (filters inferred in the order of hashed ids, values of
-current_timestamp(), rows of local relations already computed), and with it the number of cores.
+The walk reads the analyzed plan after Spark's normalisation and cache look-up (`withCachedData`).
+It is what the user wrote, with names resolved, and it shows cached relations. The optimized plan
+is not used, because parts of it differ from run to run: filters that are inferred in the order of
+hashed ids, values of current_timestamp(), local relations that are already computed, and the
+number of cores.
 
-An unseeded rand() gets its seed when the query is analyzed, so its fingerprint differs from run to
+An unseeded rand() gets its seed when the query is analyzed. So its fingerprint differs from run to
 run, as its rows do.
 """
 
@@ -29,31 +30,31 @@ from durable_shuffle.jobs.identity.plan.unstable import unstable_below_exchange
 
 @dataclass(frozen=True, slots=True)
 class PlanIdentity:
-    """What a plan is. Equal components mean equal rows, as far as `unresolved` is empty."""
+    """The identity of a plan. If `unresolved` is empty, equal components mean equal rows."""
 
     components: dict[str, str]
-    """Aspect -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
+    """Name -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
     unresolved: tuple[str, ...]
     """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
     unstable_below_exchange: tuple[str, ...]
     """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
     opaque: tuple[str, ...] = ()
-    """What tells unresolved inputs with equal components apart, within this session."""
+    """What distinguishes unresolved inputs with equal components, within this session."""
     captured: Mapping[str, str] = field(default_factory=dict)
     """Digest of each value that functions of the plan captured, by name."""
     code: tuple[str, ...] = ()
-    """Digests of these functions' code alone."""
+    """Digests of the code of these functions, without values."""
 
 
 def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
-    """Identity of a classic, non-streaming DataFrame. Runs no job.
+    """Return the identity of a classic, non-streaming DataFrame. Runs no job.
 
     Args:
-        df: the data frame; its session's settings count, on a planning session too.
-        stage_of_rdd: RDD id -> fingerprint of the stage of ours that it reads, or None.
+        df: the DataFrame; the settings of its own session are part of the identity.
+        stage_of_rdd: RDD id -> fingerprint of the stored stage that it reads, or None.
 
-    Not guaranteed: that a plan means the same in another Spark version (the version counts), nor
-    that files keep their content when path, length and modification time are equal.
+    Not guaranteed: equal fingerprints in two Spark versions (the version is part of them). A file
+    whose content changes, but not its path, length, modification time and tag, is not noticed.
     """
     jvm = Jvm(df.sparkSession.sparkContext)
     walk = CatalystWalk(jvm)
@@ -82,7 +83,7 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
 
 
 def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
-    """Identity of an RDD: its chain, as far as it can be known. Runs no job."""
+    """Return the identity of an RDD from the chain of RDDs below it. Runs no job."""
     jvm = Jvm(rdd.context)
     walk = CatalystWalk(jvm)
     functions = PlanFunctions(walk)

@@ -1,8 +1,7 @@
-"""The few JVM calls that the identity walk is made of, looked up once.
+"""The JVM calls of the identity walk.
 
-A call over py4j costs 0.05 to 0.2 ms and every `jvm.some.package.Class` costs several, so what is
-called often is held here. The only file of this folder that touches PySpark's private attributes.
-Nothing here changes a session.
+A call over py4j costs 0.05 to 0.2 ms, and each `jvm.some.package.Class` takes several calls. So
+methods that are called often are looked up once, here. Nothing here changes a session.
 """
 
 from collections.abc import Sequence
@@ -24,50 +23,49 @@ class Jvm:
         self.root: Any = cast("Any", context)._jvm  # noqa: SLF001
         self._jars: dict[str, str] = {}
         self._own_folder = ""
-        # bound methods: py4j asks the JVM anew whenever a static method is looked up by its name
+        # kept, because py4j asks the JVM each time a static method is looked up by name
         self._get_name = self.root.org.apache.commons.lang3.ClassUtils.getName
         self._is_instance_of = self.root.py4j.reflection.TypeUtil.isInstanceOf
         self._string_of = self.root.scala.runtime.ScalaRunTime.stringOf
 
     def class_name(self, obj: Any) -> str:
-        """Full class name of a JVM object."""
+        """Return the full class name of a JVM object."""
         return str(self._get_name(obj))
 
     def is_a(self, obj: Any, full_name: str) -> bool:
-        """Whether a JVM object is an instance of the class or interface; no if there is none."""
+        """Return whether a JVM object is an instance of a class; False if no such class exists."""
         try:
             return bool(self._is_instance_of(full_name, obj))
         except Py4JJavaError:  # no such class in this Spark version
             return False
 
     def text(self, obj: Any) -> str:
-        """Scala's own text of an object; unlike `toString` it shows the elements of arrays."""
+        """Return Scala's text of an object; unlike `toString` it shows the elements of arrays."""
         return str(self._string_of(obj))
 
     def entries(self, scala_map: Any) -> dict[str, str]:
-        """A Scala Map[String, String] in one call."""
+        """Return a Scala Map[String, String] as a dict, in one call."""
         printed = str(scala_map.mkString(_SEPARATOR))
         return dict(one.split(" -> ", 1) for one in printed.split(_SEPARATOR) if " -> " in one)
 
     def no_filters(self) -> Any:
-        """An empty Scala Seq."""
+        """Return an empty Scala Seq."""
         return self.to_seq([])
 
     def to_seq(self, values: Sequence[Any]) -> Any:
-        """A Scala Seq."""
+        """Return a Scala Seq."""
         return self.root.org.apache.spark.api.python.PythonUtils.toSeq(list(values))
 
     def fresh_execution(self, df: DataFrame) -> Any:
-        """A new QueryExecution over the data frame's analyzed plan.
+        """Return a new QueryExecution over the DataFrame's analyzed plan.
 
-        New, because a QueryExecution keeps what it found at its first use, for instance that
-        nothing was cached yet.
+        An existing one keeps the state of its first use, for example that nothing was cached.
         """
         dataset = self.root.org.apache.spark.sql.classic.Dataset
         return dataset.ofRows(java_session(df), query_execution(df).analyzed()).queryExecution()
 
     def bytes_digest(self, obj: Any) -> str:
-        """SHA-256, in hex, of an object's Java serialization; the bytes stay in the JVM."""
+        """Return the SHA-256, in hex, of an object's Java serialization, made in the JVM."""
         conf = cast("Any", self.context)._jsc.sc().conf()  # noqa: SLF001
         serializer = self.root.org.apache.spark.serializer.JavaSerializer(conf)
         tag = self.module("scala.reflect.ClassTag").Any()
@@ -76,13 +74,13 @@ class Jvm:
         return bytes(sha.digest()).hex()
 
     def module(self, name: str) -> Any:
-        """A Scala object."""
+        """Return a Scala `object` by its class name."""
         return getattr(getattr(self.root, f"{name}$"), "MODULE$")
 
     def foreign_jar(self, obj: Any) -> str:
-        """Name and size of the jar that an object's class comes from; empty for Spark's own jars.
+        """Return name and size of the jar of an object's class; "" for Spark's own jars.
 
-        The package does not tell: other projects put classes below `org.apache.spark.` too.
+        The package name is not enough: other projects also use `org.apache.spark.`.
         """
         name = self.class_name(obj)
         if name not in self._jars:
@@ -106,7 +104,7 @@ class Jvm:
         return "" if is_own else f"{jar}, {int(file.length())} bytes"
 
     def lambda_proxy(self, obj: Any) -> Any | None:
-        """What a JVM lambda would be serialized as: its code's name and what it captured."""
+        """Return the serialization proxy of a JVM lambda: name of its code and captured values."""
         try:
             found = self.module(_PROXIES).getSerializationProxy(obj)
         except Py4JError:
@@ -114,36 +112,36 @@ class Jvm:
         return found.get() if found.isDefined() else None
 
     def field(self, obj: Any, name: str) -> Any:
-        """The value of a private field, looked for in the superclasses too."""
+        """Return the value of a private field of the object's class or a superclass."""
         fields = self.root.org.apache.commons.lang3.reflect.FieldUtils
         return fields.readField(obj, name, True)  # noqa: FBT003
 
 
 def query_execution(df: DataFrame) -> Any:
-    """The data frame's QueryExecution."""
+    """Return the DataFrame's QueryExecution."""
     return cast("Any", df)._jdf.queryExecution()  # noqa: SLF001
 
 
 def java_rdd(rdd: RDD[Any]) -> Any:
-    """The JVM's RDD behind one of PySpark."""
+    """Return the JVM RDD of a PySpark RDD."""
     return cast("Any", rdd)._jrdd.rdd()  # noqa: SLF001
 
 
 def java_session(df: DataFrame) -> Any:
-    """The JVM session that the data frame belongs to (a planning session, if that is where)."""
+    """Return the JVM session of the DataFrame, which may be a planning session."""
     return cast("Any", df)._jdf.sparkSession()  # noqa: SLF001
 
 
 def java_schema(df: DataFrame) -> Any:
-    """The data frame's JVM StructType."""
+    """Return the DataFrame's JVM StructType."""
     return cast("Any", df)._jdf.schema()  # noqa: SLF001
 
 
 def items(seq: Any) -> list[Any]:
-    """A Scala Seq as a list: one call per element."""
+    """Return a Scala Seq as a list, with one call per element."""
     return [seq.apply(at) for at in range(seq.size())]
 
 
 def simple_name(class_name: str) -> str:
-    """Class name without package and without the `$` of a Scala object."""
+    """Return a class name without package, outer classes and the `$` of a Scala object."""
     return class_name.rpartition(".")[2].removesuffix("$").rpartition("$")[2]

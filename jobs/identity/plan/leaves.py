@@ -1,7 +1,7 @@
-"""What a plan reads: files, local rows, stages of ours; everything else is unresolved by name.
+"""Handles what a plan reads: files, local rows, stored stages. Other inputs are unresolved.
 
-The leaves put their place into the tokens of the walk and their content into components of their
-own, so that a miss can be told apart: another file is not another plan.
+A leaf adds its place in the plan to the tokens of the walk, and its content to a component of its
+own. So the reason for a miss is exact: a changed file does not look like a changed plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 
 
 class PlanLeaves:
-    """Handlers for leaf nodes; collects their content while the walk runs."""
+    """Handles leaf nodes; collects their content while the walk runs."""
 
     def __init__(self, walk: CatalystWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
         self._walk = walk
@@ -36,7 +36,7 @@ class PlanLeaves:
         self._sources = PlanSources(walk)
         self._chain = RddChain(walk)
         self._conditions: list[Any] = []
-        """What the filters right above the next relation ask for."""
+        """Partition conditions of the filters right above the next relation."""
         self.files: list[str] = []
         self.rows: list[str] = []
         self.stages_below: list[str] = []
@@ -54,7 +54,7 @@ class PlanLeaves:
         }
 
     def contents(self) -> dict[str, list[str]]:
-        """What was collected, by aspect."""
+        """Return what was collected, by component."""
         return {
             "files": self.files,
             "rows": [*self.rows, *self._chain.rows],
@@ -68,7 +68,7 @@ class PlanLeaves:
             self._walk.visit(attribute)
 
     def _filter(self, node: Any, name: str) -> None:
-        """A filter: below it, files of partitions that it leaves out are not read."""
+        """Visit a filter; ignore the files of partitions that it excludes."""
         if not self._conditions:
             leaf, conditions = filtered_leaf(self._jvm, node)
             if leaf is not None and self._jvm.class_name(leaf.relation()) == _FILE_RELATION:
@@ -118,7 +118,7 @@ class PlanLeaves:
         self._files(table.fileIndex())
 
     def _scan_v2(self, node: Any, name: str) -> None:
-        """A scan that an optimizer made of a relation."""
+        """Visit a scan that the optimizer made from a relation."""
         self._head(node, name)
         self._sources.scan(node.scan())
         self._walk.visit(node.relation())
@@ -139,9 +139,9 @@ class PlanLeaves:
         self.files.append("\n".join(entries))
 
     def _local(self, node: Any, name: str) -> None:
-        """Rows of createDataFrame and VALUES in Spark's internal form, digested inside the JVM.
+        """Visit rows of createDataFrame and VALUES in Spark's internal form, digested in the JVM.
 
-        Their serialization tells a null from an empty string, which their text does not.
+        Unlike their text, their serialization distinguishes null from an empty string.
         """
         self._head(node, name)
         self._internal_rows(node.data().toIndexedSeq())
@@ -155,7 +155,7 @@ class PlanLeaves:
         self._scanned(node, node.rdd())
 
     def _scanned(self, node: Any, rdd: Any) -> None:
-        """An RDD: a stage of ours, or what its chain tells."""
+        """Visit an RDD: a stored stage, or else its chain."""
         stage = self._stage_of_rdd(int(rdd.id()))
         if stage is None:
             # Spark scans the RDD of a finished plan itself only for a micro-batch
@@ -168,7 +168,7 @@ class PlanLeaves:
         self.stages_below.append(stage)
 
     def _cached(self, node: Any, name: str) -> None:
-        """Rows that were computed before: by which plan is known, under which settings is not."""
+        """Visit cached rows. They are unresolved: their plan is known, but not their settings."""
         self._head(node, name)
         self._walk.visit(node.cacheBuilder().logicalPlan())
         self._walk.give_up(f"a cached relation ({self._columns(node)})")
@@ -178,6 +178,6 @@ class PlanLeaves:
         self._walk.give_up_on(f"the data source of a {simple_name(name)}", node)
 
     def _columns(self, node: Any) -> str:
-        """The first column names, for messages."""
+        """Return the first column names, for messages."""
         names = [attribute.name() for attribute in items(node.output().take(4))]
         return ", ".join(names) + (", …" if node.output().size() > len(names) else "")

@@ -1,8 +1,8 @@
-"""Expressions whose value is fixed anew in each run: the current time and its relatives.
+"""Finds expressions whose value differs in each run: the current time, user and the like.
 
-An optimizer folds some of them into plain values, also where the user wrote a text: the cast of
-'now', 'today', 'tomorrow' or 'yesterday' to a date or a timestamp. Spark's own rule finds these, in
-whatever form it would fold; 'epoch' is the one such text that never moves.
+These include casts of the texts 'now', 'today', 'tomorrow' and 'yesterday' to a date or timestamp,
+which the optimizer replaces by plain values. Spark's own rule is used to find them; only the text
+'epoch' always has the same value.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _NEVER_MOVES = "epoch"
 
 
 def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
-    """Sentences on what may have another value in another run.
+    """Return sentences about values that may differ in another run; empty if there are none.
 
     Args:
         plan: an analyzed logical plan.
@@ -42,12 +42,12 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
 
 
 def _with_subqueries(plan: Any) -> list[Any]:
-    """The plan and the plans of all its subqueries: each is optimized by itself."""
+    """Return the plan and the plans of all its subqueries, which Spark optimizes separately."""
     return [plan, *items(plan.subqueriesAll())]
 
 
 def _special(jvm: Jvm, plan: Any) -> list[str]:
-    """Texts that the optimizer would replace by a time of now."""
+    """Return the texts that the optimizer would replace by a date or time of the current run."""
     replaced = jvm.module(_OPTIMIZER + "ReplaceExpressions").apply(plan)
     if jvm.module(_OPTIMIZER + "SpecialDatetimeValues").apply(replaced).fastEquals(replaced):
         return []
@@ -74,7 +74,7 @@ def _collect(jvm: Jvm, expression: Any, texts: list[str]) -> None:
 
 
 def _to_time(jvm: Jvm, cast: Any, child: Any) -> bool:
-    """Whether a cast makes a time of a text that is known when the query is planned."""
+    """Return whether a cast makes a date or timestamp of a constant text."""
     target = simple_name(jvm.class_name(cast.dataType()))
     return bool(
         target in ("DateType", "TimestampType", "TimestampNTZType")
@@ -84,7 +84,7 @@ def _to_time(jvm: Jvm, cast: Any, child: Any) -> bool:
 
 
 def _folded(expression: Any) -> str | None:
-    """The value of a constant text if it holds letters as the special ones do."""
+    """Return the value of a constant text if it contains letters, as the special texts do."""
     try:
         value = expression.eval(None)
     except Py4JJavaError:  # fails in the query as well

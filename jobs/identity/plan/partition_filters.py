@@ -1,7 +1,7 @@
-"""Which filters of a query decide the partitions of a partitioned table that it reads.
+"""Finds the filters that decide which partitions of a partitioned table a query reads.
 
-A file of another partition gives no row, so it is no part of the query's inputs. Only conditions
-count that Spark evaluates over partition columns alone, before it reads a file.
+A file of another partition yields no row, so it is not an input of the query. Only conditions over
+partition columns alone are used, because Spark evaluates them before it reads a file.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ _UNKNOWN = frozenset({"PythonUDF", "ScalaUDF", "CallMethodViaReflection"})
 
 
 def filtered_leaf(jvm: Jvm, node: Any) -> tuple[Any, list[Any]]:
-    """The leaf below a chain of filters and projections, and the conditions of that chain.
+    """Return the leaf below a chain of filters and projections, and the conditions of the chain.
 
-    The leaf is None if there is something else in between.
+    The leaf is None if another operator or a non-deterministic expression is in between.
     """
     conditions: list[Any] = []
     while True:
@@ -38,7 +38,7 @@ def filtered_leaf(jvm: Jvm, node: Any) -> tuple[Any, list[Any]]:
 
 
 def over_partitions(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
-    """The conditions that only look at partition columns of a leaf.
+    """Return the conditions that use only partition columns of a leaf.
 
     Args:
         leaf: a scan of files, logical or physical, with `output` and `relation`.
@@ -54,7 +54,7 @@ def _is_over(jvm: Jvm, condition: Any, ids: set[str]) -> bool:
 
 
 def _plain(jvm: Jvm, expression: Any) -> bool:
-    """Whether an expression needs neither a subquery nor code of a user's."""
+    """Return whether an expression contains neither a subquery nor user code."""
     if jvm.is_a(expression, _PLAN_EXPRESSION):
         return False
     if simple_name(jvm.class_name(expression)) in _UNKNOWN:

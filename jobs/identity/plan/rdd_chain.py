@@ -1,8 +1,10 @@
-"""The chain of RDDs below a scan: what made it, as far as that is knowable.
+"""Identifies the chain of RDDs below a scan, as far as it can be known.
 
-Rows that the driver handed over (`parallelize`, `createDataFrame` of a list) count by their pickled
-bytes, Python functions as everywhere, Spark's own JVM functions by their names and what they
-captured. Anything else is opaque: its class counts, and its id tells it apart within this session.
+- Rows from the driver (`parallelize`, `createDataFrame` of a list): a digest of their bytes.
+- Python functions: as everywhere (`functions/identity.py`).
+- Spark's own JVM functions: their names and captured values.
+- Anything else is opaque: its class is part of the identity, and its id distinguishes it within
+  this session.
 """
 
 from typing import Any
@@ -20,17 +22,17 @@ _INPUT_FOLDERS = "mapreduce.input.fileinputformat.inputdir"
 
 
 def micro_batch(context: SparkContext) -> dict[str, str]:
-    """The component that tells micro-batches apart: query and batch; none in any other thread.
+    """Return the component of the current micro-batch (query and batch), {} in any other thread.
 
-    Part of every plan in such a thread that cannot be recognised by itself: no version that stays
-    the same may vouch for the rows of two batches.
+    It is part of every unresolved plan in the thread of a micro-batch, because one `version` must
+    not vouch for the rows of two batches.
     """
     query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
     return {"micro_batch": hex_digest([query or "", batch])} if batch is not None else {}
 
 
 class RddChain:
-    """Visits RDDs into the tokens of a walk; Python functions need their handler there."""
+    """Appends RDDs to the tokens of a walk; the walk must have a handler for Python functions."""
 
     def __init__(self, walk: CatalystWalk) -> None:
         self._walk, self._jvm = walk, walk.jvm
@@ -41,7 +43,7 @@ class RddChain:
         """Append what is known of an RDD.
 
         Args:
-            what: names the scan where the chain ends in something opaque.
+            what: names the scan in messages, if the chain ends in something opaque.
         """
         number = int(rdd.id())
         if number in self._numbers:
@@ -74,6 +76,6 @@ class RddChain:
             self.visit(dependency.rdd(), what)
 
     def _folders(self, conf: Any, what: str) -> None:
-        """Files that Hadoop reads: named, but not listed."""
+        """Append the folders that Hadoop reads. Files are not listed, so they are unresolved."""
         self._walk.tokens.append(f"folders {conf.get(_INPUT_FOLDERS)}")
         self._walk.give_up(what)

@@ -1,8 +1,8 @@
-"""Which settings decide results.
+"""The digest of the settings that decide results.
 
-Every SQL setting that is set counts, except those listed here as known not to change
-rows; a new or unknown setting costs a fresh stage, never a wrong reuse. Settings whose default
-depends on the machine or the Spark version count with their effective value.
+It covers every SQL setting that is set, except those listed here, which cannot change rows. So a
+new or unknown setting may cause a fresh stage, but never a wrong reuse. Settings whose default
+depends on the machine or the Spark version are included with their effective value.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _EFFECTIVE = (
     "spark.sql.storeAssignmentPolicy",
     "spark.sql.legacy.timeParserPolicy",
 )
-# Known not to change rows: how work is planned, cut and shown. Prefixes end with a dot.
+# These do not change rows, only how work is planned, split and shown. Prefixes end with a dot.
 _HARMLESS = (
     "spark.sql.adaptive.",  # plans while running; partitions of a result are not its rows
     "spark.sql.artifact.",  # where session files live
@@ -51,14 +51,14 @@ _HARMLESS = (
 
 
 def settings_digest(jvm: Jvm, java_session: Any) -> str:
-    """Digest of the settings that decide results in a JVM session, 32 hex digits."""
+    """Return the digest of the settings that decide results in a JVM session, 32 hex digits."""
     conf = java_session.conf()
     pairs = jvm.entries(conf.getAll())
     return _digest(pairs, lambda key: str(conf.get(key)), str(java_session.version()))
 
 
 def session_settings_digest(spark: SparkSession) -> str:
-    """As `settings_digest`, of any kind of session, by its public API."""
+    """Like `settings_digest`, for any kind of session, by its public API."""
     return _digest(spark.conf.getAll, lambda key: str(spark.conf.get(key)), spark.version)
 
 

@@ -1,8 +1,8 @@
-"""External data sources in a plan: everything that can be known of them, whether it is vouched for.
+"""External data sources in a plan: JDBC and other V1 sources, DataSource V2 tables, Hive tables.
 
-JDBC and other V1 sources, DataSource V2 tables, Hive tables: what they hold now cannot be told, so
-they are unresolved. Which of them is read, and what is asked of it, can be told and counts: with
-`version=` it is all that keeps two inputs apart.
+Their current content cannot be known, so they are unresolved. But the plan shows which source it
+reads and what it asks for, and this is part of the fingerprint: with `version=` it is all that
+distinguishes two inputs.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import items, simple_name
 
-# who may read does not decide what is read; rotated credentials must not cost a fresh stage
+# credentials do not decide rows, so rotating them must not cause a fresh stage
 _CREDENTIALS = ("secret", "password", "token", "credential", "access.key", "account.key", ".sas")
 _IN_URL = re.compile(
     r"(?i)(?<=[?&;,])[^=&;,?]*(?:secret|password|passwd|pwd|token|credential)[^=&;,?]*=[^&;,]*"
@@ -22,7 +22,7 @@ _V2 = "org.apache.spark.sql.connector.read."
 
 
 def without_credentials(options: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Options of a reader that decide what is read, sorted by name."""
+    """Return a reader's options without credentials, sorted by name."""
     kept = {
         key: _USER_INFO.sub(r"\1@", _IN_URL.sub("", value))
         for key, value in options.items()
@@ -32,7 +32,7 @@ def without_credentials(options: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 class PlanSources:
-    """Appends what is known of sources to the tokens of a walk, and gives up on the rest."""
+    """Appends what is known of sources to the tokens of a walk, and marks them as unresolved."""
 
     def __init__(self, walk: CatalystWalk) -> None:
         self._walk = walk
@@ -42,11 +42,11 @@ class PlanSources:
         )
 
     def options(self, options: Mapping[str, str]) -> None:
-        """Reader options; they go into a digest only, and credentials not even there."""
+        """Append reader options. Only their digest is stored; credentials are left out of it."""
         self._walk.tokens.append(repr(without_credentials(options)))
 
     def relation(self, relation: Any) -> None:
-        """A relation of the V1 API that reads no files of Spark's own."""
+        """Append a relation of the V1 API that is not one of Spark's file relations."""
         name = self._jvm.class_name(relation)
         what = f"the data source {simple_name(name)}"
         self._walk.tokens += [name, str(relation.schema().json())]
@@ -63,7 +63,7 @@ class PlanSources:
             self._walk.give_up_on(what, relation)
 
     def table(self, table: Any) -> None:
-        """A table of the V2 API."""
+        """Append a table of the V2 API."""
         name, walk = self._jvm.class_name(table), self._walk
         walk.origin(table)
         walk.tokens += [name, str(table.name())]
@@ -74,7 +74,7 @@ class PlanSources:
         walk.give_up(f"the data source {simple_name(name)} ({table.name()})")
 
     def relation_v2(self, node: Any) -> None:
-        """A scan of a V2 table as the query names it."""
+        """Append how the query names a V2 table: options, catalog, identifier, time travel."""
         self.options({str(k).lower(): str(v) for k, v in dict(node.options()).items()})
         catalog, identifier = node.catalog(), node.identifier()
         self._walk.tokens += [
@@ -86,7 +86,7 @@ class PlanSources:
                 self._walk.visit(node.productElement(at))
 
     def scan(self, scan: Any) -> None:
-        """A scan of the V2 API with what was pushed into it, as far as it tells."""
+        """Append a scan of the V2 API, with what it reports about pushed filters and columns."""
         self._walk.origin(scan)
         self._walk.tokens += [
             self._jvm.class_name(scan),
@@ -95,7 +95,7 @@ class PlanSources:
         ]
 
     def hive_table(self, table: Any) -> None:
-        """A table of Hive, by its name and place."""
+        """Append a Hive table: name, location and schema."""
         storage = table.storage()
         self._walk.tokens += [
             str(table.identifier().toString()),
@@ -105,7 +105,7 @@ class PlanSources:
         self._walk.give_up(f"the Hive table {table.identifier().toString()}")
 
     def files_of(self, index: Any) -> None:
-        """A listing of files by something that is not Spark."""
+        """Append the files of an index that is not one of Spark's own."""
         self._walk.origin(index)
         self._walk.tokens += sorted(str(path.toString()) for path in items(index.rootPaths()))
         self._walk.tokens += sorted(map(str, index.inputFiles()))

@@ -1,9 +1,9 @@
-"""Input splits: the digest of what each producer reads, and the settings that cut it.
+"""Input splits: the digest of what each producer reads, and the settings that decide the splits.
 
-Producer p of two runs is the same only if it reads the same splits. Equal numbers of producers do
-not show that: with other cores Spark can cut the same files into the same number of other pieces.
-The operators between the leaves and the root count too, because a plan that joins by broadcast
-partitions like its scan and one that joins by sorting like its exchange.
+Producer p of two runs is the same only if it reads the same splits. An equal number of producers
+is not enough: with another number of cores Spark can split the same files into equally many but
+different pieces. The operators between leaves and root are part of the digest too: a broadcast join
+keeps the partitions of its scan, a sort-merge join has those of its exchange.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,17 @@ SPLIT_SETTINGS = (
 )
 _EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
-# wrappers that leave partitions as they are
+# wrappers that do not change partitions
 _TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
 
 
 def identify_splits(planned: DataFrame) -> str:
-    """32 hex digits over every leaf's splits in partition order; equal in every JVM run.
+    """Return the digest of every leaf's splits in partition order, 32 hex digits.
+
+    It is equal in every JVM run. Subqueries that prune a scan's partitions run inside this call.
 
     Args:
-        planned: on a session without adaptive execution. A scan whose partitions are pruned by a
-            subquery waits for that subquery, which then counts as run for this data frame.
+        planned: a DataFrame of a session without adaptive execution.
     """
     return plan_splits(
         Jvm(planned.sparkSession.sparkContext), query_execution(planned).executedPlan()
@@ -41,10 +42,10 @@ def identify_splits(planned: DataFrame) -> str:
 
 
 def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
-    """As `identify_splits`, of a physical plan.
+    """Like `identify_splits`, for a physical plan.
 
     Args:
-        more: what else decides which rows a producer reads.
+        more: further texts that decide which rows a producer reads.
     """
     parts = list(more)
     _collect(jvm, plan, parts)
@@ -52,10 +53,10 @@ def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
 
 
 def split_settings(spark: SparkSession) -> dict[str, str]:
-    """The effective split settings of a session, so that another run can plan with them.
+    """Return the effective split settings of a session, so that another run can plan with them.
 
-    Unset ones that fall back to the number of cores are resolved to what they mean now. One that
-    means "no limit" when unset is left out: unset it to plan in the same way.
+    A setting that defaults to the number of cores gets its current value. A setting that means "no
+    limit" when unset is left out; to plan in the same way, leave it unset.
     """
     cores = str(cast("Any", spark).sparkContext.defaultParallelism)
     values = {key: spark.conf.get(key) for key in SPLIT_SETTINGS}
@@ -103,6 +104,9 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
 
 
 def _files(jvm: Jvm, partitions: Any) -> list[str]:
-    """Per partition its pieces: path, first byte, end (exclusive), partition values."""
+    """Return the number of partitions, then for each one its pieces as Spark prints them.
+
+    A piece has path, first byte, end (exclusive) and partition values.
+    """
     texts = [jvm.text(partition.files()) for partition in items(partitions)]
     return [str(len(texts)), *texts]

@@ -1,11 +1,11 @@
-"""What a native exchange must not hide: expressions and operators that may answer differently.
+"""Finds non-deterministic expressions and operators below exchanges that Spark runs itself.
 
-If the rows below an exchange can differ between two runs, producers of the two runs do not fit
-together: rows would be lost or doubled. Broadcasts and subqueries count as exchanges too, because
-every producer reads them whole.
+If the rows below such an exchange differ between two runs, output of producers from both runs must
+not be mixed: rows would be lost or doubled. Broadcasts and subqueries are treated as exchanges,
+because every producer reads them whole.
 
-Not seen: ties in a window's or a limit's sort order, and the last bits of floating point sums,
-where they decide the rows or keys of a further exchange.
+Not found: rows that tie in the sort order of a window or a limit, and the last bits of
+floating-point sums, if they decide rows or keys of another exchange.
 """
 
 from collections.abc import Collection
@@ -13,10 +13,10 @@ from typing import Any
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
-# pick rows by the order in which they arrive
+# these pick rows by the order in which rows arrive
 _LIMITS = frozenset({"GlobalLimitExec", "CollectLimitExec", "CollectTailExec"})
 _BY_POSITION = frozenset({"SampleExec"})
-# answer by the order of rows; above an exchange that order is the order of arrival
+# their result depends on the order of rows, which above an exchange is the order of arrival
 _BY_ORDER = frozenset({"First", "Last", "AnyValue", "CollectList", "ListAgg"})
 _LOGICAL_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "Sample"})
 
@@ -25,12 +25,12 @@ _AQE = "AdaptiveSparkPlanExec"
 
 
 def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tuple[str, ...]:
-    """Names, sorted.
+    """Return the names of what is unstable below a native exchange of a query, sorted.
 
     Args:
         jvm: access to the driver's JVM.
         execution: a QueryExecution, with or without adaptive execution.
-        classes: simple class names in its logical plan; without a suspect among them the query is
+        classes: simple class names in its logical plan. If none of them is suspect, the query is
             not planned.
     """
     expressions = not execution.withCachedData().deterministic() or not _BY_ORDER.isdisjoint(
@@ -47,8 +47,9 @@ def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tupl
 def unstable_in_piece(
     jvm: Jvm, plan: Any, classes: set[str], stored: Collection[int]
 ) -> tuple[str, ...]:
-    """Names, sorted, of what may answer differently below a broadcast, a subquery or an exchange
-    of Spark's own in a piece of a physical plan.
+    """Return the names of what is unstable below a native exchange of a piece, sorted.
+
+    Native exchanges are Spark's own: broadcasts, subqueries and shuffles that are not durable.
 
     Args:
         jvm: access to the driver's JVM.
@@ -95,7 +96,7 @@ class _Look:
         return is_exchange or shuffled
 
     def _in(self, expression: Any, *, shuffled: bool) -> None:
-        """Add the innermost expressions that may answer differently."""
+        """Add the innermost expressions whose result may differ between runs."""
         children = items(expression.children())
         for child in children:
             self._in(child, shuffled=shuffled)

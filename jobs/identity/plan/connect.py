@@ -4,8 +4,8 @@ The message says what the user wrote: expressions, options, rows of the client. 
 a name or a folder refers to on the server. So another run recognises a plan only if the user gives
 a version; but two different plans never have the same fingerprint.
 
-Ids that the client counts (plans, lambda variables) are numbered by first appearance. Positions in
-the user's source code and credentials are left out.
+Ids that the client counts (plans, lambda variables) and names that it draws are numbered by first
+appearance. Positions in the user's source code and credentials are left out.
 """
 
 import re
@@ -27,8 +27,10 @@ _IGNORED = frozenset({"origin"})
 _PICKLED = frozenset({"PythonUDF", "PythonUDTF", "PythonDataSource"})
 _VARIABLE = "UnresolvedNamedLambdaVariable"
 _NAMES = frozenset({"NamedTable", "SQL"})
+_DRAWN = r"\b_pyspark_connect_temp_view_[0-9a-f]{32}\b"
+"""Name of a frame that `sql("... {df}", df=df)` puts into a text."""
 _NOT_READ = "Spark Connect does not show what a plan reads"
-_COUNTERS = re.compile(r"#\d+L?|plan_id=\d+|\b[A-Za-z]\w*_\d+(?=#)")
+_COUNTERS = re.compile(rf"#\d+L?|plan_id=\d+|\b[A-Za-z]\w*_\d+(?=#)|{_DRAWN}")
 _PLACES = re.compile(r"@[0-9a-f]+|Lambda\$?\d*/0x[0-9a-f]+")
 
 
@@ -86,8 +88,13 @@ class ConnectPlan:
             self.visit(value)
         elif isinstance(value, bytes):
             self.tokens.append(hex_digest([value]))
+        elif isinstance(value, str):
+            self.tokens.append(repr(re.sub(_DRAWN, self._drawn, value)))
         else:
             self.tokens.append(repr(value))
+
+    def _drawn(self, name: re.Match[str]) -> str:
+        return f"drawn {self._numbers.setdefault(('drawn', name[0]), len(self._numbers))}"
 
     def _map(self, values: dict[Any, Any]) -> None:
         """Append the entries of a map, sorted; options of a source without their credentials."""

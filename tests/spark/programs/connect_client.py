@@ -213,6 +213,7 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
     def plans() -> dict[str, DataFrame]:
         df = spark.range(0, 6, 1, 2)
         text = spark.read.text(f"{root}/text")
+        two = spark.range(2)
         return {
             "low": df.where("id < 3"),
             "high": df.where("id >= 3"),
@@ -230,6 +231,8 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
             "other join": df.join(df.where("id > 2"), "id"),
             "sql": spark.sql("select * from range(4) where id > ?", args=[1]),
             "other sql": spark.sql("select * from range(4) where id > ?", args=[2]),
+            "frames in sql": spark.sql("select * from {a} join {b} using (id)", a=df, b=two),
+            "other frames": spark.sql("select * from {b} join {a} using (id)", a=df, b=two),
             "text": text,
         }
 

@@ -242,7 +242,8 @@ class JobLog:
             raise FencedError(
                 f"another driver took over job {self._state.job!r}: mine=generation "
                 f"{self._generation}, newest=generation {self._state.generation}; this driver "
-                "must stop"
+                "must stop (a second DurableShuffle of a job takes over in one program, too: "
+                "make one and use it everywhere)"
             )
 
 

@@ -61,10 +61,10 @@ def test_generations_are_minted_by_the_log_and_rise(storage: MemoryStorage) -> N
 def test_the_older_driver_is_fenced_at_its_next_append(
     storage: MemoryStorage, ids: SeededIds
 ) -> None:
-    """Its record never stands; the message names both generations."""
+    """Its record never stands; the message names both generations and both causes."""
     older = JobLog.claim(storage, "job", A)
     newer = JobLog.claim(storage, "job", B)
-    with pytest.raises(FencedError, match=r"generation 1.*generation 2"):
+    with pytest.raises(FencedError, match=r"generation 1.*generation 2.*a second Durable"):
         older.append(use(ids, 1, "1" * 32))
     newer.append(use(ids, 2, "2" * 32))
     assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "CLAIM", "STAGE"]

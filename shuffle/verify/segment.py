@@ -6,6 +6,7 @@ starts. A damaged header ends the walk of its extent; the next extent is walked 
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     ErrorKind,
 )
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder, NeedData
 from durable_shuffle.serialization.frames import (
     FLAG_CONTINUES,
     FRAME_HEADER_BYTES,
@@ -34,6 +35,7 @@ from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import shifted
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify.report import Finding, finding_of
+from durable_shuffle.shuffle.verify.segment_bytes import WHOLE_BYTES, LongSegment, pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class SegmentCheck:
 def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
     """Read one segment and check every byte of it."""
     key, length = task.key, task.info.length
+    if length > WHOLE_BYTES:
+        return _check_long(storage, task)
     try:
         data = storage.read(key, max(length, MOST_BYTES))
     except DurableShuffleError as error:
@@ -89,17 +93,49 @@ def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
         if digest != task.info.sha256:
             expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
             findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
-    rows = 0
-    shifts = task.shifts or (0,) * len(task.extents)
-    for extent, shift in zip(task.extents, shifts, strict=True):
-        good, bad = _check_extent(task, extent, shift, memoryview(data)[:length])
-        rows += good
-        findings.extend(bad)
+    rows = _check_extents(task, memoryview(data)[:length], findings)
     return SegmentCheck(rows, 1, len(data), tuple(findings))
 
 
+def _check_long(storage: Storage, task: SegmentTask) -> SegmentCheck:
+    """Do the same with a segment of which no more than a piece or a record is held."""
+    key, length = task.key, task.info.length
+    data, findings = LongSegment(storage, key, length), list[Finding]()
+    try:
+        digest = data.digest()
+        if digest != task.info.sha256:
+            expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
+            findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
+        rows = _check_extents(task, data, findings)
+    except DurableShuffleError as error:
+        return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
+    try:
+        storage.read_range(key, length, 1)
+    except CorruptDataError:
+        pass  # nothing stands behind its end
+    except DurableShuffleError as error:
+        findings.append(finding_of(error, key, f"a segment of {length} bytes"))
+    else:
+        expected, found = f"{length} bytes", f"at least {length + 1} bytes"
+        findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, length, 1))
+    return SegmentCheck(rows, 1, length, tuple(findings))
+
+
+def _check_extents(
+    task: SegmentTask, data: memoryview | LongSegment, findings: list[Finding]
+) -> int:
+    """Return the rows of intact frames of all extents; adds to `findings`."""
+    rows = 0
+    shifts = task.shifts or (0,) * len(task.extents)
+    for extent, shift in zip(task.extents, shifts, strict=True):
+        good, bad = _check_extent(task, extent, shift, data)
+        rows += good
+        findings.extend(bad)
+    return rows
+
+
 def _check_extent(
-    task: SegmentTask, extent: np.void, shift: int, data: memoryview
+    task: SegmentTask, extent: np.void, shift: int, data: memoryview | LongSegment
 ) -> tuple[int, list[Finding]]:
     """Return (rows of intact frames, findings) of one extent."""
     start, length = int(extent["offset"]), int(extent["length"])
@@ -118,7 +154,8 @@ def _check_extent(
             return good, findings
         try:
             seeded = shifted(ordinal, shift)
-            good += _check_frame(task, int(extent["subpartition"]), seeded, data[start:end])
+            parts = pieces(data, start, min(start + size, end))
+            good += _check_frame(task, int(extent["subpartition"]), seeded, parts)
         except DurableShuffleError as error:
             expected = f"a frame with first ordinal {ordinal}"
             size = min(size, end - start)
@@ -131,11 +168,15 @@ def _check_extent(
     return good, findings
 
 
-def _measure(task: SegmentTask, data: memoryview, start: int, end: int) -> tuple[int, int]:
+def _measure(
+    task: SegmentTask, data: memoryview | LongSegment, start: int, end: int
+) -> tuple[int, int]:
     """Return (bytes, rows) of the frame at `start`, including the frames that continue it."""
     at = start
     while True:  # ends: every turn passes a header
-        header = decode_frame_header(_header_bytes(data[at:end]), at, task.max_frame_bytes)
+        header = decode_frame_header(
+            _header_bytes(data[at : min(at + FRAME_HEADER_BYTES, end)]), at, task.max_frame_bytes
+        )
         at += frame_size(header.body_length)
         if not header.flags & FLAG_CONTINUES:
             return at - start, header.rows
@@ -149,18 +190,23 @@ def _header_bytes(data: memoryview) -> memoryview:
     return data[:FRAME_HEADER_BYTES]
 
 
-def _check_frame(task: SegmentTask, subpartition: int, ordinal: int, data: memoryview) -> int:
-    """Check the frame at the start of `data` and return its number of rows.
+def _check_frame(
+    task: SegmentTask, subpartition: int, ordinal: int, parts: Iterator[memoryview]
+) -> int:
+    """Check the frame whose bytes are `parts` and return its number of rows.
 
-    Offsets in error messages count from the start of `data`.
+    Offsets in error messages count from the start of the frame.
     """
 
     def seed(first: int) -> int:
         return frame_seed(task.incarnation, task.producer, subpartition, first)
 
     decoder = FrameDecoder(seed, first_ordinal=ordinal, max_body_bytes=task.max_frame_bytes)
-    decoder.feed(data)
-    frame = decoder.next_record()
+    frame: Frame | NeedData = NEED_DATA
+    for part in parts:
+        decoder.feed(part)
+        if (frame := decoder.next_record()) is not NEED_DATA:
+            break
     if frame is NEED_DATA:
         decoder.end()
     assert isinstance(frame, Frame)  # `end` raises while bytes are left

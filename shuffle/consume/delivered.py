@@ -1,4 +1,4 @@
-"""What a view has handed out, and what of it may be acknowledged. Pure."""
+"""Track what a view has handed out, and which of it may be acknowledged. Pure."""
 
 from dataclasses import dataclass, field, replace
 
@@ -17,33 +17,34 @@ from durable_shuffle.shuffle.read.position import (
 
 @dataclass(slots=True)
 class Delivered:
-    """Grows record by record or buffer by buffer; never past a gap."""
+    """The records that a view has handed out. Grows record by record or buffer by buffer, and
+    refuses gaps."""
 
     key: InputKey
     producers: dict[int, ProducerPosition]
-    """Behind the last record of each producer that was handed out, also in part."""
+    """Per producer, the position after the last record that was handed out, if only in part."""
     _cut: dict[int, int] = field(default_factory=dict, init=False)
-    """Ordinal of a record of which the rest is still to come, per producer."""
+    """Per producer, the ordinal of a record that was handed out only in part so far."""
 
     @property
     def position(self) -> Position:
-        """Behind everything that was handed out, in part or whole."""
+        """The position after everything that was handed out, in part or whole."""
         return Position(*self.key, dict(self.producers))
 
     @property
     def whole(self) -> Position:
-        """Up to where every record was handed out whole."""
+        """The position up to which every record was handed out whole."""
         whole = dict(self.producers)
         for producer, ordinal in self._cut.items():
             whole[producer] = whole[producer].at(ordinal)
         return Position(*self.key, whole)
 
     def rows(self, producer: int, after: ProducerPosition) -> None:
-        """Take in that rows up to `after` are handed out."""
+        """Note that the producer's rows up to `after` are handed out."""
         self.producers[producer] = after
 
     def skipped(self, extent: Extent, first_ordinal: int) -> int:
-        """Return how many records from `first_ordinal` on were handed out before.
+        """Return how many records from `first_ordinal` on were already handed out.
 
         Raises:
             CorruptDataError: records before `first_ordinal` were not handed out.
@@ -57,7 +58,7 @@ class Delivered:
         return at - first_ordinal
 
     def check_begins(self, extent: Extent, buffer: Buffer) -> None:
-        """Refuse a buffer whose first frame holds records that were handed out before.
+        """Refuse a buffer whose first frame holds records that were already handed out.
 
         Raises:
             InvalidInputError: the position lies inside that frame.
@@ -72,11 +73,12 @@ class Delivered:
             )
 
     def frame(self, extent: Extent, buffer: Buffer, offset: int) -> ProducerPosition:
-        """Return the position before the first frame that starts in `buffer`; if none does, before
-        the one that was known last in that segment.
+        """Return the position of the first frame that starts in `buffer`.
+
+        If no frame starts there, return the position of the last known frame of the same segment.
 
         Args:
-            offset: of the buffer in its segment.
+            offset: of the buffer in its segment, in bytes.
         """
         found = ProducerPosition(buffer.whole_ordinal, extent.segment, extent.slot)
         if buffer.carry_ends:
@@ -87,7 +89,7 @@ class Delivered:
         return known.at(known.frame_ordinal) if same else found
 
     def buffer(self, extent: Extent, buffer: Buffer, offset: int) -> None:
-        """Take in that `buffer` is handed out."""
+        """Note that `buffer` is handed out."""
         producer = extent.producer
         if buffer.cut:
             self._cut[producer] = buffer.whole_ordinal
@@ -98,10 +100,12 @@ class Delivered:
             self.producers[producer] = begin.at(buffer.end_ordinal)
 
     def checked(self, position: Position | None) -> Position:
-        """Return the position to acknowledge; None stands for all that was handed out whole.
+        """Return the position to acknowledge; None means everything that was handed out whole.
+
+        A position of another input is returned unchecked: the task refuses it.
 
         Raises:
-            InvalidInputError: it lies behind something that was never handed out.
+            InvalidInputError: the position covers records that were never handed out.
         """
         whole = self.whole
         if position is None:
@@ -124,10 +128,10 @@ class Delivered:
         return position
 
     def check_complete(self, end: EndOfInput) -> None:
-        """Reconcile the end of the input with what was committed.
+        """Check at the end of the input that exactly the committed records were handed out.
 
         Raises:
-            CorruptDataError: other than all committed records were handed out.
+            CorruptDataError: the number of records differs from the committed one.
         """
         found = self.position.records
         if end.records is not None and found != end.records:

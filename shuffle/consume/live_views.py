@@ -1,8 +1,8 @@
-"""The views of this process, so that a superseded one learns of it at once.
+"""The views of this process, so that a superseded view learns of it at once.
 
-Only a short cut: what fences is the consumer's log. Views are held weakly, so nothing survives the
-task that made them. There is no lock: every view adds itself before it looks at the others, so of
-any two at least one sees the other, and the older one stops.
+This is only a shortcut: the consumer's log does the fencing. Views are held by weak references, so
+they do not outlive the task that made them. No lock is needed: every view adds itself before it
+looks at the others. So of any two views at least one sees the other, and the older one stops.
 """
 
 import os
@@ -21,8 +21,8 @@ def _key(view: View) -> _Key:
 
 def live_views(description: str, log_prefix: str) -> Iterator[View]:
     """Yield this process's views of one consumer task that are not fenced."""
-    for key, reference in list(_LIVE.values()):  # in one step; a tuple would not be
-        if key != (os.getpid(), description, log_prefix):  # a fork inherits views, not their rights
+    for key, reference in list(_LIVE.values()):  # `list` copies in one step, `tuple` does not
+        if key != (os.getpid(), description, log_prefix):  # a fork must not use its parent's views
             continue
         view = reference()
         if view is not None and not view.task.held.fenced:
@@ -30,9 +30,9 @@ def live_views(description: str, log_prefix: str) -> Iterator[View]:
 
 
 def add_view(view: View) -> None:
-    """Register a view whose OPEN was won, and take every older one of its consumer out of service.
+    """Register a view whose OPEN was won, and fence every older view of the same consumer task.
 
-    If a newer one is there already, it is `view` that goes out of service.
+    If a newer view is registered already, fence `view` instead.
     """
     number = id(view)
     _LIVE[number] = _key(view), weakref.ref(view, lambda _: _LIVE.pop(number, None))
@@ -44,5 +44,5 @@ def add_view(view: View) -> None:
 
 
 def forget_views() -> None:
-    """Act as a process that has just begun, for tests: what fences is the log alone."""
+    """Forget all views, as in a new process; for tests in which only the log may fence."""
     _LIVE.clear()

@@ -1,9 +1,9 @@
-"""A consumer's log: reading its resume set, and holding it as the one view that may write.
+"""A consumer's log: read its resume set, or hold it as the only view that may write.
 
-Strategy: the end of the log is found in O(log n) requests, then records are read backwards to the
-newest full one. Holding begins with winning an OPEN. From there on the holder writes only to its
-own last slot + 1; losing that slot to another id is final. A record whose outcome is unknown is
-sent again, byte for byte, before anything else is built.
+Strategy: find the end of the log in O(log n) requests, then read records backwards to the newest
+full one. A view holds the log once it has won an OPEN. From then on it writes only to the slot
+after its own last record; if another id wins that slot, the view has lost the log for good. A
+record with an unknown outcome is sent again, byte for byte, before any other record is built.
 """
 
 import threading
@@ -32,20 +32,21 @@ from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, refuse_older
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 
 FULL_EVERY = 64
-"""A full record is at most so many slots behind the one before: opening reads at most as many
-records, one more if the last is RELEASED, one more if CLOSED."""
+"""Most slots from one full record to the next, so that opening reads at most as many records: one
+more if the last is RELEASED, and one more if it is CLOSED."""
 
 
 def resume_log(slots: SlotLog) -> TypedLog[ConsumerRecord, ResumeSet]:
-    """Return a consumer's log. `read_resume_set` reads it: backwards, to the newest full record."""
+    """Return a consumer's log. To read it use `read_resume_set`, which reads few records only."""
     return TypedLog(slots, CONSUMER_RECORDS, fold)
 
 
 def read_resume_set(slots: SlotLog) -> ResumeSet:
-    """Return what the log adds up to at its end.
+    """Return the state at the end of the log.
 
     Raises:
-        CorruptDataError: a record is damaged or cannot stand where it stands; names its key.
+        CorruptDataError: a record is damaged, missing, or does not fit the records before it; the
+            message names its key.
         IncompatibleError: a record was written by a newer version.
     """
     log, slot = resume_log(slots), slots.find_end()
@@ -64,19 +65,19 @@ def read_resume_set(slots: SlotLog) -> ResumeSet:
 
 
 def read_outputs(log: SlotLog) -> tuple[OutputRef, ...]:
-    """Return what the consumer published so far, oldest first."""
+    """Return the outputs that the consumer has published so far, oldest first."""
     return read_resume_set(log).outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a new OPEN shall say, given the resume set that it follows."""
+    """The content of a new OPEN that depends on the resume set before it."""
 
     inputs: tuple[InputCursor, ...]
     dropped: int = 0
     dropped_exact: bool = True
     state: bytes | None = None
-    """Of a consumer that has none."""
+    """The first state; ignored if the consumer has one."""
 
 
 OpeningOf = Callable[[ResumeSet], Opening]
@@ -84,28 +85,29 @@ OpeningOf = Callable[[ResumeSet], Opening]
 
 @dataclass(slots=True)
 class HeldLog:
-    """A consumer log in the hands of one view.
+    """A consumer log that one view holds.
 
-    Safe to call from several threads: a view may be released by the one that follows it.
+    Safe to call from several threads, because a newer view may release an older one.
 
-    Every method that writes raises FencedError for good once another view holds the log, and
-    OutcomeUnknownError while the storage does not say what became of a record: call `settle`, or
-    the same method with the same arguments, until it does. Another record instead raises
-    ConflictError, once, when the unknown one turns out to stand.
+    Once another view holds the log, every method that writes raises FencedError for good. While the
+    outcome of a record is unknown, these methods raise OutcomeUnknownError: call `settle`, or the
+    same method with the same arguments, until the outcome is known. If the caller writes a
+    different record instead, and the unknown record turns out to be in the log, `write` raises
+    ConflictError once and does not write the new record.
     """
 
     log: SlotLog
     state: ResumeSet
-    """As of the last record that is known to stand."""
+    """The state after the last record that is known to be in the log."""
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _unsettled: ConsumerRecord | None = field(default=None, init=False)
     _may_stand: bool = field(default=False, init=False)
-    """Whether an earlier sending of the unsettled record may still land."""
+    """Whether an earlier try of the unsettled record may still take effect."""
     _fenced: str = field(default="", init=False)
 
     @property
     def slot(self) -> int:
-        """The slot of the last own record."""
+        """The slot of this view's last record."""
         return self.state.next_slot - 1
 
     @property
@@ -114,7 +116,10 @@ class HeldLog:
         return bool(self._fenced)
 
     def write(self, record: ConsumerRecord) -> None:
-        """Win the next slot for `record`, which must carry the id of this view's OPEN."""
+        """Win the next slot for `record`, which must carry the id of this view's OPEN.
+
+        Raises: see the class.
+        """
         with self._lock:
             self.check()
             if self._unsettled is not None:
@@ -130,7 +135,8 @@ class HeldLog:
             self.settle()
 
     def settle(self) -> None:
-        """Find out what became of a record of unknown outcome; nothing to do if there is none."""
+        """Send a record with an unknown outcome again until the outcome is known; if there is none,
+        do nothing."""
         with self._lock:
             self.check()
             record = self._unsettled
@@ -142,12 +148,12 @@ class HeldLog:
             except DurableShuffleError as error:
                 self._may_stand = self._may_stand or isinstance(error, OutcomeUnknownError)
                 if not self._may_stand:
-                    self._unsettled = None  # every sending was refused: it does not stand
+                    self._unsettled = None  # every try was refused: it is not in the log
                     raise
                 raise OutcomeUnknownError(
                     f"{error}; a sending of this record may still land: settle again"
                 ) from error
-            except BaseException:  # an interrupt, or a defect below: nothing is known
+            except BaseException:  # an interrupt or a bug: the outcome is unknown
                 self._may_stand = True
                 raise
             self._unsettled, self._may_stand = None, False
@@ -157,12 +163,12 @@ class HeldLog:
             self.state = fold(self.state, record, name=self.log.key(slot))
 
     def whole(self) -> Whole | None:
-        """Return what makes the next ACK a full record, None if it need not be one."""
+        """Return the fields that make the next ACK a full record; None if it need not be full."""
         due = self.state.next_slot - self.state.full_slot >= FULL_EVERY
         return self.whole_now() if due else None
 
     def whole_now(self) -> Whole:
-        """Return what makes a record a full one."""
+        """Return the fields that make a record full."""
         state = self.state
         reached = tuple(
             cursor(key, known.stage_slot, known.reached) for key, known in state.inputs.items()
@@ -177,7 +183,7 @@ class HeldLog:
         )
 
     def fence(self, by: str) -> None:
-        """Remember that another view holds the log."""
+        """Remember that another view, described by `by`, holds the log."""
         self._fenced = self._fenced or by
 
     def look(self) -> None:
@@ -222,23 +228,23 @@ def hold(
     opening: OpeningOf,
     code: str = "",
 ) -> HeldLog | ResumeSet:
-    """Win OPEN: from here on every older view of this consumer task is fenced.
+    """Win OPEN, which fences every older view of this consumer task.
 
-    A record that came first is kept and read; only then the next slot is tried.
+    If another record wins the slot, read that record and try the next slot.
 
     Args:
         record_id: random id of this call.
-        generation: the launcher's, never lower than that of a launcher before.
-        opening: what OPEN shall say of the inputs, given what it follows; may raise to refuse.
-        code: digest of the code that is given the records.
+        generation: the launcher's generation, never lower than that of an earlier launcher.
+        opening: returns the content of OPEN for the resume set before it; may raise to refuse.
+        code: digest of the code that processes the records; "" keeps the earlier one.
 
     Returns:
-        The held log; or what it adds up to, and nothing was written, if the consumer has finished.
+        The held log. If the consumer has finished, its resume set, and nothing was written.
 
     Raises:
-        FencedError: a launcher of a higher generation opened the log, or it is closed.
-        ConflictError: too many rivals were faster.
-        OutcomeUnknownError: OPEN may stand now or later. Opening again is safe.
+        FencedError: a launcher of a higher generation opened the log, or the log is closed.
+        ConflictError: other writers won too many slots.
+        OutcomeUnknownError: OPEN may take effect now or later. Opening again is safe.
     """
     before = read_resume_set(log)
 

@@ -1,10 +1,11 @@
-"""Feeding a view to a step of work, acknowledging on the way: rows, outputs and state together.
+"""Feed the rows of a view to a step, and acknowledge rows, outputs and state together.
 
-Strategy: neighbouring small batches are joined and cut where an acknowledgement is due. What comes
-back is gathered, written as outputs, and named by the one record that acknowledges the rows it was
-made of, with the state after them. A crash at any moment goes on behind the last such record.
+Strategy: small adjacent batches are joined, and cut where an acknowledgement is due. The batches
+that the step yields are gathered and written as outputs. One record acknowledges the rows, names
+the outputs made from them, and holds the state after them. After a crash the next run continues
+behind the last such record.
 
-It must not know what the step does, nor who runs it.
+It must not know what the step does or who runs it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,30 +36,33 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 class Step(Protocol):
-    """What is done with the rows of one partition, in order."""
+    """Processes the rows of one partition, in order."""
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Take rows as they are stored; yield what becomes of them."""
+        """Process the next rows, in their stored schema; yield output rows."""
 
     def finish(self) -> Iterable[pa.RecordBatch]:
-        """Yield what is left; there are no more rows."""
+        """Yield the remaining output rows; there are no more input rows."""
 
     def snapshot(self) -> bytes | None:
-        """Return the state after all rows taken so far, None if there is none."""
+        """Return the state after all rows processed so far; None if there is none."""
 
     def restore(self, state: bytes | None) -> None:
-        """Become what `snapshot` saw; called once, before anything else, if rows were taken."""
+        """Continue from a state that `snapshot` returned.
+
+        Called once, before any other method, if an earlier run acknowledged rows.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeState:
-    """The state of a consumer that is run by this loop, as its log holds it."""
+    """The state of a consumer of this loop, as stored in its log."""
 
     KIND: ClassVar[str] = "CONSUME_STATE"
     schema: bytes | None
     """Arrow schema message of the outputs; None if there are none."""
     snapshot: bytes | None
-    """Of the step; None in the last record and for a step without state."""
+    """The step's snapshot; None in the last record and for a step without state."""
 
 
 _STATES = RecordCodec((ConsumeState,))
@@ -66,13 +70,14 @@ _STATES = RecordCodec((ConsumeState,))
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What one run of the loop did."""
+    """The counts of one run of the loop."""
 
     resumed_from: int
-    """Records that were acknowledged before."""
+    """Rows that earlier runs acknowledged."""
     delivered: int
+    """Rows that this run processed."""
     acknowledgements: int
-    """With the one that finishes."""
+    """Acknowledgements of this run, including the last one, which finishes the consumer."""
 
 
 def consume_view(
@@ -81,13 +86,13 @@ def consume_view(
     """Read the view to its end, acknowledge on the way, and finish the consumer.
 
     Args:
-        schema: of what the step yields, storable; None if it yields nothing.
-        checkpoint_every: rows after which outputs, state and position are acknowledged, exactly.
+        schema: the storable schema of the rows that the step yields; None if it yields none.
+        checkpoint_every: the exact number of rows between two acknowledgements.
 
     Raises:
-        IncompatibleError: the consumer's outputs so far have another schema, or it was not run by
+        IncompatibleError: the consumer's earlier outputs have another schema, or it was not run by
             this loop.
-        FencedError: another view is the consumer's now; nothing since the last record counts.
+        FencedError: another view has taken over; nothing since the last acknowledgement counts.
     """
     start = view.acknowledged.records
     if start or view.finished:
@@ -116,15 +121,15 @@ def consume_view(
 def check_outputs_schema(
     state: bytes | None, schema: pa.Schema | None, *, name: str
 ) -> bytes | None:
-    """Return the snapshot in a consumer's state.
+    """Check the schema in a consumer's state and return the step's snapshot in it.
 
     Args:
-        state: of a consumer that acknowledged something.
-        schema: that its outputs must have.
-        name: of the consumer's log, for messages.
+        state: the state of a consumer that has acknowledged rows.
+        schema: the schema that its outputs must have; None for no outputs.
+        name: the consumer's log, for messages.
 
     Raises:
-        IncompatibleError: the outputs have another schema, or the state is not of this loop.
+        IncompatibleError: the outputs have another schema, or this loop did not write the state.
     """
     if state is None:
         raise IncompatibleError(
@@ -144,14 +149,15 @@ def check_outputs_schema(
 def await_finished(
     log: SlotLog, generation: int, clock: Clock, patience_seconds: float
 ) -> ResumeSet | None:
-    """Wait, as a fenced attempt does, until the one that fenced it has finished the consumer.
+    """Wait, as a fenced attempt, until the attempt that fenced it has finished the consumer.
 
     Args:
-        generation: the own launcher's.
-        patience_seconds: how long the log may stand still.
+        generation: the generation of the fenced attempt's launcher.
+        patience_seconds: the longest time without a new record in the log.
 
     Returns:
-        None if nothing was written for `patience_seconds`: the other one may be dead.
+        The final state, or None if nothing was written for `patience_seconds`: the other attempt
+        may be dead.
 
     Raises:
         FencedError: a launcher of a higher generation took over, or the log was closed.
@@ -182,7 +188,7 @@ def _shown(schema: pa.Schema | None) -> str:
 
 
 def _chunks(view: View, rows: int, every: int) -> Iterator[tuple[pa.RecordBatch, Position, bool]]:
-    """Yield (batch, position behind it, whether an acknowledgement is due)."""
+    """Yield (batch, position after it, whether an acknowledgement is due)."""
     held: list[pa.RecordBatch] = []
     count = since = 0
     for frame in view:
@@ -204,7 +210,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class _Outputs:
-    """Batches on their way to storage; an object is written when there is enough, or on `take`."""
+    """Batches to write as outputs. They are written once there are enough, or on `take`."""
 
     task: ConsumerTask
     schema: pa.Schema | None
@@ -227,7 +233,7 @@ class _Outputs:
                 self._write()
 
     def take(self) -> tuple[OutputRef, ...]:
-        """Return the objects that hold everything since the last call."""
+        """Write the remaining batches; return the objects written since the last call."""
         self._join()
         self._write()
         written, self._written = tuple(self._written), []

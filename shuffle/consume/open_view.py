@@ -1,8 +1,9 @@
-"""Opening a view: wait for the stage, win OPEN, seek.
+"""Open a view: wait for the stage, win OPEN, seek to the start.
 
-The order matters. A view of the same process is released first, so that what it delivered is known.
-Winning OPEN fences every other view, wherever it is. Only then the start is final, and reading
-begins at it: what was acknowledged is skipped by arithmetic, never by reading.
+The order matters. An older view of this process is released first, so that the log says what it
+delivered. Winning OPEN then fences every other view in any process. Only then the start is final
+and reading begins there. Acknowledged records are skipped by computing their place, without reading
+them.
 """
 
 import math
@@ -47,7 +48,7 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a consumer task begins that was never opened, and with which state."""
+    """The start position and the first state of a consumer task that was never opened."""
 
     positions: Positions
     state: bytes
@@ -71,39 +72,41 @@ def open_view(
     clock: Clock | None = None,
     code: str = "",
 ) -> View:
-    """Become the one reader of partition k for a consumer, where the one before stopped.
+    """Become the only reader of partition k for a consumer, and continue where the last stopped.
 
-    The view starts at the record after the last acknowledged one, in whichever process that was
-    acknowledged. Every other view of the same consumer task is fenced.
+    The view starts after the last acknowledged record, whichever process acknowledged it. Every
+    other view of the same consumer task is fenced.
 
     Args:
         subpartition: k, from 0, below the stage's number of partitions.
-        consumer: who reads; readers of different names do not know of each other.
-        task: name of this one of the consumer's tasks; default one per stage incarnation and k.
-        resume: "exact" delivers again what was not acknowledged. "approximate" never delivers a
-            record twice and drops instead what was delivered and not acknowledged, counted in
-            `statistics()`.
-        begin: where a consumer task begins that was never opened; default: at the first record.
-        generation: of whoever launched this process; a lower one than before is fenced.
-        on_effect: performs effects given to `ack(effect=)`: takes (token, payload). Called again
-            with the same token after a crash between acknowledgement and effect, before anything is
-            read; it must ignore tokens that it knows, all of them or at least lower ones.
-        wait_seconds: how long to wait for a stage of batch producers to be sealed.
-        follow_seconds: how long a view of log producers waits for the next records while it reads,
-            before it raises NotReadyError; it may be read on after that.
-        cancelled: asked while waiting; True ends the wait with AbortedError.
-        code: digest of the code that is given the records, kept for whoever opens it next.
+        consumer: name of the reader; readers with different names are independent.
+        task: name of the consumer's task; by default one per stage incarnation and k.
+        resume: "exact" delivers records again that were not acknowledged (at least once).
+            "approximate" never delivers a record twice (at most once): it drops records that were
+            delivered but not acknowledged, and `statistics()` counts them.
+        begin: where a consumer task starts that was never opened; default: at the first record.
+        generation: of the launcher of this process; a lower one than an earlier launcher's is
+            fenced.
+        on_effect: performs the effects of `ack(effect=)`; takes (token, payload). After a crash
+            between acknowledgement and effect, it is called again with the same token before
+            anything is read. It must ignore tokens that it has seen.
+        wait_seconds: how long to wait until a stage of batch producers is sealed.
+        follow_seconds: how long a view of log producers waits for new records while it reads. Then
+            it raises NotReadyError; the caller may continue to read.
+        cancelled: called while waiting; True ends the wait with AbortedError.
+        code: digest of the code that processes the records, stored in the log.
 
     Returns:
-        A view. Of a consumer that has finished, one that is at its end.
+        A view. If the consumer has finished, the view is at its end.
 
     Raises:
-        NotFoundError: the stage was released, or is still being written after `wait_seconds`.
+        NotFoundError: the stage was released, or is not sealed after `wait_seconds`.
         FencedError: a launcher of a higher generation opened this consumer.
-        IncompatibleError: the consumer task had other inputs, or what it acknowledged was replaced.
-        CorruptDataError: a record of its log, or of a log that it reads, is damaged or lost; names
-            the slot. Nothing is guessed.
-        InvalidInputError: no such subpartition, or a bad name.
+        IncompatibleError: the consumer task had other inputs, or data that it acknowledged was
+            replaced.
+        CorruptDataError: a record of its log, or of a log that it reads, is damaged or lost; the
+            message names the slot. Nothing is guessed.
+        InvalidInputError: there is no such subpartition, or a name is bad.
     """
     if resume not in ("exact", "approximate"):
         raise InvalidInputError(f"resume must be 'exact' or 'approximate', found={resume!r}")
@@ -122,7 +125,7 @@ def open_view(
 
     left: View | None = None
     for other in live_views(stage.storage.description, path.log_prefix):
-        with suppress(DurableShuffleError):  # it is fenced by OPEN, whatever becomes of this
+        with suppress(DurableShuffleError):  # if this fails, OPEN fences it all the same
             other.release()
             left = other
     held = hold(
@@ -161,7 +164,7 @@ def open_view(
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A stage that can be read, as its log said when the view was opened."""
+    """A stage that can be read, with its state when the view was opened."""
 
     stage: StageHandle
     subpartition: int
@@ -169,7 +172,7 @@ class _Ready:
 
     @property
     def slot(self) -> int:
-        """Slot of the stage log by which the view reads; 0 for a stage of log producers."""
+        """Slot of the SEAL or REPLACE by which the view reads; 0 for a stage of log producers."""
         return self.state.seal_slot
 
     def feed(self, positions: Positions, settings: Settings, clock: Clock) -> ExtentFeed:
@@ -202,7 +205,7 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
 def _opening(
     ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode, begin: Beginning | None
 ) -> Opening:
-    """Decide what OPEN says: where this view starts, and what that leaves out."""
+    """Decide the content of OPEN: where this view starts, and how many records it drops."""
     others = [other for other in found.inputs if other != key]
     if others:
         raise IncompatibleError(
@@ -223,7 +226,7 @@ def _opening(
 
 
 def _taken_over(left: View, resume: ResumeMode, start: Positions) -> BufferQueue | None:
-    """Return the queue of the view before, if going on with it is the same as seeking."""
+    """Return the queue of the view before, if it can continue at `start`; else None."""
     same = {p: at.next_ordinal for p, at in start.items()} == left.position.ordinals
     usable = resume == "approximate" and left.way == "buffers" and not left.queue.failed
     return left.queue if usable and same else None

@@ -1,8 +1,8 @@
 """A consumer's outputs: objects of Arrow frames that count once an acknowledgement names them.
 
-Strategy: an output is written whole under a random name before the record that publishes it. Its
-frames are seeded with that name, so one that was put in another place fails. Objects that no
-record names are garbage, which gc finds.
+Strategy: write an output whole, under a random name, before the record that publishes it. The
+checksums of its frames are seeded with that name, so an object under another name fails its check.
+Objects that no record names are garbage; gc deletes them.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from durable_shuffle.shuffle.write.segments import frame_bounds, wanted_bytes
 def write_output(
     task: ConsumerTask, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> OutputRef:
-    """Write one output of a consumer task; hand the result to `ack(outputs=...)`.
+    """Write one output of a consumer task; pass the result to `ack(outputs=...)`.
+
+    The output counts only once a record names it. Otherwise it is garbage, which `gc` deletes.
 
     Args:
-        schema: of all outputs of this consumer; not stored, the reader must know it.
+        schema: the schema of all outputs of this consumer. It is not stored; the reader must know
+            it.
         batches: held in memory until the object is written.
-
-    Not guaranteed: that anybody ever sees it. It counts once a record names it; one that none names
-    is garbage, which `gc` takes.
     """
     name = task.ids.new_id()
     parts: list[Bytes] = []
@@ -64,8 +64,8 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     """Yield the batches of one output.
 
     Raises:
-        CorruptDataError: it is not what was published; names the object.
-        NotFoundError: it is gone.
+        CorruptDataError: the object differs from the published output; the message names it.
+        NotFoundError: the object is missing.
     """
     name = output.key.rsplit("/", 1)[-1]
     data = storage.read_range(output.key, 0, output.length)

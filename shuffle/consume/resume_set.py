@@ -1,7 +1,8 @@
-"""What the records of a consumer log add up to: where the next view starts, with what. Pure.
+"""Fold the records of a consumer log into a state: where and with what the next view starts. Pure.
 
-Strategy: a full record holds everything, the others are folded into it one by one. A record that
-does not belong to the newest OPEN cannot stand behind it: that log is damaged, nothing is guessed.
+Strategy: a full record holds the whole state, and later records are folded into it one by one. A
+record after the newest OPEN that belongs to another view proves that the log is damaged; nothing is
+guessed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,22 +36,23 @@ from durable_shuffle.shuffle.read.position import (
 )
 
 InputKey = tuple[str, int]
-"""A stage's folder below the job, and the subpartition."""
+"""(a stage's folder below the job, subpartition)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """How far the consumer task is in one input."""
+    """The consumer task's progress in one input."""
 
     stage_slot: int
     acked: Positions
     reached: Positions
-    """Approximate mode: up to where records may have been delivered; else the same as `acked`."""
+    """In approximate mode, the position up to which records may have been delivered; else `acked`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSet:
-    """All that a successor needs, and the next free slot."""
+    """Everything that the next view needs, and the next free slot of the log."""
 
     next_slot: int = 0
     epoch: int = 0
@@ -62,37 +64,38 @@ class ResumeSet:
     outputs: tuple[OutputRef, ...] = ()
     state: State = None
     marker_floor: int = -1
-    """Highest checkpoint that was passed before an acknowledgement; -1 if there was none."""
+    """Id of the highest checkpoint that a view had passed when it acknowledged; -1 if none."""
     pending: tuple[PendingEffect, ...] = ()
     dropped: int = 0
     dropped_exact: bool = True
     released: bool = False
-    """The newest view ended by itself."""
+    """Whether the newest view was released, and so wrote down what it had delivered."""
     ending: Ending | None = None
-    """Set once PREPARED stands: nothing is read any more."""
+    """Set by PREPARED: from then on nothing is read any more."""
     finished: bool = False
     closed: bool = False
     full_slot: int = 0
     """Slot of the newest full record."""
     code: str = ""
-    """Digest of the code by which the newest view reads; "" if it did not say."""
+    """Digest of the code that processes the newest view's records; "" if unknown."""
 
 
 def is_full(record: ConsumerRecord) -> bool:
-    """Return True if `record` needs none of the records before it."""
+    """Return whether `record` holds the whole state, so that no earlier record is needed."""
     return isinstance(record, Open | Prepared | Finished) or (
         isinstance(record, Ack) and record.whole is not None
     )
 
 
 def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
-    """Return what `before` and the record of slot `before.next_slot` add up to.
+    """Return the state after `record`, which is in slot `before.next_slot`.
 
     Args:
+        before: the state before the record.
         name: the record's key, for messages.
 
     Raises:
-        CorruptDataError: the record cannot stand there.
+        CorruptDataError: the record does not fit the state before it.
     """
     slot = before.next_slot + 1
     if before.closed:
@@ -106,7 +109,7 @@ def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
     whole = record.whole if isinstance(record, Ack | Prepared | Finished) else None
     if whole is not None and not before.owner and before.next_slot:
         assert not isinstance(record, Committed)
-        before = replace(  # the walk begins here; the records before were not read
+        before = replace(  # the fold begins here; earlier records were not read
             before,
             owner=record.record_id,
             epoch=record.epoch,
@@ -149,9 +152,9 @@ def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
 
 
 def _check_ending(before: ResumeSet, record: ConsumerRecord, name: str) -> None:
-    """Refuse what cannot stand behind PREPARED or COMMITTED, and COMMITTED without PREPARED."""
+    """Refuse records that must not follow PREPARED or COMMITTED, and COMMITTED without PREPARED."""
     if before.ending is None:
-        # a FINISHED at which the walk begins may have had an ending before it
+        # if the fold begins at FINISHED, an unread record may have set an ending
         fits = not isinstance(record, Committed)
     elif before.ending.committed:
         fits = isinstance(record, Released | Finished)
@@ -163,7 +166,7 @@ def _check_ending(before: ResumeSet, record: ConsumerRecord, name: str) -> None:
 
 
 def _opened(before: ResumeSet, record: Open, name: str) -> ResumeSet:
-    first = not before.owner  # of the log, or of what was read of it
+    first = not before.owner  # the first record of the log, or the first that was read
     if not first and record.ending != before.ending:
         raise CorruptDataError(
             f"{name}: OPEN says {record.ending} of the end, the records before it say "
@@ -217,7 +220,7 @@ def _acknowledged(
 
 
 def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) -> ResumeSet:
-    """Fold (name, record) pairs that follow `start`, in order."""
+    """Return the state after all (name, record) pairs, folded into `start` in order."""
     for name, record in records:
         start = fold(start, record, name=name)
     return start
@@ -225,7 +228,7 @@ def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) ->
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new view starts and what that leaves out."""
+    """Where a new view starts, and how many records the consumer has dropped in all."""
 
     inputs: Mapping[InputKey, Positions]
     dropped: int
@@ -235,9 +238,10 @@ class Start:
 def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
     """Decide where the next view starts.
 
-    "exact" starts at what was acknowledged: nothing is lost, what was delivered since comes again.
-    "approximate" starts behind everything that may have been delivered: nothing comes twice, what
-    was not acknowledged is lost and counted, exactly if the view before ended by itself.
+    "exact" starts after the last acknowledged record: no record is lost, and records that were
+    delivered since then are delivered again. "approximate" starts after every record that may have
+    been delivered: no record is delivered twice, and records that were not acknowledged are dropped
+    and counted. The count is exact if the view before was released, else an upper bound.
     """
     if resume == "exact" or found.resume == "exact":
         return Start(
@@ -252,7 +256,7 @@ def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
 
 
 def cursor(key: InputKey, stage_slot: int, positions: Positions) -> InputCursor:
-    """Return what a record holds of one input."""
+    """Return the cursor of one input, as a record stores it."""
     folder, subpartition = key
     return InputCursor(folder, subpartition, stage_slot, pack_positions(positions))
 
@@ -273,7 +277,7 @@ def _reached(
     for key, found in _by_key(record.inputs):
         if key not in inputs:
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
-        # RELEASED may lie behind what was reserved: it says what was delivered, exactly
+        # RELEASED may go back below what was reserved, because it says exactly what was delivered
         known = inputs[key]
         said = unpack_positions(found.positions, name=name)
         released = isinstance(record, Released)

@@ -1,4 +1,4 @@
-"""What a view did so far, as an immutable value."""
+"""The figures of a view, as an immutable value."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,13 @@ class ViewStatistics:
     epoch: int
     records_delivered: int
     records_acknowledged: int
-    """By this view."""
+    """Records acknowledged by this view."""
     records_dropped: int
-    """Approximate mode: delivered to views of this consumer and never acknowledged, in sum."""
+    """In approximate mode, records that all views of this consumer dropped: delivered, or perhaps
+    delivered, but never acknowledged."""
     dropped_exact: bool
     """False if `records_dropped` is an upper bound."""
     bytes_trimmed: int
     """Bytes of partial records that were cut off for this view."""
     in_flight_bytes: int
-    """Bytes fetched, or being fetched, and not done with."""
+    """Bytes that are being fetched, or were fetched and are still in use."""

@@ -1,9 +1,9 @@
-"""One consumer task: it holds its log, and all of its inputs move on in one record.
+"""One consumer task: it holds its log and moves all its inputs forward in one record.
 
-Strategy: winning OPEN makes the task the consumer's; from there every change is one record over all
-inputs, so positions, published outputs and state commit together or not at all. Effects outside the
-storage get a token that is the same at every try and happen only after the record stands; what may
-not have happened is replayed before the first read of the next view.
+Strategy: the task owns the log once it has won OPEN. From then on every change is one record over
+all inputs, so positions, published outputs and state commit together or not at all. An effect
+outside the storage has a token that is the same at every try. It is performed only after its record
+is in the log. The next view repeats effects that may not have happened, before it reads anything.
 
 It must not read data: views do that.
 """
@@ -49,18 +49,19 @@ from durable_shuffle.shuffle.read.position import (
 from durable_shuffle.shuffle.storage.contract import Storage
 
 EffectHandler = Callable[[str, bytes], None]
-"""Takes (token, payload). May be called again with a token that it has seen: then it does nothing.
-Raising leaves the effect pending."""
+"""Takes (token, payload). It may be called again with a token that it has seen, and must then do
+nothing. If it raises, the effect stays pending."""
 
 KEEP = object()
-"""As `state=`: the state stays as it is."""
+"""The default of `state=`: the state stays unchanged."""
 
 
 @dataclass(slots=True)
 class ConsumerTask:
-    """A held consumer log with its rules. Not thread-safe.
+    """A held consumer log and the rules for its records. Not thread-safe.
 
-    All methods that write raise FencedError for good once another view holds the log.
+    Once another view holds the log, all methods that write raise FencedError for good, except
+    `release`.
     """
 
     storage: Storage
@@ -72,42 +73,43 @@ class ConsumerTask:
     _performed: set[str] = field(default_factory=set, init=False)
     _ended: str = field(default="", init=False)
     _written: tuple[bytes, StateRef] | None = field(default=None, init=False)
-    """A state object that no record is known to name yet: used again if the same call is tried
-    again, so that it is the same record."""
+    """A state object that no record is known to name yet. If the caller repeats the call, it is
+    used again, so that the record is the same."""
 
     @property
     def ended(self) -> str:
-        """ "finished" or "released", "" while the task may go on."""
+        """ "finished" or "released"; "" while the task may still write."""
         return self._ended
 
     def end(self, how: str) -> None:
-        """Take no more acknowledgements."""
+        """Accept no more acknowledgements; `how` is "finished" or "released"."""
         self._ended = how
 
     def acked(self, key: InputKey) -> Positions:
-        """Return up to where records of an input are acknowledged."""
+        """Return the positions up to which records of an input are acknowledged."""
         return self.held.state.inputs[key].acked
 
     @property
     def state(self) -> bytes | None:
-        """The consumer's state as of the last record; reads it if it is an object of its own.
+        """The consumer's state after the last record; reads its object if it has one.
 
         Raises:
-            CorruptDataError: the object is not the one that the record names.
+            CorruptDataError: the object differs from the one that the record names.
+            NotFoundError: the object is missing.
         """
         return load_state(self.storage, self.held.state.state)
 
     def check(self) -> None:
-        """Raise FencedError or InvalidInputError if this task may do nothing any more."""
+        """Raise FencedError or InvalidInputError if this task must not write any more."""
         self.held.check()
         if self._ended:
             raise InvalidInputError(f"the view was {self._ended}: {self.path.log_prefix!r}")
 
     def perform_effects(self) -> None:
-        """Perform what is pending, oldest first, before anything else happens.
+        """Perform the pending effects, oldest first. Call this before anything is read.
 
         Raises:
-            InvalidInputError: something is pending and nobody was given to perform it.
+            InvalidInputError: an effect is pending and there is no `on_effect`.
         """
         for effect in self.held.state.pending:
             if effect.token in self._performed:
@@ -132,12 +134,15 @@ class ConsumerTask:
         """Commit positions, outputs and state in one record, then perform the effect.
 
         Args:
-            positions: of the inputs that moved on; checked by the caller against what it delivered.
-            outputs: objects that were written before; their keys are new.
-            state: bytes or None; KEEP leaves it.
-            marker_floor: highest checkpoint marker that was passed; never goes down.
-            effect: payload for `on_effect`, with the token of this record.
-            holds: keys of own outputs that the effect needs.
+            positions: of the inputs that moved forward. The caller has checked that it delivered
+                the records before them.
+            outputs: objects that are written already and were never published.
+            state: bytes or None; KEEP leaves it unchanged.
+            marker_floor: id of the highest checkpoint marker that was passed. The stored floor
+                never goes down.
+            effect: payload for `on_effect`, which also gets the token of this record.
+            holds: keys of this task's objects that the effect needs; gc keeps them while it is
+                pending.
         """
         self._check_reads()
         previous = self.held.state.state
@@ -172,7 +177,8 @@ class ConsumerTask:
     ) -> None:
         """Acknowledge for the last time: from here on nothing is read. Performs no effect.
 
-        Args as for `ack`. What is pending happens in `perform_effects`; then `commit`, `finish`.
+        The arguments are those of `ack`; `ending` is stored. Then call `perform_effects`, `commit`
+        and `finish`.
         """
         self._check_reads()
         previous = self.held.state.state
@@ -195,7 +201,11 @@ class ConsumerTask:
         self._settled(previous)
 
     def commit(self) -> None:
-        """Write down that everything PREPARED left pending has happened; idempotent."""
+        """Perform the effects that PREPARED left pending and record that they happened. Idempotent.
+
+        Raises:
+            InvalidInputError: nothing was prepared.
+        """
         self.check()
         found = self.held.state
         if found.ending is None:
@@ -212,7 +222,7 @@ class ConsumerTask:
         state: object = KEEP,
         effect: bytes | None = None,
     ) -> None:
-        """As `ack`, and the consumer has finished: nobody opens it again."""
+        """Acknowledge as `ack` does, and finish the consumer: it can never be opened again."""
         self.check()
         if self.held.state.ending is not None:
             self.commit()
@@ -240,12 +250,14 @@ class ConsumerTask:
     def reserve(
         self, key: InputKey, producer: int, upto: int, end: int, begin: ProducerPosition
     ) -> None:
-        """In approximate mode, write that records may be delivered, before they are.
+        """In approximate mode, record that records may be delivered, before they are delivered.
 
         Args:
-            upto: ordinal of the producer's records, exclusive, that must be reserved.
-            end: where its extent ends; some records up to there are reserved ahead.
-            begin: before a frame of that extent, not behind `upto`: a successor seeks to it.
+            upto: reserve the producer's records at least up to this ordinal, exclusive.
+            end: ordinal after the extent's last record; up to `reserve_records` more records are
+                reserved ahead, but none beyond `end`.
+            begin: position of a frame of the extent, at or before `upto`. The next view seeks from
+                there.
         """
         self.check()
         found = self.held.state
@@ -260,7 +272,7 @@ class ConsumerTask:
             self.held.write(Reserve(found.owner, found.epoch, inputs))
             return
         others = tuple(c for c in whole.reached if (c.stage, c.subpartition) != key)
-        self.held.write(  # it is time for a full record, and RESERVE is none
+        self.held.write(  # a full record is due, and RESERVE is not full
             Ack(
                 record_id=found.owner,
                 epoch=found.epoch,
@@ -274,15 +286,15 @@ class ConsumerTask:
         )
 
     def release(self, delivered: Mapping[InputKey, Positions]) -> None:
-        """End the view by itself, idempotent; of a fenced view it changes nothing.
+        """End the view. Idempotent; does nothing if the view is fenced.
 
-        In approximate mode what was delivered is written down, so that the next view drops no more.
+        In approximate mode, record what was delivered, so that the next view drops nothing else.
         """
         if self._ended or self.held.fenced:
             return
         if self.held.state.resume == "approximate":
             with suppress(FencedError):
-                self.held.settle()  # a record of unknown outcome comes first
+                self.held.settle()  # first settle a record with an unknown outcome
                 inputs = tuple(
                     cursor(key, known.stage_slot, changed(known.acked, delivered.get(key, {})))
                     for key, known in self.held.state.inputs.items()
@@ -355,7 +367,7 @@ class ConsumerTask:
         return self._written[1]
 
     def _settled(self, previous: State) -> None:
-        """Give a state object back that the newest record does not name any more."""
+        """Delete the previous state object if the newest record does not name it any more."""
         self._written = None
         if isinstance(previous, StateRef) and previous != self.held.state.state:
             with suppress(DurableShuffleError):  # it costs space, not correctness; gc finds it
@@ -363,10 +375,11 @@ class ConsumerTask:
 
 
 def load_state(storage: Storage, state: State) -> bytes | None:
-    """Return a state's bytes, wherever they are.
+    """Return a state's bytes, from the record or from the object that it names.
 
     Raises:
-        CorruptDataError: the object is not the one that the record names.
+        CorruptDataError: the object differs from the one that the record names.
+        NotFoundError: the object is missing.
     """
     if not isinstance(state, StateRef):
         return state

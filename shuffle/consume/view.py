@@ -1,10 +1,11 @@
 """A view: the exclusive handle by which a consumer reads one partition.
 
-Strategy: a feed gives extents from the position on, a buffer queue fetches them within a budget, a
-frame source decodes and reconciles them. The view remembers what it handed out; the consumer task
-(`task.py`) writes down what was acknowledged. Opening is in `open_view`.
+Strategy: a feed yields extents from the start position on, a buffer queue fetches them within a
+memory budget, and a frame source decodes and checks them. The view remembers what it handed out;
+the consumer task (`task.py`) records what was acknowledged. `open_view.py` opens views.
 
-It must not decide who owns the consumer's log, nor guess: damaged or missing data is an error.
+It must not decide who owns the consumer's log, and must not guess: damaged or missing data is an
+error.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +44,14 @@ from durable_shuffle.shuffle.read.read_ahead import ReadAhead
 
 
 class View:
-    """Made by `open_view`; a context manager and an iterator over record batches.
+    """Made by `open_view`; a context manager and an iterable of record batches.
 
-    One of iteration, `records` and `buffers` may be used on one view. Not thread-safe. Rows come in
-    order within a producer; across producers in no promised order.
+    Read a view in one way only: by iteration, `records` or `buffers`. Not thread-safe. Rows of one
+    producer come in order; the order across producers is not defined.
 
-    Not guaranteed: that a superseded view in another process learns of it before its next `ack`.
-
-    Every method but `release` raises FencedError once another view of this consumer was opened in
-    this process, or was found to be.
+    Reading and acknowledging raise FencedError once this view knows that a newer view of the
+    consumer task was opened. It knows at once of a view in this process. Not guaranteed: that it
+    learns of a view in another process before its next `ack`.
 
     Args:
         wait: called when there is nothing new; returns when it is worth looking again.
@@ -87,47 +87,47 @@ class View:
 
     @property
     def id(self) -> str:
-        """Random id of this view: that of its OPEN record."""
+        """Random id of this view, which is the id of its OPEN record."""
         return self._task.held.state.owner
 
     @property
     def epoch(self) -> int:
-        """Number of this view among the consumer's, from 1."""
+        """Number of this view among the views of the consumer task, from 1."""
         return self._task.held.state.epoch
 
     @property
     def task(self) -> ConsumerTask:
-        """What holds the consumer's log."""
+        """The consumer task, which holds the log."""
         return self._task
 
     @property
     def queue(self) -> BufferQueue:
-        """Where its buffers come from."""
+        """The queue that fetches its buffers."""
         return self._queue
 
     @property
     def way(self) -> str:
-        """How it is read: "batches", "records", "buffers", or "" so far."""
+        """How it is read: "batches", "records" or "buffers"; "" before the first read."""
         return self._way
 
     @property
     def position(self) -> Position:
-        """Behind the last record that was handed out."""
+        """The position after the last record that was handed out."""
         return self._delivered.position
 
     @property
     def acknowledged(self) -> Position:
-        """Behind the last record that was acknowledged, by this view or an earlier one."""
+        """The position after the last record that this or an earlier view acknowledged."""
         return Position(*self._key, dict(self._task.acked(self._key)))
 
     @property
     def state(self) -> bytes | None:
-        """The consumer's state as of the last acknowledgement, None if it never gave any."""
+        """The consumer's state after the last acknowledgement; None if it never had one."""
         return self._task.state
 
     @property
     def outputs(self) -> tuple[OutputRef, ...]:
-        """Everything the consumer published so far, oldest first."""
+        """All outputs that the consumer has published so far, oldest first."""
         return self._task.held.state.outputs
 
     @property
@@ -137,11 +137,11 @@ class View:
 
     @property
     def at_end(self) -> bool:
-        """Whether the end of the input was met."""
+        """Whether the end of the input was reached."""
         return self._ended is not None or self.finished
 
     def position_after(self, rows: int) -> Position:
-        """Return the position behind the first `rows` rows of the batch handed out last.
+        """Return the position after the first `rows` rows of the batch that was handed out last.
 
         Raises:
             InvalidInputError: no batch was handed out, or it has fewer rows.
@@ -154,7 +154,7 @@ class View:
         return Position(*self._key, producers)
 
     def statistics(self) -> ViewStatistics:
-        """Return what this view did so far."""
+        """Return the figures of this view so far."""
         found = self._task.held.state
         return ViewStatistics(
             epoch=found.epoch,
@@ -167,21 +167,22 @@ class View:
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches until the end; markers are passed silently.
+        """Yield record batches until the end of the input; skip markers.
 
         Raises:
-            CorruptDataError: a frame fails its check, or rows do not add up.
-            NotFoundError: data is missing; says so if it was released.
+            CorruptDataError: a frame fails its check, or the number of rows is not the committed
+                one.
+            NotFoundError: data is missing; the message says if the stage was released.
         """
         for item in self.items():
             if not isinstance(item, PlacedMarker):
                 yield item
 
     def items(self) -> Iterator[pa.RecordBatch | PlacedMarker]:
-        """Yield record batches and the markers between them, each in its place.
+        """Yield record batches and the markers between them, in order.
 
-        Checkpoints up to the marker floor are left out. An `ack` without a position raises the
-        floor to the highest checkpoint that was passed.
+        Checkpoints up to the marker floor are skipped. An `ack` without a position raises the floor
+        to the highest checkpoint that was passed.
         """
         if not self._read_as("batches"):
             return
@@ -208,14 +209,15 @@ class View:
                 yield row
 
     def buffers(self) -> Iterator[Buffer]:
-        """Yield the stored bytes as they are fetched, for who passes frames on undecoded.
+        """Yield the stored bytes as they are fetched, for callers that forward undecoded frames.
 
-        A buffer may end inside a record. `position` then is behind that record, although only a
-        part of it was handed out: an approximate successor begins with the record after it. An
-        acknowledgement never covers it before its rest was handed out.
+        A buffer may end inside a record. Then `position` is after that record, although only a part
+        of it was handed out, and the next view in approximate mode starts after it. An
+        acknowledgement covers the record only once all of it was handed out.
 
         Raises:
-            InvalidInputError: the position lies inside a frame, where `records` acknowledged it.
+            InvalidInputError: the start position lies inside a frame, because an earlier view
+                acknowledged rows and not whole frames.
         """
         if not self._read_as("buffers"):
             return
@@ -249,19 +251,20 @@ class View:
         state: object = KEEP,
         effect: bytes | None = None,
     ) -> None:
-        """Commit in one record: the position, what was published, the state; then the effect.
+        """Commit position, outputs and state in one record, then perform the effect.
 
         Args:
-            position: records before it are done; default all that were handed out whole.
-            outputs: objects written before, see `outputs.write_output`.
-            state: bytes that the next view finds in `state`; default unchanged.
+            position: records before it are acknowledged; default: all that were handed out whole.
+            outputs: objects from `outputs.write_output` that were never published.
+            state: bytes that the next view finds in `state`; unchanged by default.
             effect: payload of an effect outside the storage, see `open_view(on_effect=)`.
 
         Raises:
-            FencedError: another view is the consumer's now. Nothing of this call counts.
-            InvalidInputError: a position never handed out, backwards, or of another partition; or
-                the view was released. Nothing was written.
-            OutcomeUnknownError: it may count now or later: call again with the same arguments.
+            FencedError: another view has taken over; nothing of this call counts.
+            InvalidInputError: the position was never handed out, goes back, or belongs to another
+                partition; or the view was released. Nothing was written.
+            OutcomeUnknownError: the record may take effect now or later; call again with the same
+                arguments.
         """
         moved = {self._key: self._delivered.checked(position)}
         self._task.ack(
@@ -281,11 +284,11 @@ class View:
     ) -> None:
         """Acknowledge everything and end this consumer for good; the view is released.
 
-        Of a consumer that has finished, nothing is written again.
+        If the consumer has finished already, a call without arguments does nothing.
 
         Raises:
-            InvalidInputError: not every record was handed out; or there is something to write and
-                the consumer has finished.
+            InvalidInputError: the end of the input was not reached; or the consumer has finished
+                already and there are arguments.
         """
         if self.finished and not outputs and state is KEEP and effect is None:
             return
@@ -300,13 +303,14 @@ class View:
         self._queue.close(keep=False)
 
     def release(self) -> None:
-        """Give the partition back: what was not acknowledged comes again to the next view.
+        """Release the partition without acknowledging anything.
 
-        Idempotent; of a superseded view it has no effect on the one that came after.
+        The next view gets unacknowledged records again (in approximate mode it drops them).
+        Idempotent; releasing a superseded view does not affect newer views.
         """
         self._source.stop()
         if not self._task.held.fenced:
-            # raw buffers that were fetched may go to the next view of this process
+            # the next view of this process may use raw buffers that were fetched
             self._queue.close(keep=self._way == "buffers")
         self._task.release({self._key: self._delivered.producers})
 
@@ -319,11 +323,11 @@ class View:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release; never an acknowledgement."""
+        """Release the view. Never acknowledges."""
         if error is None:
             self.release()
             return
-        with suppress(DurableShuffleError):  # must not hide why we stop
+        with suppress(DurableShuffleError):  # must not hide `error`
             self.release()
 
     def _read_as(self, way: str) -> bool:
@@ -339,8 +343,8 @@ class View:
         return True
 
     def _next_item(self) -> tuple[PlacedFrame, pa.RecordBatch] | PlacedMarker | None:
-        """Return the next frame with records to hand out, and these; or the next marker."""
-        if self._last is not None:  # a loop over records may have been left in the middle of it
+        """Return the next frame and its records to hand out, or the next marker, or None."""
+        if self._last is not None:  # a loop over records may have stopped inside this batch
             self._task.check()
             if (rest := self._rest(self._last[0])) is not None:
                 return rest
@@ -366,7 +370,7 @@ class View:
                 return rest
 
     def _rest(self, found: PlacedBatch) -> tuple[PlacedFrame, pa.RecordBatch] | None:
-        """Return what of a batch was not handed out yet."""
+        """Return the part of a batch that was not handed out yet, or None if there is none."""
         placed, batch = found.placed, found.batch
         skipped = self._delivered.skipped(placed.extent, placed.first_ordinal)
         if batch is None or skipped >= placed.frame.rows:
@@ -382,13 +386,13 @@ class View:
         return last > ordinal_of(self._start, placed.extent.producer)
 
     def _reserve(self, extent: Extent, upto: int, begin: ProducerPosition) -> None:
-        """In approximate mode, write down that records below `upto` may be delivered."""
+        """In approximate mode, record that records below `upto` may be delivered."""
         end = extent.first_ordinal + extent.rows
         self._task.reserve(self._key, extent.producer, upto, end, begin)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Before anything is called missing or damaged, look whether this view may say so."""
+        """On missing or damaged data, first raise if this view is fenced or the stage released."""
         try:
             yield
         except (NotFoundError, CorruptDataError):

@@ -115,7 +115,7 @@ class StageScan:
         return self._offset([ln.latest(h) for ln, h in zip(self.lanes, hints, strict=True)])
 
     def arrivals(self, start: StreamOffset) -> Iterator[Arrival]:
-        """Yield the records with rows from `start` on, one lane after the other in turns."""
+        """Yield the records with rows from `start` on; the lanes take turns."""
         turns = [lane.arrivals(at.slot) for lane, at in zip(self.lanes, start.lanes, strict=True)]
         while turns:
             left = []

@@ -1,9 +1,10 @@
-"""Sorting more rows than fit into memory.
+"""Sort more rows than fit into memory.
 
-Strategy: gather up to `memory_bytes`, sort, write a run to scratch; at the end merge. Rows that all
-fit are sorted where they are. Merging takes whole batches at a time: the heads of all runs are
-joined and sorted, and what sorts no later than the last row of every head is final. Sixteen runs
-are merged at a time, so that the heads fit into half the memory; equal rows keep their order.
+Strategy: gather rows up to `memory_bytes`, sort them, and write a run to scratch space; at the end
+merge the runs. If all rows fit, they are sorted in memory. A merge works on whole batches: it joins
+and sorts the first batches (heads) of all runs. A row is final if it sorts no later than the last
+row of every head whose run has more batches. At most sixteen runs are merged at once, so that the
+heads fit into half the memory. Equal rows keep their order.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +17,12 @@ import pyarrow as pa
 from durable_shuffle.shuffle.rows.scratch import Run, Scratch, slices
 
 Order = Callable[[pa.RecordBatch], npt.NDArray[np.int64]]
-"""Row numbers of a batch, sorted; equal rows in the order in which they stand."""
+"""Returns the row numbers of a batch in sorted order; equal rows keep their order."""
 
 FAN_IN = 16
 
 _RELEASE_BYTES = 32 << 20
-"""Merged between two times that the allocator is asked to give back what it does not use."""
+"""Bytes to merge before the allocator is asked again to release unused memory."""
 
 
 def sorted_batches(
@@ -33,13 +34,14 @@ def sorted_batches(
     batch_rows: int,
     scratch: Scratch,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in order, in batches of some `batch_rows` rows.
+    """Yield all rows in order, in batches of at most `batch_rows` rows.
 
     Args:
-        memory_bytes: gathered before a run is written; the peak is about three times this.
+        schema: of the batches.
+        memory_bytes: bytes to gather before a run is written; the peak is about three times this.
 
     Raises:
-        UnavailableError: rows did not fit and the scratch space cannot be written.
+        UnavailableError: the rows do not fit into memory, and the scratch space cannot be written.
     """
     runs = _Runs(order, schema, memory_bytes, scratch)
     try:
@@ -70,7 +72,7 @@ def sorted_batches(
 
 
 class _Runs:
-    """Runs on scratch, in levels: each run of a level was merged from FAN_IN of the level below."""
+    """Runs in scratch space, in levels: each run was merged from FAN_IN runs of the level below."""
 
     def __init__(
         self, order: Order, schema: pa.Schema, memory_bytes: int, scratch: Scratch
@@ -82,18 +84,18 @@ class _Runs:
 
     @property
     def any(self) -> bool:
-        """True once something was added."""
+        """Whether there is any run."""
         return any(self._levels)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write sorted rows that come after all added before."""
+        """Write a run of sorted rows. Among equal rows, rows of earlier runs come first."""
         if not self._head_rows:
             per_row = batch.nbytes / batch.num_rows
             self._head_rows = max(1, int(self._head_bytes / max(1.0, per_row)))
         self._levels[0].append(self._written([batch]))
 
     def compact(self) -> None:
-        """Merge levels that are full; apart from `add`, whose rows are out of memory by now."""
+        """Merge full levels. Not part of `add`, so that the added rows are out of memory first."""
         at = 0
         while len(self._levels[at]) == FAN_IN:
             if at + 1 == len(self._levels):
@@ -116,7 +118,7 @@ class _Runs:
         yield from _merged(left, self._order)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the scratch space."""
         for level in self._levels:
             _close(level)
 
@@ -128,14 +130,14 @@ class _Runs:
 
 
 def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
-    """Return the held rows sorted; empties `held`, so that they are not in memory twice."""
+    """Return the held rows sorted. Empties `held`, so that the rows are not in memory twice."""
     joined = pa.concat_batches(held)
     held.clear()
     return joined.take(pa.array(order(joined)))
 
 
 def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of sorted runs in order; of equal rows those of the earlier run first."""
+    """Yield the rows of sorted runs in order; among equal rows, those of earlier runs first."""
     heads: list[tuple[Run, pa.RecordBatch]] = [(run, run.read()) for run in runs if run.more]
     passed = 0
     while len(heads) > 1:
@@ -143,7 +145,7 @@ def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
         ends = np.cumsum([head.num_rows for _, head in heads])
         found = order(joined)
         unfinished = [int(end) - 1 for (run, _), end in zip(heads, ends, strict=True) if run.more]
-        # a row behind the last one of an unfinished run may have to wait for that run's next batch
+        # a row after the last row of an unfinished head must wait for that run's next batch
         final = len(found)
         if unfinished:
             final = int(np.flatnonzero(np.isin(found, unfinished))[0]) + 1
@@ -154,7 +156,7 @@ def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
         yield made
         del made
         if passed >= _RELEASE_BYTES:
-            # many batches came and went: what the allocator keeps of them adds up
+            # the allocator keeps memory of each batch, which adds up
             pa.default_memory_pool().release_unused()
             passed = 0
         taken = np.bincount(np.searchsorted(ends, ready, side="right"), minlength=len(heads))

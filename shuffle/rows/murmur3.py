@@ -1,13 +1,14 @@
 """MurmurHash3 x86_32 as Spark computes it, for many rows at once.
 
 Strategy: every function takes one running hash per row and returns the next one, as uint32 arrays,
-whose arithmetic wraps without warnings. Byte strings are sorted by length, so that the rows that
-still have a word to mix are always a prefix; once few rows are left, each is finished by itself.
+whose arithmetic wraps without warnings. Byte strings are sorted by length, longest first, so that
+the rows with a word left to mix are always a prefix. Once few rows are left, each is finished on
+its own.
 
 Spark differs from the published algorithm in the last one to three bytes of a string: each of them
 is sign-extended and mixed as a word of its own.
 
-Must not: know Arrow or Spark types, loop in Python over the rows of a normal column.
+It must not know Arrow or Spark types, or loop in Python over the rows of a normal column.
 """
 
 import numpy as np
@@ -23,14 +24,14 @@ C2 = 0x1B873593
 M5 = 0xE6546B64
 MASK = 0xFFFFFFFF
 
-# One numpy step over a few rows costs about as much as 64 steps of the Python loop: from there on,
-# finishing row by row is the cheaper way. It also bounds what one very long string costs.
+# One numpy step over a few rows costs about as much as 64 steps of the Python loop, so fewer rows
+# are finished one by one. This also bounds the cost of one very long string.
 FEW_ROWS = 64
 
 # A long string becomes Python integers in pieces of this many words, about 2.5 MB each.
 CHAIN_WORDS = 65_536
 
-# Longer strings sort as equals: uint16 keys keep the stable sort a radix sort.
+# Longer strings count as equally long: with uint16 keys, numpy's stable sort is a radix sort.
 MAX_SORTED = 0xFFFF
 
 
@@ -41,7 +42,7 @@ def _rotl(words: UInt32s, bits: int) -> None:
 
 
 def mix_k(words: UInt32s) -> UInt32s:
-    """Scramble one input word per row. Independent of the running hash."""
+    """Scramble one input word per row. The result does not depend on the running hash."""
     mixed = words * np.uint32(C1)
     _rotl(mixed, 15)
     mixed *= np.uint32(C2)
@@ -84,10 +85,10 @@ def hash_bytes(hashes: UInt32s, data: Bytes, starts: Indices, lengths: Indices) 
     """Hash one byte string per row.
 
     Args:
-        hashes: running hash per row.
+        hashes: running hash of each row.
         data: the bytes of all rows; C-contiguous, any alignment.
-        starts: where each row's bytes begin in `data`.
-        lengths: bytes per row, at least 0, below 2**31. `starts + lengths` is within `data`.
+        starts: offset of each row's first byte in `data`.
+        lengths: bytes of each row, at least 0, below 2**31. `starts + lengths` is within `data`.
     """
     longest_first = (MAX_SORTED - np.minimum(lengths, MAX_SORTED)).astype(np.uint16)
     order = np.argsort(longest_first, kind="stable")
@@ -101,12 +102,12 @@ def hash_bytes(hashes: UInt32s, data: Bytes, starts: Indices, lengths: Indices) 
 
 
 def _mix_words(hashes: UInt32s, data: Bytes, starts: Indices, words: Indices) -> UInt32s:
-    """Mix the whole 4-byte little-endian words of rows that come longest first."""
+    """Mix the whole 4-byte little-endian words of each row. Rows are sorted longest first."""
     if words.size == 0 or data.size < 4:
         return hashes
     # One uint32 at every byte offset: a window over the same memory, nothing is copied.
     at_offset = np.ndarray((data.size - 3,), np.dtype("<u4"), data, 0, (1,))
-    # active[i]: how many rows have more than i words, as far as the rows are sorted.
+    # active[i]: the number of rows with more than i words, for i below the sorted limit.
     clipped = np.minimum(words, MAX_SORTED >> 2)
     active = np.cumsum(np.bincount(clipped)[::-1])[::-1][1:]
     done = 0
@@ -123,7 +124,7 @@ def _mix_words(hashes: UInt32s, data: Bytes, starts: Indices, words: Indices) ->
 
 
 def _chain(running: int, data: Bytes) -> int:
-    """Mix the words of one row: only the fold is sequential, the scrambling is not."""
+    """Mix the words of one row. Only the fold must run in Python; numpy scrambles all words."""
     words = np.frombuffer(data, np.dtype("<u4"))
     for first in range(0, words.size, CHAIN_WORDS):
         piece = words[first : first + CHAIN_WORDS].astype(np.uint32)

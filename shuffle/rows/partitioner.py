@@ -1,10 +1,10 @@
-"""Which partition a row goes to, and the order that brings the rows of a partition together.
+"""Compute the partition of each row, and group the rows by partition.
 
-Strategy: hash ids are Spark's own, `pmod(hash(keys...), n)`, so that rows partitioned here meet
-rows partitioned by Spark's `repartition(n, keys...)`. Ids of up to 65,536 partitions are uint16,
-for which numpy's stable sort is a radix sort; wider ids are sorted in two such passes.
+Strategy: hash ids are Spark's own, `pmod(hash(keys...), n)`, so that equal keys get the same
+partition here and in Spark's `repartition(n, keys...)`. Ids of up to 65,536 partitions are uint16,
+which numpy's stable sort handles as a radix sort; wider ids are sorted in two such passes.
 
-Must not: know where rows come from or go to, depend on Spark.
+It must not know where rows come from or go to, and must not depend on Spark.
 """
 
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 def check_partition_count(partitions: int) -> None:
-    """Refuse what is not a usable number of partitions.
+    """Refuse a value that is no usable number of partitions.
 
     Raises:
-        InvalidInputError: not an int (a bool is none), below 1 or above MAX_PARTITIONS.
+        InvalidInputError: the value is not an int, or a bool, or below 1 or above MAX_PARTITIONS.
     """
     if isinstance(partitions, bool) or not isinstance(partitions, int):
         raise InvalidInputError(
@@ -53,13 +53,13 @@ def check_partition_count(partitions: int) -> None:
 
 
 def hash_partition_ids(columns: Sequence[pa.Array | pa.ChunkedArray], partitions: int) -> Ids:
-    """Return the partition id of each row, as Spark's hash partitioning gives it.
+    """Return the partition id of each row, equal to that of Spark's hash partitioning.
 
     The collation of strings is not checked: only UTF8_BINARY is partitioned as in Spark.
 
     Args:
-        columns: the keys, at least one, all of the same length; the order matters.
-        partitions: ids are from 0 to `partitions` exclusive.
+        columns: the keys, at least one, all of the same length; their order matters.
+        partitions: the number of partitions; ids are below it.
 
     Raises:
         InvalidInputError: a bad partition count, or columns that `spark_hash` refuses.
@@ -70,9 +70,9 @@ def hash_partition_ids(columns: Sequence[pa.Array | pa.ChunkedArray], partitions
 
 
 def round_robin_ids(start: int, rows: int, partitions: int) -> Ids:
-    """Deal rows out in turn: row i goes to partition `(start + i) % partitions`.
+    """Return the partition id `(start + i) % partitions` for each row i.
 
-    Not the ids that Spark's `repartition(n)` would give; those depend on the order of its tasks.
+    These are not the ids of Spark's `repartition(n)`, which depend on the order of Spark's tasks.
 
     Raises:
         InvalidInputError: a bad partition count, or a negative number of rows.
@@ -85,7 +85,7 @@ def round_robin_ids(start: int, rows: int, partitions: int) -> Ids:
 
 
 def counting_sort(ids: Ids, partitions: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-    """Group rows by partition, keeping their order within each.
+    """Group rows by partition; rows of one partition keep their order.
 
     Returns:
         The row indices, partition by partition, and the number of rows of each partition: the rows

@@ -1,4 +1,4 @@
-"""What a reducer may be, besides a plain generator function. Knows nothing of Spark."""
+"""The kinds of reducers besides a plain generator function. Nothing here knows Spark."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -17,17 +17,18 @@ from durable_shuffle.shuffle.rows.scratch import Scratch
 class Grouped:
     """A reducer that is called once per group of rows with equal keys.
 
-    Groups come in no particular order; rows within a group in the order of producers, or sorted by
-    `sort_by` of the stage. Each key is seen once, however its rows are spread over frames.
+    The order of groups is not defined. Rows of a group come in the order of producers, or sorted by
+    the stage's `sort_by`. The function is called once per key, however its rows are spread over
+    frames.
 
     Args:
-        function: `function(table)` or `function(key, table)`, as Spark's `applyInArrow` takes it:
-            key is a tuple of pyarrow scalars. Returns a Table, a RecordBatch or an iterable of
-            these. The table holds the whole group in memory.
-        by: names of the key columns; default: the keys of the stage. They must be such that all
-            rows of a group are in one partition.
-        streamed: the function gets an iterator of RecordBatch in place of the table, for groups
-            that are larger than memory. It need not read it to the end.
+        function: `function(table)` or `function(key, table)`, as for Spark's `applyInArrow`: key is
+            a tuple of pyarrow scalars. It returns a Table, a RecordBatch or an iterable of these.
+            The table holds the whole group in memory.
+        by: names of the key columns; default: the keys of the stage. All rows of a group must be in
+            one partition.
+        streamed: pass an iterator of RecordBatch instead of the table, for groups that are larger
+            than memory. The function need not read it to the end.
     """
 
     function: Callable[..., Any]
@@ -39,16 +40,16 @@ class Grouped:
             raise InvalidInputError(f"Grouped needs a function, found {self.function!r}")
 
     def columns(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns to group by; `keys` are the stage's."""
+        """Return the columns to group by; `keys` are the keys of the stage."""
         if self.by is None:
             return keys
         return (self.by,) if isinstance(self.by, str) else tuple(self.by)
 
     def takes_key(self) -> bool:
-        """True if the function wants the key as its first argument."""
+        """Return whether the function takes the key as its first argument."""
         try:
             parameters = inspect.signature(self.function).parameters.values()
-        except ValueError:  # some built-in functions do not say
+        except ValueError:  # some built-in functions have no signature
             return False
         required = [
             p
@@ -60,30 +61,30 @@ class Grouped:
 
 @runtime_checkable
 class ResumableReducer(Protocol):
-    """A reducer that goes on inside its partition after a crash.
+    """A reducer that continues in the middle of its partition after a crash.
 
-    Its position in the input, its state and its output are acknowledged in one record: after a
-    crash it starts from `restore` with the rows behind that position, and what it had yielded up to
-    there is not asked of it again. One object serves one partition; it is made anew, by copying the
-    one that was given, for every attempt.
+    One record acknowledges its position in the input, its state and its output. After a crash,
+    `restore` gets that state, and the reducer continues with the rows after that position. Output
+    up to that position is kept and is not produced again. Each attempt at a partition works with a
+    fresh copy of the object that was given.
 
-    Optional, called only at the true end of the input, with a token that stays the same over
-    attempts (do what must happen once under that name): `prepare_to_shutdown(token)` before the
-    last record is acknowledged, after which nothing may be yielded, and `shutdown(token)` after.
-    Optional: `close()`, called once at the end of every attempt that can still call it.
+    Optional methods at the true end of the input: `prepare_to_shutdown(token)`, called before the
+    last record is acknowledged, after which nothing may be yielded, and `shutdown(token)`, called
+    after it. The token is the same in all attempts: use it to do an action only once.
+    Optional: `close()`, called once at the end of every attempt whose process is still alive.
     """
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch] | None:
-        """Take rows; return what can be said already."""
+        """Process the next rows; return output rows, if any."""
 
     def snapshot(self) -> bytes:
-        """Return the state after all rows taken so far."""
+        """Return the state after all rows processed so far."""
 
     def restore(self, state: bytes) -> None:
-        """Become what `snapshot` saw."""
+        """Continue from a state that `snapshot` returned."""
 
     def finish(self) -> Iterable[pa.RecordBatch] | None:
-        """Return what is left to say; there are no more rows."""
+        """Return the remaining output rows; there are no more input rows."""
 
 
 def run_grouped(
@@ -97,11 +98,17 @@ def run_grouped(
     batch_rows: int,
     scratch: Scratch,
 ) -> Iterator[Any]:
-    """Yield what the function returns for each group, flattened to tables and batches.
+    """Yield the tables and batches that the function returns for each group.
 
     Args:
+        by: names of the key columns.
+        sort_by: the order of rows within a group.
         schema: of the batches.
-        memory_bytes: rows held before they go to scratch.
+        memory_bytes: bytes of rows held in memory before they are written to scratch space.
+
+    Raises:
+        InvalidInputError: a key column has a type that cannot be grouped, or the function returned
+            None.
     """
     for name in by:
         check_group_key(name, schema.field(name).type)
@@ -128,14 +135,14 @@ def run_grouped(
                 "found None"
             )
         yield from [made] if isinstance(made, (pa.Table, pa.RecordBatch)) else made
-        for _ in group:  # what the function left of its group must not reach the next one
+        for _ in group:  # skip the rows that the function did not read
             pass
 
 
 def _groups(
     rows: Iterator[pa.RecordBatch], by: tuple[str, ...]
 ) -> Iterator[tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]]:
-    """Yield (first rows, all batches) of each group; it must be read up before the next."""
+    """Yield (first batch, all batches) of each group. Read all batches before the next group."""
     parts = _parts(rows, by)
     ahead = next(parts, None)
     while ahead is not None:
@@ -155,7 +162,7 @@ def _groups(
 def _parts(
     rows: Iterator[pa.RecordBatch], by: tuple[str, ...]
 ) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """Cut sorted batches where the key changes; yield whether a group begins, and the rows."""
+    """Cut sorted batches where the key changes; yield (whether a group begins here, rows)."""
     before: pa.RecordBatch | None = None
     for batch in rows:
         begins = True

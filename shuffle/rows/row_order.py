@@ -1,13 +1,13 @@
-"""The order of rows as Spark's `ORDER BY` gives it, and where groups of equal keys begin.
+"""Sort rows as Spark's `ORDER BY` does, and find where groups of equal keys begin.
 
-Ascending puts nulls first, then numbers, then NaN; descending is the exact reverse. Strings and
-binaries compare by their bytes; -0.0 equals 0.0. The sort is stable.
+Ascending order puts nulls first, then numbers, then NaN; descending order is the exact reverse.
+Strings and binaries compare by their bytes, and -0.0 equals 0.0. The sort is stable.
 
-Keys are equal as Spark's `GROUP BY` takes it: null equals null, NaN equals NaN, -0.0 equals 0.0; a
-null struct is another key than a struct of nulls.
+Keys are equal as in Spark's `GROUP BY`: null equals null, NaN equals NaN, and -0.0 equals 0.0. A
+null struct differs from a struct of nulls.
 
-Strategy: each column becomes one or two that Arrow sorts the same way in every version: whether the
-value is null, and the value, a float as the integer that orders like it.
+Strategy: replace each column by columns that Arrow sorts the same way in every version: whether the
+value is null (if any value is), and the value. A float becomes an integer with the same order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,10 +34,11 @@ class SortKey:
 
 
 def sort_keys(given: Any, schema: pa.Schema) -> tuple[SortKey, ...]:
-    """Return the keys that a user gave: a name, or a list of names and (name, direction) pairs.
+    """Return the sort keys for a name, or for a list of names and (name, direction) pairs.
 
     Raises:
-        InvalidInputError: names a column that is missing, repeated or of a type without an order.
+        InvalidInputError: a column is missing or ambiguous, its type has no order here, or a
+            direction is unknown.
     """
     items = [given] if isinstance(given, str) else list(given or ())
     keys: list[SortKey] = []
@@ -74,10 +75,10 @@ def row_order(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> npt.NDArray[np.
 
 
 def check_group_key(name: str, kind: pa.DataType) -> None:
-    """Refuse a type by which rows cannot be grouped here.
+    """Refuse a column whose type cannot be grouped here.
 
     Raises:
-        InvalidInputError: names the column and its type.
+        InvalidInputError: the message names the column and its type.
     """
     if pt.is_struct(kind):
         for i in range(kind.num_fields):
@@ -89,7 +90,7 @@ def check_group_key(name: str, kind: pa.DataType) -> None:
 
 
 def group_starts(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the rows whose key differs from that of the row before; row 0 never does.
+    """Return the row numbers at which the key differs from that of the row before; never row 0.
 
     Args:
         batch: at least one row, sorted by these columns.
@@ -97,14 +98,15 @@ def group_starts(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[n
     differs = np.zeros(batch.num_rows - 1, dtype=bool)
     for name in columns:
         for column in _flat(batch.column(name)):
-            # where one of two is null, the column of validity before this one tells
+            # if one of two values is null, the validity column before this one differs
             changed = pc.not_equal(column[1:], column[:-1]).fill_null(pa.scalar(value=False))
             differs |= changed.to_numpy(zero_copy_only=False)
     return np.flatnonzero(differs) + 1
 
 
 def _flat(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield columns that Arrow sorts and compares one after the other as Spark does this one."""
+    """Yield columns that, compared one after the other by Arrow, order rows as Spark orders this
+    one."""
     if column.null_count and not pt.is_null(column.type):
         yield column.is_valid()
     if pt.is_struct(column.type):
@@ -115,7 +117,7 @@ def _flat(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _sortable(column: pa.Array) -> pa.Array:
-    """Return values that sort as Spark's do; what stands under a null does not matter."""
+    """Return values that Arrow sorts as Spark does. The value under a null does not matter."""
     if not (pt.is_float32(column.type) or pt.is_float64(column.type)):
         return column
     width = column.type.bit_width

@@ -1,7 +1,7 @@
-"""Sorted runs on local scratch space: written once, read back in order, gone with the process.
+"""Sorted runs in local scratch space: written once, read back in order, gone with the process.
 
-Files have no name, so that nothing is left behind by a killed process. This is not storage: nothing
-here outlives the attempt that wrote it.
+The files have no names, so that a killed process leaves nothing behind. This is not storage: no run
+outlives the attempt that wrote it.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from durable_shuffle.serialization.errors import UnavailableError
 
 
 class Run:
-    """Record batches in a file without a name. Close it to give the space back."""
+    """Record batches in a file without a name. Close it to free the space."""
 
     def __init__(self, file: IO[bytes], reader: pa.RecordBatchFileReader) -> None:
         self._file, self._reader = file, reader
@@ -38,7 +38,7 @@ class Run:
 
 
 class Scratch:
-    """Where runs are written."""
+    """Writes runs to a local folder."""
 
     def __init__(self, folder: str | None) -> None:
         """
@@ -52,7 +52,7 @@ class Scratch:
         """Write a run of non-empty batches.
 
         Raises:
-            UnavailableError: the folder cannot be written, or is full.
+            UnavailableError: the folder cannot be written or is full.
         """
         try:
             file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - the run closes it

@@ -1,16 +1,16 @@
 """Spark's `hash(columns...)` over Arrow columns, bit for bit.
 
-Strategy: each column is prepared once into a folder, plain numpy arrays over Arrow's own buffers
-plus the one way to fold its values into running hashes. Columns, struct fields and list elements
-chain: the hash of one is the seed of the next, and a null leaves the hash as it is. Rows are worked
-off in chunks that fit the CPU's cache.
+Strategy: each column is prepared once as a `Folder`: numpy arrays over Arrow's own buffers, and the
+function that folds its values into running hashes. Columns, struct fields and list elements chain:
+the hash of one is the seed of the next, and a null leaves the hash unchanged. Rows are processed in
+chunks that fit into the CPU's cache.
 
 A type whose hash Spark does not define (maps, variants), or whose meaning Arrow does not carry, is
-refused by name. One thing cannot be seen from here: Arrow drops a string's collation, and only
-UTF8_BINARY hashes by its bytes, so whoever still has the Spark schema must refuse the others. An
-interval of months never gets here either: pyarrow cannot read such a column (as of 26.0).
+refused by name. Not checked: Arrow drops the collation of strings, and only UTF8_BINARY strings
+hash by their bytes, so the caller that has the Spark schema must refuse other collations. Columns
+with intervals of months never arrive here, because pyarrow cannot read them (as of 26.0).
 
-Must not: import pyspark, loop in Python over the rows of a column.
+It must not import pyspark or loop in Python over the rows of a column.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,10 +34,10 @@ from durable_shuffle.shuffle.rows.murmur3 import (
 
 SPARK_SEED = 42
 
-# Rows per step: some ten arrays of 4 bytes per row are alive at once, which a usual L2 holds.
+# Rows per step: about ten arrays of 4 bytes per row are alive at once and fit into the L2 cache.
 CHUNK_ROWS = 32_768
 
-# Spark hashes a decimal of at most so many digits as a long, a wider one as a BigInteger's bytes.
+# Spark hashes a decimal of at most 18 digits as a long, and a wider one as a BigInteger's bytes.
 MAX_LONG_DIGITS = 18
 
 Rows = slice | Indices
@@ -49,7 +49,10 @@ class Folder(Protocol):
     """A prepared column."""
 
     def fold(self, hashes: UInt32s, rows: Rows) -> UInt32s:
-        """Return the hashes after this column's values at `rows`; may share memory with them."""
+        """Fold this column's values at `rows` into the hashes and return the new hashes.
+
+        The result may share memory with `hashes`.
+        """
 
 
 def spark_hash(
@@ -57,12 +60,12 @@ def spark_hash(
 ) -> npt.NDArray[np.int32]:
     """Hash each row of the columns as Spark's `hash` does, in the order of the columns.
 
-    The cost of a list column grows with its longest list, at some 30 microseconds per element.
-    The collation of strings is not checked: it does not travel through Arrow.
+    The cost of a list column grows with its longest list, by about 30 microseconds per element.
+    The collation of strings is not checked, because Arrow does not carry it.
 
     Args:
         columns: at least one; all of the same length.
-        seed: of the first column; `hash` and Spark's hash partitioning use 42.
+        seed: for the first column; Spark's `hash` and hash partitioning use 42.
 
     Raises:
         InvalidInputError: no columns, different lengths, a seed beyond int32, or a type that has no
@@ -79,7 +82,7 @@ def spark_hash(
         check_key_type(f"#{index}", column.type)
     out = np.full(lengths[0], seed, np.int32).view(np.uint32)
     start = 0
-    # A table cuts all columns at every chunk border of any of them, without copying.
+    # A table cuts all columns at the chunk borders of every column, without copying.
     names = [str(index) for index in range(len(columns))]
     for batch in pa.Table.from_arrays(list(columns), names=names).to_batches():
         _fold_batch([_prepare(column) for column in batch.columns], out[start:][: len(batch)])
@@ -92,10 +95,10 @@ def check_key_type(name: str, data_type: pa.DataType) -> None:
 
     Args:
         name: the column's name, for the message.
-        data_type: as the column arrives from Spark.
+        data_type: the column's Arrow type, as it arrives from Spark.
 
     Raises:
-        InvalidInputError: the type, or one nested in it, is unsupported; names both types.
+        InvalidInputError: the type, or one nested in it, is unsupported; the message names both.
     """
     bad = _unsupported(data_type)
     if bad is not None:
@@ -113,7 +116,7 @@ def _fold_batch(folders: list[Folder], out: UInt32s) -> None:
 
 
 def _unsupported(data_type: pa.DataType) -> pa.DataType | str | None:
-    """Return what is unsupported in a type, or None."""
+    """Return the first unsupported type in a type, or None."""
     if pt.is_dictionary(data_type):
         return _unsupported(data_type.value_type)
     if _is_list(data_type):
@@ -145,7 +148,7 @@ class _Nothing:
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Integers of 4 or 8 bytes, or what hashes like them."""
+    """Integers of 4 or 8 bytes, and types that hash like them."""
 
     hash_values: Callable[[UInt32s, AnyArray], UInt32s]
     values: AnyArray
@@ -186,7 +189,8 @@ class _Struct:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """Elements, one after the other; the rows that still have one are a prefix of the longest."""
+    """Lists, folded one element position at a time. Rows are sorted longest first, so that the rows
+    with an element left are a prefix."""
 
     elements: Folder
     starts: Indices
@@ -226,7 +230,7 @@ def _prepare(array: pa.Array) -> Folder:
 
 
 def _leaf(data_type: pa.DataType) -> Callable[[pa.Array], Folder] | None:
-    """Return what prepares a column of an atomic type, None if the type is unsupported."""
+    """Return the function that prepares a column of an atomic type; None if unsupported."""
     if pt.is_null(data_type):
         return lambda _: _Nothing()
     if pt.is_boolean(data_type):
@@ -264,13 +268,13 @@ def _ints(array: pa.Array) -> Folder:
 
 def _longs(array: pa.Array) -> Folder:
     words = array.type.bit_width // 64
-    # Of a narrow decimal, 16 bytes long, the low half says all.
+    # A narrow decimal has 16 bytes, but the low 8 hold its whole value.
     values = _values(array, np.dtype("<u8"), words)[::words]
     return _Fixed(hash_longs, values, _valid(array))
 
 
 def _floats(array: pa.Array) -> Folder:
-    """Work on the bits: all NaNs hash as the one Java has, both zeros as 0."""
+    """Hash the bits. All NaNs hash as Java's canonical NaN, and both zeros as 0."""
     if pt.is_float32(array.type):
         ints = _values(array, np.dtype("<u4"))
         return _Fixed(hash_ints, _canonical(ints, 0x7F800000, 0x7FC00000), _valid(array))
@@ -285,7 +289,7 @@ def _canonical(bits: AnyArray, infinity: int, nan: int) -> AnyArray:
 
 
 def _intervals(array: pa.Array) -> Folder:
-    """Hash microseconds, days, months, in this order; Arrow holds months, days, nanoseconds."""
+    """Hash microseconds, days, months, in this order. Arrow stores months, days, nanoseconds."""
     layout = np.dtype([("months", "<u4"), ("days", "<u4"), ("nanos", "<i8")])
     values = _values(array, layout)
     micros = (values["nanos"] // 1000).view(np.uint64)
@@ -317,7 +321,7 @@ def _wide_decimals(array: pa.Array) -> Folder:
     significant = big_endian ^ fill
     first = np.argmax(significant != 0, axis=1)
     first[~significant.any(axis=1)] = 15
-    # One more byte where the leading bit would read as the wrong sign.
+    # Keep one more byte if the leading bit would give the wrong sign.
     leading = np.take_along_axis(significant, first[:, np.newaxis], axis=1)[:, 0]
     first -= leading >> 7
     starts = np.arange(len(array)) * 16
@@ -340,7 +344,7 @@ def _list(array: pa.Array) -> Folder:
 
 
 def _valid(array: pa.Array) -> Mask | None:
-    """Return which rows are not null, None if all are."""
+    """Return a mask of the rows that are not null; None if no row is null."""
     if array.null_count == 0:
         return None
     return _bits(array.buffers()[0], array.offset, len(array))
@@ -358,12 +362,12 @@ def _bytes(buffer: pa.Buffer | None) -> Bytes:
 
 
 def _values(array: pa.Array, dtype: np.dtype[Any], per_row: int = 1) -> AnyArray:
-    """Return the fixed-width values of the array's rows, also those under a null."""
+    """Return the fixed-width values of all rows, including the values under nulls."""
     return _slots(array, dtype, array.offset * per_row, len(array) * per_row)
 
 
 def _offsets(array: pa.Array, dtype: np.dtype[Any]) -> AnyArray:
-    """Return where each row begins, and where the last one ends."""
+    """Return the start offset of each row, followed by the end offset of the last row."""
     if len(array) == 0:
         return np.zeros(1, dtype)
     return _slots(array, dtype, array.offset, len(array) + 1)

@@ -1,13 +1,14 @@
-"""What a forged Arrow body could do to a process, looked for before anything indexes into it. Pure.
+"""Refuses malformed Arrow bodies before any code indexes into them. Pure.
 
-A frame with a right CRC that is malformed inside comes from nobody but a forger (or a bad machine).
-Two things are checked that Arrow itself leaves open. Before a body is decompressed: what its
-buffers say they become, and that no two share bytes, so that no few bytes take gigabytes. Before a
-batch is handed out: every offset of every column, and the counts of nulls, which kernels and
-Spark's JVM believe blindly.
+A frame with a valid CRC but a malformed body is forged, or comes from a faulty machine. Arrow does
+not check two things, so they are checked here:
+- Before a body is decompressed: the size that its buffers claim, and that they do not share bytes.
+  So a few bytes cannot take gigabytes of memory.
+- Before a batch is returned: every offset of every column and the null counts. Arrow's kernels and
+  Spark's JVM trust both.
 
-Arrow's own full validation is not used for plain columns: it costs twenty times as much on text,
-and it refuses text that is not UTF-8, which Spark writes (`CAST(binary AS STRING)`).
+Arrow's full validation is not used for plain columns: it takes twenty times as long for strings,
+and it refuses strings that are not UTF-8, which Spark can write (`CAST(binary AS STRING)`).
 """
 
 import struct
@@ -19,12 +20,12 @@ import pyarrow as pa
 from durable_shuffle.serialization.errors import CorruptDataError
 
 MAX_BATCH_BYTES = 2 * 1024 * 1024 * 1024
-"""Most that the buffers of one body may take: as much as the longest record."""
+"""Limit on the buffers of one body: as large as the longest record."""
 
-# Writers cut frames far below this; a single row above it is stored as it is. So what a body takes
-# in memory is at most this, or what is stored of it, whatever anybody wrote.
+# Writers make far smaller frames, and do not compress a single row above this. So a body takes at
+# most this much memory, or as much as is stored of it.
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
-"""Most that the compressed buffers of one body may become together."""
+"""Limit on the total size of one body's compressed buffers after decompression."""
 
 _I32, _U16, _I64 = struct.Struct("<i"), struct.Struct("<H"), struct.Struct("<q")
 _U32 = struct.Struct("<I")
@@ -87,17 +88,17 @@ _SPARE_BYTES = 128 * 1024
 
 
 def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> None:
-    """Refuse a message whose buffers would take more memory than its bytes can ask for.
+    """Refuse a message whose buffers would take too much memory or lie outside the body.
 
     Args:
-        metadata: a record batch message's, as Arrow verified it.
-        body: its buffers.
-        max_bytes: most that compressed buffers may become in all. Arrow itself refuses a buffer
-            that becomes more or less than it says.
+        metadata: the metadata of a record batch message, verified by Arrow.
+        body: the buffers of the message.
+        max_bytes: limit on the total size of the compressed buffers after decompression. Arrow
+            itself refuses a buffer whose decompressed size differs from its claim.
 
     Raises:
         CorruptDataError: names the length found.
-        struct.error: the metadata are not what Arrow verifies.
+        struct.error: the metadata cannot be read.
     """
     message = _U32.unpack_from(metadata)[0]
     batch = _pointed(metadata, message, _HEADER)
@@ -129,20 +130,20 @@ def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> Non
 
 
 def check_columns(batch: pa.RecordBatch) -> None:
-    """Refuse offsets that lead out of their data and counts of nulls that are not true.
+    """Refuse offsets that point outside their data, and wrong null counts.
 
     Args:
-        batch: as Arrow's cheap validation passed it.
+        batch: has passed Arrow's cheap validation.
 
     Raises:
         CorruptDataError: names the column's number.
-        pa.ArrowInvalid: Arrow's own full validation says so, of a rare type.
+        pa.ArrowInvalid: Arrow's full validation refuses a column of a rare type.
     """
     if batch.num_rows <= _FEW_ROWS:
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid:
-            pass  # it may have met text that is not UTF-8: what follows decides
+            pass  # perhaps only a string that is not UTF-8; the checks below decide
         else:
             return
     for number in range(batch.num_columns):

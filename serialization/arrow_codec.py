@@ -1,13 +1,12 @@
 """Arrow batches as frame bodies: each body is one encapsulated Arrow IPC record batch message.
 
-Strategy: the schema is stored once elsewhere, so a stream writer writes it ahead, and the messages
-are cut out of the writer's buffer without copying. Arrow's own threads stay off: slices are small,
-and a Spark worker has one core (measured: 45 ms against 150 ms for 200 slices of one million rows
-x 16 columns uncompressed, 0.20 s against 0.23 s with lz4).
+Strategy: the schema is stored once, elsewhere. A stream writer writes it first, and the messages
+after it are sliced out of the writer's buffer without copying. Arrow's threads are off, because
+slices are small and a Spark worker has one core. 200 slices of one million rows x 16 columns took
+45 ms without threads and 150 ms with them; with lz4, 0.20 s and 0.23 s.
 
-Columns are stored in plain layouts only. Dictionaries would need messages of their own, views
-would drag all their data into every slice, and neither views nor run-end encoding can be taken
-by row.
+Columns are stored only in plain layouts. Dictionaries would need their own messages, views would
+put all their data into every slice, and `take` supports neither views nor run-end encoding.
 """
 
 import struct
@@ -36,7 +35,7 @@ ArrowCompression: TypeAlias = Literal["lz4", "zstd", "none"]
 
 _COMPRESSION: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
 # what pyarrow raises for bad bytes: ArrowException, and plain OSError, EOFError, KeyError,
-# TypeError and NotImplementedError from its readers. Too little memory is no damage.
+# TypeError and NotImplementedError from its readers. MemoryError is not here: it is no damage.
 _ARROW_ERRORS = (
     pa.ArrowException,
     OSError,
@@ -48,8 +47,8 @@ _ARROW_ERRORS = (
     NotImplementedError,
     struct.error,
 )
-# One stream per slice would serialise the schema each time, one for all would let the bytes cool
-# down before their checksum is taken: measured 20% faster, and 200 MB need not move as they grow.
+# Bytes per stream. One stream per slice would serialise the schema each time. With one stream for
+# all, the bytes would leave the cache before their checksum is computed (20% slower, measured).
 _STREAM_BYTES = 256 * 1024
 # more than the metadata of some hundred columns
 _EXCESS_BYTES = 64 * 1024
@@ -70,8 +69,8 @@ def iter_slices(
 ) -> Iterator[memoryview]:
     """Yield one body per slice of `batch`, in order, each a multiple of 8 bytes long.
 
-    Checking the sum of a body before asking for the next finds it in the processor's cache. A slice
-    over MAX_INFLATED_BYTES is not compressed: no reader takes more memory than is stored for it.
+    Compute the checksum of a body before you take the next one, while it is in the processor's
+    cache. A slice over MAX_INFLATED_BYTES is not compressed, because readers would refuse it.
 
     Args:
         batch: with a storable schema, see `storable_batch`.
@@ -100,14 +99,15 @@ def iter_slices(
 def decode_frame(
     frame: Frame, schema: pa.Schema, *, at: int, check_offsets: bool = True
 ) -> pa.RecordBatch:
-    """Return the rows of a frame, as many as it states. See `decode_batch`.
+    """Return the rows of a frame. See `decode_batch`.
 
     Args:
-        at: where the frame starts, for messages; as `FrameDecoder` counts.
+        at: position of the frame in bytes, for messages; see `FrameDecoder.position`.
 
     Raises:
-        CorruptDataError: its body is no batch of that schema, or holds other rows than it states.
-        IncompatibleError: it is of another kind.
+        CorruptDataError: the body is not a batch of that schema, or has another number of rows than
+            the header states.
+        IncompatibleError: the frame is of another kind.
     """
     if frame.kind is not FrameKind.ARROW:
         raise IncompatibleError(f"frame of kind {frame.kind.name} in an Arrow stage")
@@ -128,20 +128,20 @@ def decode_batch(
     check_offsets: bool = True,
     max_bytes: int = MAX_INFLATED_BYTES,
 ) -> pa.RecordBatch:
-    """Return the batch in `body`, which is read in place where it is not compressed.
+    """Return the batch in `body`. Buffers that are not compressed are not copied.
 
-    Nothing in the batch leads out of it, whoever wrote the body; that its values are those that
-    were written is what the frame's CRC vouches for.
+    Even for a forged body, no offset of the batch points outside it. Not checked here: that the
+    values are the ones that were written; the frame's CRC checks this.
 
     Args:
-        check_offsets: False leaves out what only a forged body fails, see `arrow_checks`: it may
-            then crash the process that uses the batch.
-        max_bytes: most that its compressed buffers may become in all, and most that its values
-            without bytes may count as.
+        check_offsets: False skips the checks that only a forged body can fail (`arrow_checks`).
+            Such a body may then crash the process that uses the batch.
+        max_bytes: limit on the total size of the compressed buffers after decompression, and on
+            what values without bytes count as.
 
     Raises:
         CorruptDataError: the bytes are not exactly one record batch of that schema.
-        MemoryError: there is not enough for what they rightly become.
+        MemoryError: there is not enough memory for a valid body.
     """
     found = memoryview(body).nbytes
     try:
@@ -213,8 +213,8 @@ def schema_from_bytes(data: Bytes) -> pa.Schema:
     """Return the schema in `data`.
 
     Raises:
-        CorruptDataError: the bytes are not an Arrow IPC schema message, or one of layouts that are
-            never stored: a few bytes of a view or a run would become any number of values.
+        CorruptDataError: the bytes are not an Arrow IPC schema message; or the schema has layouts
+            that are never stored, in which a few bytes can stand for any number of values.
     """
     try:
         found = pa.ipc.read_schema(pa.py_buffer(data))
@@ -230,7 +230,7 @@ def schema_from_bytes(data: Bytes) -> pa.Schema:
 def _messages(
     slices: Iterator[pa.RecordBatch], empty: pa.RecordBatch, options: pa.ipc.IpcWriteOptions
 ) -> Iterator[memoryview]:
-    """Yield the messages of `slices`; some of them share a stream, then it is replaced."""
+    """Yield the messages of `slices`; several slices share a stream (`_STREAM_BYTES`)."""
     plain = pa.ipc.IpcWriteOptions(use_threads=False)
     group: list[pa.RecordBatch] = []
     size = 0
@@ -257,11 +257,11 @@ def _messages(
 def _stream(
     batches: Sequence[pa.RecordBatch], options: pa.ipc.IpcWriteOptions, size: int
 ) -> Iterator[memoryview]:
-    """Yield the messages of all batches but the first, which goes with the schema.
+    """Yield the messages of all batches but the first, which is dropped together with the schema.
 
-    They are written into memory that does not move: growing costs a tenth of the encoding. Codecs
-    make next to nothing longer; what is longer after all is written once more, into memory that
-    grows.
+    They are written into memory of fixed size, because growing it takes a tenth of the encoding
+    time. If compression makes the data longer than that memory, which is rare, they are written
+    again into memory that grows.
     """
     memory = pa.allocate_buffer(size + size // 64 + _SPARE_BYTES)
     try:
@@ -288,9 +288,9 @@ def _write(
 
 
 def _slices(batch: pa.RecordBatch, bounds: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-    """Yield the slices in a form of which Arrow writes no more than their own rows.
+    """Yield the slices in a form for which Arrow writes only their own rows.
 
-    For an array of zero length, Arrow writes the offsets of all it was cut from: 4 MB for each
+    For an array of zero length, Arrow writes the offsets of the whole original array: 4 MB for a
     string column of a million rows. The same happens to strings inside lists that are all empty.
     """
     empty = _empty_like(batch)

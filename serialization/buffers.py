@@ -1,13 +1,12 @@
-"""Buffers: the units in which a view fetches bytes, and what trimming does to them. Pure.
+"""Buffers: the units in which a view fetches bytes, and how they are trimmed. Pure.
 
-A buffer is a piece of an extent and may begin or end inside a record; what is cut is a partial
-record. Every buffer says so itself: how many of its first bytes belong to a record that began in an
-earlier buffer, and whether that record ends here. Nothing is inferred from how full a buffer is. A
-marker has a buffer of its own.
+A buffer is a piece of an extent. It may begin or end inside a record. Each buffer states how many
+of its first bytes belong to a record that began in an earlier buffer, and whether that record ends
+here. Nothing is inferred from the length of a buffer. A marker has its own buffer.
 
-A reader that lost the beginning of a record must not see the rest of it. The rule (`trim`) is that
-of Flink's FLIP-135, with two repairs: the end of a carried record is stated, not inferred, and a
-marker does not end the search for a whole record.
+A reader that lost the beginning of a record must not see the rest of that record. The rule (`trim`)
+comes from Flink's FLIP-135, with two corrections: the end of a carried record is stated, not
+inferred, and a marker does not end the search for a whole record.
 """
 
 from collections.abc import Iterator
@@ -36,33 +35,33 @@ class Buffer:
     carry_ends: bool
     """Whether that record ends in this buffer; True if nothing is carried."""
     first_ordinal: int
-    """Ordinal of the first record that starts here; if none does, of the next one that starts."""
+    """Ordinal of the first record that starts in this buffer or, if there is none, after it."""
     end_ordinal: int
     """Ordinal of the first record that starts at or after the end of this buffer."""
     whole_ordinal: int
     """Ordinal of the first record that does not end in this buffer or before: smaller than
     `end_ordinal` if the buffer is cut."""
     cut: bool = False
-    """Whether the last record here goes on in the next buffer."""
+    """Whether the last record continues in the next buffer."""
     marker: bool = False
-    """Whether it holds exactly one marker frame."""
+    """Whether the buffer is exactly one marker frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What is left of a buffer for a reader that needs to begin with a whole record."""
+    """The part of a buffer for a reader that must begin with a whole record."""
 
     data: memoryview
     """May be empty."""
     done: bool
-    """False if the next buffer must be trimmed, too."""
+    """False if the next buffer must be trimmed too."""
 
 
 def trim(buffer: Buffer, read_bytes: int = 0) -> Trimmed:
-    """Cut the carried bytes off, unless they were read before.
+    """Remove the carried bytes, and bytes that were read before.
 
     Args:
-        read_bytes: how much of the buffer was read, up to the end of a record.
+        read_bytes: how many bytes of the buffer were read; they end with a record.
     """
     if buffer.marker:
         return Trimmed(buffer.data[read_bytes:], done=False)
@@ -73,11 +72,11 @@ def trim(buffer: Buffer, read_bytes: int = 0) -> Trimmed:
 
 
 class BufferCutter:
-    """Turns the bytes of one extent, however they were fetched, into buffers.
+    """Turns the bytes of one extent, fetched in pieces of any size, into buffers.
 
-    Strategy: only frame headers are looked at; bodies are checked by who decodes them. A header or
-    a marker that the fetched bytes cut is held back until the rest of it comes, so a buffer begins
-    at a frame or inside a body. Not safe for concurrent use.
+    Strategy: read only frame headers; the decoder checks bodies. If the fetched bytes end inside a
+    header or a marker, that part is held back until the rest arrives. So each buffer begins at a
+    frame or inside a body. Not safe for concurrent use.
 
     Args:
         first_ordinal: ordinal of the extent's first record.
@@ -93,7 +92,7 @@ class BufferCutter:
         start_ordinal: int = 0,
     ) -> None:
         self._ordinal = first_ordinal
-        """Of the record in progress, or of the next one."""
+        """Ordinal of the record in progress, or of the next one."""
         self._max_body_bytes = max_body_bytes
         self._start_ordinal = start_ordinal
         self._skipping = first_ordinal < start_ordinal
@@ -111,7 +110,7 @@ class BufferCutter:
         return len(self._held)
 
     def cut(self, data: Bytes) -> Iterator[Buffer]:
-        """Yield the buffers of the next bytes: none, one, or more where markers stand between.
+        """Yield the buffers of the next bytes: none, one, or more if there are markers.
 
         Raises:
             CorruptDataError, IncompatibleError: a frame header is wrong; see `frames`.
@@ -162,7 +161,7 @@ class BufferCutter:
             yield self._buffer(view[start:at], carry, first, carrying=carrying)
 
     def end(self) -> None:
-        """Say that the extent has no more bytes.
+        """Declare the end of the extent.
 
         Raises:
             TruncatedFrameError: it ends inside a record, a header or a marker.

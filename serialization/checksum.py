@@ -3,10 +3,10 @@
 zlib-ng computes the same sum several times faster (measured: 84 MB in 4 ms against 20 ms) and is
 used where it is installed.
 
-Strategy: a frame's body CRC starts from a seed that is made of the frame's address. Bytes that
-belong to another address then fail their check, although every bit of them is right.
+Strategy: a frame's body CRC starts from a seed that is computed from the frame's address. Intact
+bytes of another address then fail the check.
 
-A CRC finds accidents, not forgeries.
+A CRC detects accidental damage, not forgery.
 """
 
 import struct
@@ -26,7 +26,7 @@ _STAGE_ID_DIGITS = 32
 
 
 def crc32(data: Bytes, value: int = 0) -> int:
-    """Return the CRC-32 of `data` as an unsigned integer, going on from `value`."""
+    """Return the unsigned CRC-32 of `data`; `value` is the CRC of the bytes before it."""
     return _crc32(data, value)
 
 
@@ -40,7 +40,7 @@ def frame_seed(stage_id: str, producer: int, subpartition: int, first_ordinal: i
     Args:
         stage_id: 32 hexadecimal digits.
         producer: number of the producer, from 0.
-        subpartition: number of the consumer k it writes for, from 0.
+        subpartition: number of the subpartition, from 0.
         first_ordinal: ordinal of the frame's first record within its subpartition, from 0.
 
     Raises:

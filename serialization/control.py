@@ -1,15 +1,16 @@
 """Control records: the small, versioned, checksummed values that logs and indexes are made of.
 
-Strategy: a 16-byte envelope, then msgpack in one canonical form (map keys sorted), so that equal
-records are equal bytes: a writer tells its own record from another's by comparing bytes.
+Strategy: a 16-byte envelope, then msgpack in one canonical form (map keys sorted). So equal records
+have equal bytes, and a writer recognises its own record by comparing bytes.
 
     magic "\\x89DSC", version u16, reserved u16, payload length u32, CRC-32 u32 of all the rest
 
-The place of magic, version and CRC is fixed for all versions. So the CRC is checked first: one
-flipped bit anywhere is corruption, and a version that is right but another is told as such.
+The positions of magic, version and CRC are the same in all versions. So the CRC is checked before
+the version: a flipped bit is reported as corruption, and an intact record of another version as
+such.
 
-A record that is an object of its own is stored `bound` to the object's key: intact bytes that
-belong to another key fail the CRC there.
+A record that is stored as an object is `bound` to the object's key: at another key, its intact
+bytes fail the CRC.
 
 On top, `RecordCodec` maps frozen dataclasses to records, by their field types.
 """
@@ -37,7 +38,7 @@ _CHECKED = struct.Struct("<4sHHI")  # magic, version, reserved, payload length; 
 _CRC = struct.Struct("<I")
 
 MAX_CONTROL_BYTES = 64 << 20
-"""No record is longer: readers look at an object's length before they take memory for it."""
+"""Limit on a record's size. Readers check an object's length before they allocate memory for it."""
 
 _FIRST_BOUND = 2  # the first version whose records are bound to a place
 _SCALARS = (str, int, bool, bytes, float, type(None))
@@ -47,7 +48,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """A record as it stands in storage, not yet checked against a known shape."""
+    """A decoded record, not yet checked against a record class."""
 
     kind: str
     fields: dict[str, Any]
@@ -80,11 +81,11 @@ def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
 
 
 def bound(record: bytes, place: str) -> bytes:
-    """Return the record as it is stored under `place`; or, given that, the record again.
+    """Return the bytes to store under `place` for a record; given these bytes, return the record.
 
-    The record's CRC is combined with the one of `place` by exclusive or. Under any other key the
-    CRC does not fit, but for a chance of 2**-32. What cannot be a record of this version is
-    returned as it is: `decode_control` refuses it by name.
+    The record's CRC is combined with the CRC of `place` by exclusive or. Under any other key the
+    CRC is wrong, except with probability 2**-32. Bytes that cannot be a bound record are returned
+    unchanged; `decode_control` then refuses them with a message.
 
     Args:
         record: an encoded control record, or what was stored under `place`.
@@ -108,7 +109,7 @@ def decode_control(data: Bytes, *, name: str) -> ControlRecord:
         name: of the object, for messages.
 
     Raises:
-        CorruptDataError: too short, bad magic, bad CRC, trailing bytes, or not such a payload.
+        CorruptDataError: too short, bad magic, bad CRC, trailing bytes, or an invalid payload.
         IncompatibleError: intact, but of another version.
     """
     view = memoryview(data).cast("B")
@@ -153,9 +154,9 @@ def decode_control(data: Bytes, *, name: str) -> ControlRecord:
 class RecordCodec(Generic[R]):
     """Encodes and decodes a closed set of record classes.
 
-    Each class is a frozen dataclass with `KIND: ClassVar[str]`. See `field_types` for the types
-    its fields may have. All fields are stored, and all must be there: a default does not stand in
-    for a field that is missing.
+    Each class is a frozen dataclass with `KIND: ClassVar[str]`. `field_types` lists the types that
+    fields may have. All fields are stored, and decoding requires all: defaults do not replace
+    missing fields.
 
     Args:
         classes: the record classes, with different kinds.
@@ -208,7 +209,7 @@ class RecordCodec(Generic[R]):
 
         Raises:
             CorruptDataError: the bytes are not an intact control record, or the record class
-                refuses a value, such as an id that is none.
+                refuses a value, such as an invalid id.
             IncompatibleError: intact, but its version, kind or fields are not known here.
         """
         record = decode_control(data, name=name)

@@ -1,7 +1,7 @@
 """Decimals stored as unscaled longs: the field's metadata keeps the decimal type.
 
-A decimal of up to 18 digits is a long inside Spark; storing that long spares both sides the way
-through big decimals. Readers in Python turn such columns back here, sixteen bytes a value.
+A decimal of up to 18 digits is a long inside Spark. Storing that long avoids conversions to big
+decimals on both sides. Readers in Python convert such columns back here, to 16 bytes per value.
 """
 
 import re
@@ -23,7 +23,11 @@ def unscaled_field(field: pa.Field) -> pa.Field:
 
 
 def logical_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with stored longs as the decimals that they stand for."""
+    """Return the schema with the decimal types of unscaled longs restored.
+
+    Raises:
+        CorruptDataError: a field's metadata name no valid decimal type.
+    """
     return pa.schema([_logical_field(field) for field in schema])
 
 
@@ -35,7 +39,7 @@ def logical_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     wanted = logical_schema(schema)
     if not batch.num_columns and not len(wanted):
-        return batch.replace_schema_metadata(None)  # rows that are nothing but a number
+        return batch.replace_schema_metadata(None)  # rows without columns
     columns = [
         _scaled(column, field.type) if field.type != stored.type else column
         for column, stored, field in zip(batch.columns, schema, wanted, strict=True)

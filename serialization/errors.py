@@ -6,10 +6,10 @@
     |-- OutcomeUnknownError  read back: the request may or may not have taken effect
     |-- UnavailableError     retry later: storage is slow, throttled or down
     |-- NotReadyError        wait: it does not exist yet
-    |-- AbortedError         give up quietly: somebody asked us to stop
-    |-- NotFoundError        it is gone, or never was
+    |-- AbortedError         stop without an alarm: the work was cancelled
+    |-- NotFoundError        it is gone, or never existed
     |-- CorruptDataError     stored bytes are not what was written
-    |-- InvalidInputError    you misused us: change the call
+    |-- InvalidInputError    the call is wrong: change the call
     `-- IncompatibleError    version, schema or fingerprint differ: start fresh or change versions
 
 Messages name the object, the ids, what was expected and what was found. They never hold
@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class ErrorKind(StrEnum):
-    """Stable codes, one per class; new ones are added, none is renamed or removed."""
+    """Stable codes, one per class. New codes may be added; existing ones are never changed."""
 
     FENCED = "fenced"
     CONFLICT = "conflict"
@@ -48,7 +48,7 @@ class FencedError(DurableShuffleError):
 
 
 class ConflictError(DurableShuffleError):
-    """Somebody else changed it first. Read again, then try again."""
+    """Another writer changed the object first. Read again, then try again."""
 
     kind = ErrorKind.CONFLICT
 
@@ -58,7 +58,7 @@ class OutcomeUnknownError(DurableShuffleError):
 
     kind = ErrorKind.OUTCOME_UNKNOWN
     retry_after_seconds: float | None = None
-    """As for UnavailableError."""
+    """As in UnavailableError."""
 
 
 class UnavailableError(DurableShuffleError):
@@ -66,20 +66,20 @@ class UnavailableError(DurableShuffleError):
 
     kind = ErrorKind.UNAVAILABLE
     retry_after_seconds: float | None = None
-    """Not before this time has passed, as the storage asked; inf: only once somebody has done
-    something about it, such as freeing space. None: it did not say."""
+    """How long the storage asked to wait, in seconds. None if it did not say; inf if waiting does
+    not help until somebody acts, for example frees space."""
     unreadable: bool = False
-    """The disk under it cannot read the object. If it stays so, the object is damaged."""
+    """True if the disk cannot read the object. If this persists, the object is damaged."""
 
 
 class NotReadyError(DurableShuffleError):
-    """It does not exist yet. Waiting can help."""
+    """The object does not exist yet. Waiting can help."""
 
     kind = ErrorKind.NOT_READY
 
 
 class AbortedError(DurableShuffleError):
-    """The work was cancelled or its start was called off."""
+    """The work was cancelled, before or after it started."""
 
     kind = ErrorKind.ABORTED
 
@@ -103,6 +103,6 @@ class InvalidInputError(DurableShuffleError):
 
 
 class IncompatibleError(DurableShuffleError):
-    """Both sides are well formed but do not fit: version, schema, fingerprint, content tag."""
+    """Both sides are valid but do not match: version, schema, fingerprint, content tag."""
 
     kind = ErrorKind.INCOMPATIBLE

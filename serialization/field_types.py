@@ -1,4 +1,4 @@
-"""How the fields of record classes look in a control record, worked out once per class.
+"""Encodes the fields of record classes for control records; prepared once per class.
 
 Strategy: each type becomes a small object that encodes a value to what msgpack holds and checks
 it on the way back. Types: str, int, bool, bytes, float, None, StrEnum, `Literal` of strings,
@@ -19,11 +19,11 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 class FieldError(Exception):
-    """A class cannot be a record, or a value does not fit; the caller says which error it is."""
+    """A class cannot be a record, or a value does not fit; callers turn it into a public error."""
 
 
 class RefusedValue(FieldError):
-    """Fields of the right shape, and a value that no program of this version writes."""
+    """The fields have the right types, but a value that this version never writes."""
 
 
 class FieldType(Protocol):
@@ -51,7 +51,7 @@ def _check(value: object, expected: type, where: str) -> None:
 
 
 class ScalarType:
-    """str, int, bool, bytes, float or None, as they are."""
+    """str, int, bool, bytes, float or None, stored unchanged."""
 
     def __init__(self, kind: type) -> None:
         self.stored = self.host = kind

@@ -1,10 +1,10 @@
-"""Incremental decoding of frames: bytes in, however they are cut, frames out.
+"""Incremental decoding of frames: takes bytes in pieces of any size, returns frames.
 
-Strategy: `feed` only keeps what it is given. `next_frame` takes the header, then the body, each
-with `_take`: a slice of the fed chunk where it lies in one, otherwise joined in a buffer that
-grows with what has arrived and never with what a length promises. Each byte is copied at most
-once, so the whole is linear however the input is cut. A record over several frames is the one
-exception: `next_record` copies its bodies once more, as they arrive.
+Strategy: `feed` only keeps its argument. `next_frame` takes the header, then the body, each with
+`_take`. If the bytes are in one fed chunk, `_take` returns a slice of it; otherwise it joins them
+in a buffer that grows with the bytes received, never with a length that a header claims. Each byte
+is copied at most once, so the time is linear in the input. Exception: for a record of several
+frames, `next_record` copies the bodies once more.
 
 "Need more" is a return value, corruption is an exception, the end of the input is a call.
 
@@ -52,14 +52,14 @@ NEED_DATA: NeedData = _Sentinel.NEED_DATA
 
 
 class TruncatedFrameError(CorruptDataError):
-    """The input ended inside a frame or record; what is there may be the start of a valid one."""
+    """The input ended inside a frame or record; the bytes may be the start of a valid one."""
 
     def __init__(self, message: str, received_bytes: int = 0, expected_bytes: int = 0) -> None:
         super().__init__(message)
         self.received_bytes = received_bytes
-        """Bytes of the unfinished unit that were there."""
+        """How many bytes of the unfinished frame or record were received."""
         self.expected_bytes = expected_bytes
-        """Bytes that it needs at least: all of it once the header is known."""
+        """How many bytes it needs at least; the exact size of a frame whose header was received."""
 
 
 class FrameDecoder:
@@ -93,26 +93,26 @@ class FrameDecoder:
         self._partial = bytearray()
         self._header: FrameHeader | None = None
         self._kind: FrameKind | None = None
-        """Of the record that goes on; None if none does."""
+        """Kind of the record that continues in the next frame; None if there is none."""
         self._joined = bytearray()
-        """Bodies of its frames so far."""
+        """The bodies of its frames so far."""
         self._record_position = 0
         self._failure: DurableShuffleError | None = None
         self._ended = False
 
     @property
     def position(self) -> int:
-        """Bytes of the frames handed out: where the next frame starts, from the first byte fed."""
+        """Total bytes of the frames returned, which is the position of the next frame."""
         return self._position
 
     @property
     def next_ordinal(self) -> int:
-        """Ordinal of the first record of the next frame, or of the record that still goes on."""
+        """Ordinal of the first record of the next frame, or of the record that continues in it."""
         return self._ordinal
 
     @property
     def record_position(self) -> int:
-        """Where the first frame of what `next_record` returns next starts, as `position`."""
+        """Position of the first frame of the record that `next_record` will return next."""
         return self._record_position
 
     def feed(self, data: Bytes) -> None:
@@ -161,7 +161,7 @@ class FrameDecoder:
         return NEED_DATA
 
     def _join(self, frame: Frame) -> Frame | None:
-        """Return a frame with the whole body, or None while the record goes on."""
+        """Return a frame with the whole body, or None if the record continues."""
         if self._kind is None and not frame.continues:
             return frame
         if self._kind is not None and frame.kind is not self._kind:
@@ -179,7 +179,7 @@ class FrameDecoder:
         return Frame(frame.kind, 0, frame.rows, memoryview(body).toreadonly())
 
     def end(self) -> None:
-        """Say that no more bytes will come. Call it when there was NEED_DATA.
+        """Declare the end of the input. Call it after a NEED_DATA.
 
         Raises:
             TruncatedFrameError: the bytes end with the start of a frame, or of a joined record.

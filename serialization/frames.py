@@ -1,9 +1,9 @@
 """Layout of a frame, the unit on storage: a 24-byte header, then a body padded to 8 bytes.
 
-Strategy: the header has a CRC of its own, so its length can be trusted before the body is there,
-and a torn tail is told from corruption. The body's CRC covers body and padding and is seeded with
-the frame's address (`checksum.frame_seed`). Encoding gives parts to be written one after the
-other; the body is never copied.
+Strategy: the header has its own CRC, so a reader can trust the length before the body arrives, and
+can distinguish a truncated end from corruption. The body's CRC covers body and padding and is
+seeded with the frame's address (`checksum.frame_seed`). Encoding returns parts to write one after
+the other; the body is never copied.
 
 This file must not know what a body means, nor where frames come from.
 """
@@ -22,10 +22,10 @@ from durable_shuffle.serialization.errors import (
 FRAME_HEADER_BYTES = 24
 FRAME_ALIGNMENT = 8
 FRAME_MAGIC = 0x46534489  # on storage: 89 44 53 46, "\x89DSF"
-"""The first byte is no ASCII, so a text file is never taken for a frame."""
+"""The first byte is not ASCII, so a text file is never taken for a frame."""
 
 FLAG_CONTINUES = 1
-"""The record goes on in the next frame."""
+"""The record continues in the next frame."""
 
 # A frame is held in memory whole, several times over in a reader with read-ahead, so its limit
 # bounds what one flipped length can cost. 256 MiB leaves room for a writer's largest slice and
@@ -66,17 +66,17 @@ class Frame:
     rows: int
     """Records that end in this frame."""
     body: memoryview
-    """Read-only, without padding. It may be a slice of what was fed, which it then keeps alive."""
+    """Read-only, without padding. May be a slice of a fed chunk, which it then keeps in memory."""
 
     @property
     def continues(self) -> bool:
-        """Whether the record goes on in the next frame."""
+        """Whether the record continues in the next frame."""
         return bool(self.flags & FLAG_CONTINUES)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A header whose own CRC was right. Says nothing about the body's."""
+    """A header with a valid header CRC. The body is not checked yet."""
 
     kind: FrameKind
     flags: int
@@ -156,11 +156,11 @@ def record_parts(
     *,
     max_body_bytes: int = MAX_FRAME_BODY_BYTES,
 ) -> tuple[Bytes, ...]:
-    """Return the parts of one frame, or of as many continuing frames as the limit asks for.
+    """Return the parts of one frame, or of several continuing frames if the body is over the limit.
 
-    The parts are to be written one after the other; `body` is not copied. Every frame but the last
-    carries FLAG_CONTINUES and counts no rows. All of them are seeded alike, with the ordinal of the
-    first record; `FrameDecoder.next_record` joins them.
+    Write the parts one after the other; `body` is not copied. Every frame but the last one has
+    FLAG_CONTINUES and 0 rows. All frames have the same seed, made with the ordinal of the first
+    record; `FrameDecoder.next_record` joins them.
 
     Raises:
         InvalidInputError: the limit is below 8 bytes, or a value does not fit its field.

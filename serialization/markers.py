@@ -1,8 +1,8 @@
-"""Markers: what a producer says between its records to every consumer.
+"""Markers: messages that a producer puts between its records, for every consumer.
 
-A marker is a frame of its own kind with 0 rows, whose body is a control record. It stands behind
-the records that were written before it and is no record itself: it has no ordinal, and what it
-means is for the consumer to decide.
+A marker is a frame of kind MARKER with 0 rows, whose body is a control record. It comes after the
+records that were written before it. It is not a record and has no ordinal; the consumer decides
+what it means.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.frames import FrameKind, frame_parts
 
 EndMode = Literal["FINITE", "DRAIN", "SUSPEND"]
-"""How a producer ended: its input ended, it was told to finish, or it will be continued."""
+"""How a producer ended: its input ended, it was told to finish, or it will continue later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """No more records, in the sense of `mode`: after SUSPEND the next record supersedes it."""
+    """No more records follow. After mode SUSPEND more may follow; the next record cancels it."""
 
     KIND: ClassVar[str] = "END_OF_DATA"
     mode: EndMode
@@ -39,7 +39,7 @@ _MARKERS: RecordCodec[Marker] = RecordCodec((Checkpoint, EndOfData))
 
 
 def marker_frame(marker: Marker, seed: int) -> tuple[Bytes, ...]:
-    """Return the frame's parts, to be written one after the other.
+    """Return the parts of the marker's frame; write them one after the other.
 
     Args:
         seed: `checksum.frame_seed` with the ordinal of the next record.

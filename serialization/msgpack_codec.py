@@ -1,11 +1,11 @@
 """Python objects as frame bodies: one msgpack array of records. Never pickle.
 
-Strategy: msgpack's own types natively, everything else as the extension types of
-`msgpack_extensions`. The types are exact: what comes back has the type that went in, or the
-encoder refuses it by name. Equal records give equal bytes, also for sets.
+Strategy: msgpack's own types are stored natively, all others as the extension types of
+`msgpack_extensions`. A value comes back with the type that it had, or the encoder refuses it and
+names the type. Equal records give equal bytes, also for sets.
 
-Three types come back as a close relative: bytearray and memoryview as bytes, an aware datetime
-or time with a fixed offset instead of its zone.
+Exceptions: bytearray and memoryview come back as bytes; an aware datetime or time comes back with
+a fixed offset instead of its zone.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
-"""The msgpack extension types: which Python types they stand for, and their payloads.
+"""The msgpack extension types: their Python types and payloads.
 
 Strategy: one table from exact type to encoder, one from code to decoder. Codes and payloads are
-stored, so none is changed or used again. Numbers are little-endian. Payloads that hold values
-(tuples, sets) are msgpack themselves; the caller gives the function that encodes or decodes them.
+stored, so a code is never changed or reused. Numbers are little-endian. Payloads that contain
+values (tuples, sets) are msgpack too; the caller passes the function that encodes or decodes them.
 
-    1 naive datetime    i64 microseconds since 1970-01-01 by its own reading, u8 fold
+    1 naive datetime    i64 microseconds since 1970-01-01 00:00 in its own local time, u8 fold
     2 aware datetime    as 1, then i64 offset from UTC in microseconds
     3 date              i32 days, 1 is 0001-01-01
     4 time              i64 microseconds since midnight, u8 fold, then nothing or i64 offset
@@ -60,7 +60,7 @@ _RAW = "S"
 
 
 def encode_extension(value: object, nested: Nested) -> msgpack.ExtType:
-    """Return the extension value for what msgpack does not know.
+    """Return the extension value for a value of a type that msgpack does not have.
 
     Raises:
         InvalidInputError: the type cannot be stored.

@@ -1,8 +1,8 @@
 """Key-value pairs as frame bodies: one msgpack array [key, value, key, value, …]. Never pickle.
 
-Strategy: pairs lie flat, so that msgpack walks one list in C and no Python code runs per pair;
-values take the types of `msgpack_codec`. Parts of a body are packed as they come and joined once
-its length is known.
+Strategy: one flat array, so that msgpack walks one list in C and no Python code runs per pair.
+Keys and values may have the types of `msgpack_codec`. Parts of a body are packed as pairs arrive,
+and joined when the number of pairs is known.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.msgpack_codec import decode_records, encode_records
 
 PAIR_CODEC = "msgpack-pairs"
-"""What DESCRIBE calls it."""
+"""The codec's name in DESCRIBE."""
 
 Pair = tuple[Any, Any]
 
@@ -23,7 +23,7 @@ def pack_pairs(pairs: Sequence[Pair]) -> bytes:
     """Return the pairs packed one after the other, without the array around them.
 
     Args:
-        pairs: sequences of exactly two items; that is the caller's to check.
+        pairs: sequences of exactly two items; the caller must check this.
 
     Raises:
         InvalidInputError: a key or value holds a type that cannot be stored, which is named.

@@ -1,8 +1,8 @@
-"""Between numbers and Arrow arrays without pandas.
+"""Converts between numbers and Arrow arrays without importing pandas.
 
-`pyarrow.array`, `pyarrow.scalar` and `Array.to_numpy` import pandas the first time, to see whether
-they were given something of it: 0.2 s in each new Python worker, where tasks often take less. What
-every map task does goes through here instead. Nothing is copied.
+`pyarrow.array`, `pyarrow.scalar` and `Array.to_numpy` import pandas at their first call, to check
+for pandas objects. That takes 0.2 s in each new Python worker, often longer than a task. So map
+tasks use these functions.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ def arrow_of(numbers: npt.NDArray[Any]) -> pa.Array:
     """Return an array of the same numbers over the same memory.
 
     Args:
-        numbers: one dimension, contiguous, of a type that Arrow has; no booleans.
+        numbers: one-dimensional, contiguous, of a type that Arrow has; not booleans.
     """
     kind = pa.from_numpy_dtype(numbers.dtype)
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

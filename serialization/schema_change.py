@@ -1,4 +1,4 @@
-"""Which change of a schema stored rows outlive: added nullable columns, and no other. Pure."""
+"""Schema changes of a stage: nullable columns may be added, nothing else may change. Pure."""
 
 import pyarrow as pa
 
@@ -6,14 +6,14 @@ from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleE
 
 
 def widened(stored: pa.Schema, wanted: pa.Schema, *, stage: str) -> pa.Schema:
-    """Return the schema in which rows of `wanted` are stored behind rows of `stored`.
+    """Return the schema in which rows of `wanted` are stored after rows of `stored`.
 
-    Stored columns keep their places; new ones follow. The order of columns in `wanted` does not
-    matter, nor whether a stored column may be null there.
+    Stored columns keep their positions; new columns follow. The order of columns in `wanted` does
+    not matter, and a stored column keeps its own nullability.
 
     Raises:
-        IncompatibleError: a stored column is gone or of another type, or a new one may not be null;
-            names both schemas.
+        IncompatibleError: a stored column is missing or has another type, or a new column is not
+            nullable; names both schemas.
     """
     names = {field.name: field for field in wanted}
     reasons = [

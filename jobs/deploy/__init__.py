@@ -1,6 +1,6 @@
-"""From this driver to its executors: the code that they run, and whether they share the storage.
+"""Sends this package to executors, and checks that they run it and share the storage.
 
-It imports no other folder of `jobs/`. Start at `ship.py`: the package's own code as an archive;
-`running_code.py` tells whether a task runs the driver's; `preflight.py` looks before the first
-write; `remote_storage.py` is for clients that cannot reach the storage themselves.
+It imports no other folder of `jobs/`. Start at `ship.py`, which sends the package as an archive.
+`running_code.py` identifies the code that a process runs; `preflight.py` checks the storage before
+the first write; `remote_storage.py` is for clients that cannot reach the storage themselves.
 """

@@ -1,7 +1,7 @@
-"""Checks before the first write: which root is meant, and whether executors share it.
+"""Checks before the first write: which storage root to use, and whether executors share it.
 
-A `file:` root that several hosts do not share would lose data silently later; here it is found by
-a nonce that the driver writes and one task per slot reads back.
+A local folder that the hosts do not share would lose data later. To find this out, the driver
+writes a nonce, and tasks on the executors read it back. A host that gets no task is not checked.
 """
 
 import re
@@ -23,9 +23,9 @@ from durable_shuffle.shuffle.storage.contract import Storage
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"
-"""Folder beside the job, only for masters whose tasks run in this process."""
+"""Folder in the working directory; only for masters whose tasks run in the driver's process."""
 _CONNECT_TASKS = 16
-"""How many tasks look for the nonce where the number of executors cannot be asked for."""
+"""How many tasks read the nonce if the number of cores is not known."""
 
 
 def default_url(spark: SparkSession) -> str:
@@ -56,7 +56,7 @@ def is_local(spark: SparkSession) -> bool:
 def task_tries(master: str, configured: str | None) -> int:
     """Return how often Spark runs a failing task. Pure.
 
-    A local session says so in its master, `local[2,3]` for three times, and heeds nothing else.
+    A local session takes the number from its master only: three in `local[2,3]`, one in `local[2]`.
 
     Args:
         master: `spark.sparkContext.master`.
@@ -71,11 +71,11 @@ def task_tries(master: str, configured: str | None) -> int:
 def check_worker_python(spark: SparkSession) -> None:
     """Refuse a local session whose tasks would run a Python without our dependencies.
 
-    Spark takes `PYSPARK_PYTHON`, else the first `python3` of PATH, which without an activated
-    environment is another one than the driver's. Starts a process if they differ.
+    Spark uses `PYSPARK_PYTHON`, else the first `python3` in PATH. Without an activated environment
+    that is not the driver's Python. If they differ, this starts the other Python to check it.
 
     Raises:
-        InvalidInputError: says which Python it is and how to choose another.
+        InvalidInputError: names that Python and says how to choose another.
     """
     named = str(spark.sparkContext.pythonExec)
     found = shutil.which(named)
@@ -96,9 +96,9 @@ def check_worker_python(spark: SparkSession) -> None:
 
 
 def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) -> Storage:
-    """Return the storage through which the driver works, once executors were seen to share it.
+    """Check that executors share the storage; return the storage that the driver must use.
 
-    A Spark Connect client that does not share the executors' storage works through them instead.
+    If a Spark Connect client does not share the executors' storage, it is a `RemoteStorage`.
 
     Raises:
         InvalidInputError: no permission to write, or an executor does not see what was written,
@@ -136,7 +136,7 @@ def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) ->
 
 
 def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) -> str:
-    """Have tasks read the nonce; return what is wrong, "" if nothing is."""
+    """Let tasks read the nonce; return what is wrong, "" if all of them found it."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

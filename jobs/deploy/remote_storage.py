@@ -1,7 +1,7 @@
 """A storage whose every call runs as a one-task Spark job.
 
-For Spark Connect clients that cannot reach the storage that the executors see. Slow (a job per
-request) but right: control records only, data never passes the client.
+For Spark Connect clients that cannot reach the executors' storage. It is slow, one Spark job per
+request, but only control records pass through the client, never data.
 """
 
 import json
@@ -24,14 +24,14 @@ from durable_shuffle.shuffle.storage.contract import (
 )
 
 Answers = list[bytes]
-"""What a request gives back, as binary values."""
+"""The result of a request, as binary values."""
 
 _SCHEMA = "data array<binary>, error string, message string"
 
 
 @dataclass(frozen=True)
 class RemoteStorage:
-    """The storage contract, carried out by a task."""
+    """Implements the storage contract with tasks."""
 
     spark: SparkSession
     storage: Storage

@@ -1,7 +1,8 @@
-"""Which code of this package runs here: version and a digest of its Python files.
+"""Identifies the code of this package that runs here: version and a digest of its Python files.
 
-A driver hands its own to the tasks; the version alone would not tell two development copies apart.
-What counts is what executors need: commands, pages, benchmarks and the kit for tests do not.
+The driver sends its own to the tasks, which compare. The version alone would not distinguish two
+development copies. The digest covers only files that executors need, so not commands, HTML reports,
+benchmarks and test tools.
 """
 
 import hashlib
@@ -29,10 +30,9 @@ def package_sources() -> dict[str, bytes]:
 
 
 def sources_besides() -> dict[str, bytes]:
-    """Return the same of what is no product and what this process has imported of all the same.
+    """Return the same for the folders of tests and benchmarks, if this process has imported them.
 
-    Functions that it hands to executors may be from there: a storage that fails for tests, a
-    benchmark's workload.
+    Functions that the driver sends to executors may come from these folders.
     """
     found: dict[str, bytes] = {}
     for folder in _NO_PRODUCT:
@@ -68,12 +68,12 @@ def archive_name(code: str) -> str:
 
 
 def code_in(path: str) -> str | None:
-    """Return the code that an archive's path, or the path of a module inside it, names."""
+    """Return the code named in the path of an archive or of a module inside it, else None."""
     match = _ARCHIVE.search(path)
     return match[1] if match else None
 
 
 @cache
 def running_code() -> str:
-    """Return the code of this process: read off its archive's name, else from its files."""
+    """Return the code of this process, from the name of its archive or else from its files."""
     return code_in(durable_shuffle.__file__) or code_of(package_sources())

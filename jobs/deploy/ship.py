@@ -1,10 +1,10 @@
-"""How this package reaches executors: as a zip made from the running code, added to the session.
+"""Sends this package to executors, as a zip made from the running code and added to the session.
 
-A wheel is refused by `addPyFile`; a zip with the same content works. On classic Spark it holds
-beside the sources what the driver has loaded, compiled: every Python worker would else compile that
-anew, 0.2 instead of 0.07 CPU seconds. That is not compressed, sources are: workers read them for
-tracebacks alone. Spark Connect takes a name a second time only with equal bytes, and what is loaded
-differs from call to call: it gets the sources alone.
+`addPyFile` refuses a wheel but takes a zip with the same content. On classic Spark the zip also
+holds compiled code of the modules that the driver has loaded, because otherwise every Python worker
+would compile them (0.2 instead of 0.07 CPU seconds). Sources are compressed, compiled code is not:
+workers read sources only for tracebacks. Spark Connect accepts a name again only with equal bytes,
+and the set of loaded modules changes between calls, so it gets only the sources.
 """
 
 import marshal
@@ -29,12 +29,12 @@ from durable_shuffle.jobs.deploy.running_code import (
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _BY_HASH_UNCHECKED = (1).to_bytes(4, "little")
-"""Flags of compiled code that counts whatever the source says; another Python version takes the
-source."""
+"""Flags of compiled code that is used without a check of the source. Another Python version ignores
+it and compiles the source."""
 
 
 def make_archive(folder: Path, *, compiled: bool) -> Path:
-    """Write the package as a zip whose name holds a digest of its sources, unless it is there."""
+    """Write the package as a zip, named by a digest of its sources, unless the file exists."""
     sources = package_sources()
     path = folder / archive_name(code_of(sources))
     if not path.exists():
@@ -49,7 +49,7 @@ def make_archive(folder: Path, *, compiled: bool) -> Path:
 
 @cache
 def _besides() -> dict[str, bytes]:
-    """Return `sources_besides()` of the first archive: a later one of this process is the same."""
+    """Return `sources_besides()` of the first call, so that later archives have equal bytes."""
     return sources_besides()
 
 
@@ -76,11 +76,11 @@ def _file_of(module: str) -> str | None:
 def ship(spark: SparkSession) -> None:
     """Make this package importable in the session's Python workers; safe to repeat.
 
-    On classic Spark the first call of an application decides: workers that came later would else
-    see another version of the code than those that are running. A driver whose code has changed
-    since meets IncompatibleError in its first task.
+    On classic Spark only the first call of an application sends the code, because otherwise later
+    workers could get other code than running ones. If the driver's code has changed since then, its
+    first task fails with IncompatibleError.
     """
-    running_code()  # stated now: files may change while the loaded code stays
+    running_code()  # cached now, because files may change after the code was loaded
     connect = is_connect(spark)
     if not connect and any(code_in(f) for f in spark.sparkContext.listFiles):
         return

@@ -1,7 +1,7 @@
-"""The batch reader: a stage as it is when the query is planned, with subpartitions skipped by key.
+"""The batch reader: reads the rows that a stage has when the query is planned.
 
-A filter that a key must equal one of a few values names the subpartitions that can hold such rows;
-others are not read. Spark filters what is read all the same.
+If a filter says that the keys equal one of a few values, only the partitions that can hold such
+rows are read. Spark still applies the filter to the rows that are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ from durable_shuffle.shuffle.stream.scan import standing_pieces
 
 
 class BatchReader(DataSourceReader):
-    """Reads all rows of a stage that stand when the query is planned."""
+    """Reads all rows that are committed when the query is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._wanted: dict[str, tuple[Any, ...]] = {}
-        # PySpark refuses a reader that has `pushFilters` of its own while
-        # spark.sql.python.filterPushdown.enabled is off; this one reads either way
+        # PySpark refuses a reader class that defines `pushFilters` while
+        # spark.sql.python.filterPushdown.enabled is off; this reader works either way
         self.pushFilters = _Pushed(self._wanted)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -40,7 +40,7 @@ class BatchReader(DataSourceReader):
         kept = subpartitions_for(stage, self._wanted, self._schema)
         if kept is not None:
             pieces = [piece for piece in pieces if piece.extent.subpartition in kept]
-        # for an empty list Spark would call `read` with a partition of its own
+        # with an empty list, Spark would call `read` with a partition that is not ours
         return list(tasks_of(stage, pieces)) or [Pieces(stage.path, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
 
 
 class _Pushed:
-    """`pushFilters` of a reader: takes note of what keys must be, and leaves all to Spark."""
+    """`pushFilters` of a reader: records the wanted key values, leaves all filtering to Spark."""
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 

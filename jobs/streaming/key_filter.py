@@ -1,4 +1,4 @@
-"""Which subpartitions can hold rows whose keys have given values."""
+"""Finds the partitions that can hold rows with given key values."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -20,8 +20,8 @@ def subpartitions_for(
     """Return the subpartitions to read; None for all.
 
     Args:
-        wanted: column -> the values that it may have. What cannot be told is read.
-        schema: what Spark asks for; filters are of its types.
+        wanted: column -> the values that it may have.
+        schema: what Spark asks for; the values have its types.
     """
     describe = stage.describe
     if describe.partitioner != "hash" or not describe.keys:
@@ -43,5 +43,5 @@ def subpartitions_for(
             for n, name in enumerate(names)
         ]
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        return None  # values that the key cannot have as they are: let Spark compare
+        return None  # the key's type cannot hold these values: read all, Spark compares
     return frozenset(hash_partition_ids(columns, describe.partitions).tolist())

@@ -1,4 +1,4 @@
-"""Options of the data source, checked. A misspelled one is refused with the right one named."""
+"""Checks the options of the data source. For a misspelled option the error names the right one."""
 
 import difflib
 import json
@@ -14,7 +14,7 @@ from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 _PLACE = ("url", "path", "job", "stage", "storageOptions")
 _OF_SPARK = ("checkpointLocation", "queryName")
-"""What Spark puts among the options of its own accord."""
+"""Options that Spark itself adds."""
 READ_OPTIONS = (*_PLACE, "columns")
 STREAM_READ_OPTIONS = (
     *READ_OPTIONS,
@@ -38,14 +38,14 @@ WRITE_OPTIONS = (
 _KNOWN = tuple(dict.fromkeys((*STREAM_READ_OPTIONS, *WRITE_OPTIONS)))
 
 DEFAULT_PARTITIONS = 8
-"""Subpartitions of a stage that a writer makes, if it says nothing."""
+"""Number of partitions of a new stage, if the writer does not give one."""
 DEFAULT_WAIT_MILLIS = 1000
-"""How long a trigger of a stream reader waits for rows, if the reader says nothing."""
+"""How long a trigger of a stream reader waits for new rows, if `maxWaitMillis` is not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stage is. The options of its storage may hold credentials: they are not shown."""
+    """Where a stage is. The storage options may hold credentials, so the repr hides them."""
 
     url: str
     job: str
@@ -57,13 +57,13 @@ class Place:
         return f"Place(job={self.job!r}, stage={self.stage!r})"
 
     def storage(self) -> RetryingStorage:
-        """Return the storage, made anew: tasks and planners are processes of their own."""
+        """Return a new storage object; tasks and planners run in separate processes."""
         return open_storage(self.url, _storage_options(self.storage_options))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader asks for."""
+    """The options of a reader."""
 
     place: Place
     columns: tuple[str, ...]
@@ -73,17 +73,20 @@ class ReadOptions:
     most_rows: int | None
     most_bytes: int | None
     wait_seconds: float
-    """How long a trigger of a stream waits for rows that come while it does."""
+    """How long a trigger of a stream waits for new rows, in seconds."""
     consumer: str
-    """"" for a reader that holds nothing back."""
+    """Name under which the reader acknowledges rows; "" for none."""
     consumers: tuple[str, ...]
-    """The declared, closed set; () if nothing shall go because it was read."""
+    """All declared consumers; rows that all of them have read may be deleted. () for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a writer asks for. What shapes a stage is heeded when the stage is made, and checked
-    where it is given for one that stands."""
+    """The options of a writer.
+
+    Options that decide the shape of a stage are used when the writer makes the stage. For a stage
+    that exists, they must match it.
+    """
 
     place: Place
     partitions: int | None
@@ -93,7 +96,7 @@ class WriteOptions:
     consumers: tuple[str, ...]
     compression: str
     keeps_replaced: bool
-    """An overwrite does not release the stage whose place it takes."""
+    """True if an overwrite must not release the stage that it replaces."""
 
 
 def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
@@ -202,7 +205,7 @@ def _storage_options(text: str) -> dict[str, object]:
 
 
 def _names(found: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return a list that is separated by commas."""
+    """Return the names in a comma-separated option."""
     names = tuple(part.strip() for part in found.get(name.lower(), "").split(",") if part.strip())
     if len(set(names)) != len(names):
         raise InvalidInputError(f"option {name!r} names one thing twice: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""What both readers share: where a stage is, which tasks read which pieces, and how."""
+"""Code that both readers share: find the stage, assign pieces to tasks, read them."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 @dataclass
 class Pieces(InputPartition):
-    """What one task reads. Holds no credentials: the reader has them."""
+    """What one task reads. It contains no credentials; the reader has them."""
 
     path: StagePath
     pieces: tuple[Piece, ...]
@@ -38,7 +38,7 @@ def stage_of(options: ReadOptions) -> StageHandle:
 
 
 def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
-    """Return the pieces as tasks: neighbouring small subpartitions are read by one."""
+    """Return the pieces per task; one task reads several small neighbouring partitions."""
     sizes = [0] * stage.describe.partitions
     for piece in pieces:
         sizes[piece.extent.subpartition] += piece.extent.length
@@ -52,7 +52,7 @@ def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
 
 
 def read_task(options: ReadOptions, task: Pieces, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, as Spark asks for them."""
+    """Yield the rows of one task in the columns and types of `schema`."""
     quicken_worker()
     stage = open_stage(options.place.storage(), task.path)
     settings = Settings()

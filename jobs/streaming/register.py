@@ -1,4 +1,4 @@
-"""Making the data source known to a session."""
+"""Registers the data source with a session."""
 
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _LEAST = (4, 2)
-"""From here on Python sources have admission control and Arrow stream writers."""
+"""Since this PySpark version, Python sources have admission control and Arrow stream writers."""
 
 
 def can_register() -> bool:
@@ -18,9 +18,9 @@ def can_register() -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("durable_shuffle")` known to a session, classic or Spark Connect.
+    """Make `format("durable_shuffle")` available in a session, classic or Spark Connect.
 
-    Safe to repeat. `DurableShuffle(spark, ...)` does it, too.
+    Safe to repeat. `DurableShuffle(spark, ...)` registers it too.
 
     Raises:
         InvalidInputError: PySpark is older than 4.2.
@@ -35,14 +35,14 @@ def register(spark: SparkSession) -> None:
 
 
 def add_source(spark: SparkSession) -> None:
-    """Register the source with a session that has this package already."""
+    """Register the source with a session whose workers already have this package."""
     from durable_shuffle.jobs.streaming.source import DurableShuffleSource
 
     if is_connect(spark):
         spark.dataSource.register(DurableShuffleSource)
         return
-    # Spark looks a sink up in the thread's active session, whichever session's frame is written,
-    # and refuses a name in one session that the active one knows
+    # Spark looks up a sink in the thread's active session, whatever session the DataFrame has,
+    # and refuses to register a name that the active session knows already
     active = SparkSession.getActiveSession()
     sessions = SparkSession._get_j_spark_session_class(cast("Any", spark)._jvm)  # noqa: SLF001
     name = DurableShuffleSource.name()
@@ -50,7 +50,7 @@ def add_source(spark: SparkSession) -> None:
         for session in filter(None, (spark, active)):
             state = session._jsparkSession.sessionState()  # noqa: SLF001
             if state.dataSourceManager().dataSourceExists(name):
-                continue  # once more would only be warned of; often both are one session, too
+                continue  # registering it again only gives a warning
             sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
             session.dataSource.register(DurableShuffleSource)
     finally:

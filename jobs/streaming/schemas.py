@@ -1,4 +1,4 @@
-"""Between Spark's schemas and those of stored rows, by the user's column names."""
+"""Converts between Spark's schemas and those of stored rows, by the user's column names."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,10 +16,11 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 
 
 def written_schema(schema: StructType) -> pa.Schema:
-    """Return in which schema rows are stored, under the user's column names.
+    """Return the Arrow schema in which rows are stored, with the user's column names.
 
     Raises:
-        InvalidInputError: a column cannot be stored, or two have one name, or there is none.
+        InvalidInputError: a column cannot be stored, two columns have the same name, or there is
+            no column.
     """
     if not schema.fields:
         raise InvalidInputError(
@@ -58,10 +59,13 @@ def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
-    """Return what Spark sees of stored rows: all columns nullable, or only those named.
+    """Return the Spark schema of stored rows; every column is nullable.
+
+    Args:
+        columns: the wanted columns in this order; empty for all.
 
     Raises:
-        InvalidInputError: there is no such column, or none at all.
+        InvalidInputError: a wanted column does not exist, or the rows have no columns.
     """
     if not schema.names:
         raise InvalidInputError(
@@ -82,12 +86,13 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
 
 
 def check_readable(stored: pa.Schema, wanted: StructType, stage: str) -> None:
-    """Refuse a schema given by the user that stored rows cannot be read in.
+    """Refuse a user's schema if stored rows cannot be read with it.
 
-    Columns may be left out, in any order; ones that are not stored are read as null.
+    Columns may be left out and may have any order. Nullable columns that are not stored are null.
 
     Raises:
-        IncompatibleError: a column has another type, or none is stored; names both schemas.
+        IncompatibleError: a column has another type, a missing column is not nullable, or no column
+            is stored; names both schemas.
     """
     asked = expected_schema(wanted)
     types = dict(zip(stored.names, storable_schema(stored).types, strict=True))

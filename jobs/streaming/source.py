@@ -25,7 +25,7 @@ FORMAT = "durable_shuffle"
 
 
 class DurableShuffleSource(DataSource):
-    """Stages of a job as tables and streams."""
+    """Spark data source that reads and writes a stage of a job, as a table or as a stream."""
 
     @classmethod
     def name(cls) -> str:

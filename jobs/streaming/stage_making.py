@@ -1,8 +1,8 @@
-"""The stage that a writer of the data source writes: found by its name, or made.
+"""Finds the stage that a writer of the data source writes, by its name, or makes it.
 
-Made stages are written by log producers, one per writer at a time, so that they can be followed
-while they grow. Several writers that make one stage at once agree on the one that was entered
-first.
+New stages are written by log producers, one per writer at a time, so that streams can read them
+while they grow. If several writers make a stage at the same time, all use the one that was entered
+into the job's log first.
 """
 
 import hashlib
@@ -45,15 +45,15 @@ def stage_to_write(
     ids: IdSource,
     clock: Clock,
 ) -> StageHandle:
-    """Return the stage that the options name; makes it if there is none.
+    """Return the stage that the options name; make it if there is none.
 
     Args:
-        fresh: describe a new one in any case. It counts only once `replace` has entered it; the job
-            log knows that it was begun.
+        fresh: always describe a new stage. The job's log records that it was begun, but readers see
+            it only after `replace_stage`.
 
     Raises:
-        InvalidInputError: the stage that stands is sealed, or has other keys or counts than asked
-            for; or a key is no column, or has no hash.
+        InvalidInputError: the existing stage is sealed, or its keys or counts differ from the
+            options; or a key is not a column, or its type has no hash.
     """
     place = options.place
     standing = newest_named(read_job(storage, place.job), place.stage)
@@ -74,19 +74,19 @@ def stage_to_write(
 
 
 def enter(stage: StageHandle, ids: IdSource) -> Entered:
-    """Make a described stage count, unless there is one of its name; return the one that does."""
+    """Enter a described stage into the job's log unless its name is taken; return the entry."""
     return enter_stage(
         stage.storage, stage.path, record_id=ids.new_id(), claim_id=ids.new_id(), replaces=False
     )
 
 
 def replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
-    """Make a described stage count in place of the one that has its name. Safe to repeat.
+    """Enter a described stage in place of the stage that has its name. Safe to repeat.
 
-    The one before is released, if it is a stage that writers like this one make.
+    The replaced stage is released if a writer of the data source made it.
 
     Args:
-        keeps: leave it as it is: `release` deletes it.
+        keeps: do not release the replaced stage; `release` can delete it later.
     """
     storage = stage.storage
 
@@ -195,7 +195,7 @@ def _describe(
 
 
 def in_schema(stage: StageHandle, schema: bytes) -> StageHandle:
-    """Return the stage as one whose rows have another schema message."""
+    """Return the stage with another schema message for its rows."""
     found, names = schema_from_bytes(schema), stage.describe.columns
     columns = (*names, *found.names[len(names) :])
     describe = replace(stage.describe, schema=schema, columns=columns)

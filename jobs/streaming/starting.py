@@ -1,4 +1,4 @@
-"""Where a query begins that has no checkpoint yet."""
+"""Where a query without a checkpoint begins to read."""
 
 import json
 from dataclasses import replace
@@ -12,8 +12,8 @@ def starting_offset(scan: StageScan, text: str) -> StreamOffset:
     """Return the offset that option `startingOffsets` names.
 
     Raises:
-        InvalidInputError: neither "earliest", "latest" nor an offset; or it lies behind the end.
-        NotFoundError: it was released; names the earliest.
+        InvalidInputError: neither "earliest", "latest" nor an offset; or an offset after the end.
+        NotFoundError: rows at the offset were released; names the earliest offset.
         IncompatibleError: it is an offset of another stage.
     """
     word = text.strip().lower()
@@ -37,5 +37,5 @@ def starting_offset(scan: StageScan, text: str) -> StreamOffset:
                 f"subpartition are {list(end.next)}"
             )
     scan.check_standing(offset)
-    # a user's slots are not trusted: rows could be passed over
+    # a user's slots are not trusted, because wrong ones could skip rows
     return replace(offset, lanes=tuple(replace(lane, slot=0) for lane in offset.lanes))

@@ -1,8 +1,8 @@
 """The stream reader: offsets, admission control, available-now; tasks read pieces.
 
-The driver's calls come to one process that lives as long as the query; tasks get the reader pickled
-and use its options alone. An acknowledged offset is one record of the named consumer, by which
-storage may be given back (`shuffle/stream/consumer.py`).
+The driver's calls run in one process that lives as long as the query. Tasks get a pickled copy of
+the reader and use only its options. If the reader has a consumer name, it acknowledges an offset
+with one record. What all consumers have acknowledged can be deleted (`shuffle/stream/consumer.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.stream.scan import StageScan
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stage as a stream. Makes no request before it is asked for something."""
+    """Reads a stage as a stream. It sends no request to storage before its first call."""
 
     def __init__(self, options: ReadOptions, schema: StructType, clock: Clock) -> None:
         self._options, self._schema, self._clock = options, schema, clock
@@ -48,7 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: StreamOffset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options and the schema."""
+        """Return the state for tasks, which need only the options and the schema."""
         return {
             **self.__dict__,
             "_scan_found": None,
@@ -84,7 +84,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(
         self, begin: StreamOffset, limit: ReadLimit, standing: StreamOffset | None = None
     ) -> StreamOffset:
-        """Return how far a step from `begin` goes; `standing` is the end, where it is known."""
+        """Return the end offset of a batch that begins at `begin`.
+
+        Args:
+            standing: the stage's end, None if it must be looked up.
+        """
         if isinstance(limit, ReadAllAvailable):
             return standing or self._scan.latest(begin)
         return advance(begin, self._scan.arrivals(begin), self._limits(limit))
@@ -122,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_from_json(found, stage=folder, widths=widths)
 
     def _limits(self, limit: ReadLimit) -> Limits:
-        """Return the engine's limit, and the other one of the options where both are given."""
+        """Return Spark's limit; if it is in rows, with the options' limit in bytes as well."""
         if isinstance(limit, ReadMaxRows):
             return Limits(limit.max_rows, self._options.most_bytes)
         if isinstance(limit, ReadMaxBytes):

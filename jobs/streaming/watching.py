@@ -1,8 +1,7 @@
-"""Waiting for rows at the beginning of a trigger, so that a hop need not add a whole one.
+"""Waits for rows at the beginning of a trigger, so that a reader need not lag a whole trigger.
 
-Spark starts the triggers of all queries at multiples of their interval: without a wait, a reader
-would look a moment before the writer of the same interval commits, and find the batch one trigger
-later.
+Spark starts the triggers of all queries at multiples of their interval. Without a wait, a reader
+would look just before a writer with the same interval commits, and see the batch a trigger later.
 """
 
 from durable_shuffle.shuffle.base.clock import Clock
@@ -16,7 +15,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.1
 def watch(
     scan: StageScan, standing: StreamOffset, *, clock: Clock, longest_seconds: float
 ) -> StreamOffset:
-    """Return the stage's end as soon as it is behind `standing`, else `standing` after the time."""
+    """Return the stage's end as soon as it is past `standing`; after the time return `standing`."""
     deadline = clock.monotonic() + longest_seconds
     misses, end = 0, standing
     while end == standing and (left := deadline - clock.monotonic()) > 0:

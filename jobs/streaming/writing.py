@@ -1,9 +1,9 @@
-"""Writers of the data source: tasks write segments, the driver's commit makes a batch count.
+"""Writers of the data source: tasks write segments, the driver's commit adds a batch to the stage.
 
-Every call runs in a process of its own and remembers nothing: what is decided stands in the
-producer's log (`shuffle/write/run_log.py`). A stage is looked up once per batch, by the planner.
+Each call runs in its own process and keeps no state; all decisions are in the producer's log
+(`shuffle/write/run_log.py`). The planner looks up the stage once per batch.
 
-Not guaranteed: that rows of a batch that is replayed are those that stand; the first committed do.
+The first commit of a batch wins. If Spark replays a batch with other rows, they are not stored.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):
-    """What a task tells the commit."""
+    """What a task reports to the commit."""
 
     place: Place
     path: StagePath
@@ -62,12 +62,12 @@ class PartMessage(WriterCommitMessage):
     batch: int
     schema: bytes
     part: Part | None
-    """None if the batch was there already."""
+    """None if the batch was already committed."""
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The stage, as tasks get it."""
+    """The stage, in the form that tasks get."""
 
     place: Place
     path: StagePath
@@ -80,7 +80,7 @@ class _Target:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch's writer; made anew for planning and for each commit or abort."""
+    """The writer of one micro-batch; planning and each commit or abort make a new one."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         stage = _found(options, schema, fresh=False)
@@ -104,11 +104,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave everything: a commit may have been sent. The next run clears up behind this one."""
+        """Do nothing, because a commit may have been sent. The next run deletes what is left."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Appends the rows of one write job as one batch; with `overwrite` to a stage of its own."""
+    """Appends the rows of one write job as one batch; with `overwrite` to a new stage."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         stage = _found(options, schema, fresh=overwrite)
@@ -130,7 +130,7 @@ class BatchWriter(DataSourceArrowWriter):
             replace_stage(self._target.stage(), RandomIds(), keeps=self._keeps)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Give the job up unless its commit landed, and delete what it wrote."""
+        """Abort the job and delete what it wrote, unless its commit was stored."""
         target, job = self._target, self._begun
         stage = target.stage()
         cause, new = "Spark called the write job off", RandomIds().new_id()
@@ -172,10 +172,10 @@ def _write(
     newest: bytes,
     rows: Iterator[pa.RecordBatch],
 ) -> PartMessage:
-    """Write one task's part of a batch; nothing, if the batch is there already.
+    """Write one task's part of a batch; write nothing if the batch is already committed.
 
     Args:
-        newest: schema message of the rows that stand last.
+        newest: schema message of the rows committed last.
     """
     number = _context().partitionId()
     part, message = None, stage.describe.schema
@@ -211,13 +211,13 @@ def _with_ids(stage: StageHandle, number: int, rows: Iterator[pa.RecordBatch]) -
 
 
 def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns that have a place in the schema, in its types."""
+    """Return the columns that the schema contains, in its types."""
     names = [name for name in batch.schema.names if name in schema.names]
     return batch.select(names).cast(pa.schema([schema.field(name) for name in names]))
 
 
 def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-    """Make a batch count, whichever process asks; a batch that counts already is left alone."""
+    """Commit a batch. Any process may call this; a batch that is committed stays unchanged."""
     found = [message for message in messages if isinstance(message, PartMessage)]
     if not found or len(found) != len(messages):
         raise InvalidInputError(
@@ -232,5 +232,5 @@ def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     newest = max((m.schema for m in found if m.part is not None), key=len, default=one.schema)
     done = append_batch(stage, one.producer, one.run, batch, parts, newest)
     if done.first:
-        with suppress(DurableShuffleError):  # what is left costs space; gc finds it, too
+        with suppress(DurableShuffleError):  # leftovers only cost space, and gc finds them
             clear_behind(stage, one.producer, parts[0].begun.attempt)

@@ -1,7 +1,7 @@
 """Check that a segment holds what its COMMIT states: length, SHA-256, every frame of every extent.
 
-Strategy: read the object whole (its writer held it whole, so a verifier can), then walk each extent
-frame by frame. A damaged body costs one finding, because its header still says where the next frame
+Strategy: read the object whole, or piece by piece if it is long, then walk each extent frame by
+frame. A damaged body costs one finding, because its header still says where the next frame
 starts. A damaged header ends the walk of its extent; the next extent is walked all the same.
 """
 
@@ -98,7 +98,7 @@ def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
 
 
 def _check_long(storage: Storage, task: SegmentTask) -> SegmentCheck:
-    """Do the same with a segment of which no more than a piece or a record is held."""
+    """Do the same as `check_segment` while holding only a piece or one record at a time."""
     key, length = task.key, task.info.length
     data, findings = LongSegment(storage, key, length), list[Finding]()
     try:
@@ -112,7 +112,7 @@ def _check_long(storage: Storage, task: SegmentTask) -> SegmentCheck:
     try:
         storage.read_range(key, length, 1)
     except CorruptDataError:
-        pass  # nothing stands behind its end
+        pass  # the object ends where its COMMIT says
     except DurableShuffleError as error:
         findings.append(finding_of(error, key, f"a segment of {length} bytes"))
     else:
@@ -124,7 +124,7 @@ def _check_long(storage: Storage, task: SegmentTask) -> SegmentCheck:
 def _check_extents(
     task: SegmentTask, data: memoryview | LongSegment, findings: list[Finding]
 ) -> int:
-    """Return the rows of intact frames of all extents; adds to `findings`."""
+    """Check all extents, add to `findings`, and return the number of rows of intact frames."""
     rows = 0
     shifts = task.shifts or (0,) * len(task.extents)
     for extent, shift in zip(task.extents, shifts, strict=True):

@@ -1,7 +1,8 @@
-"""The bytes of a segment for who checks them: a usual one whole, a long one piece by piece.
+"""Read a long segment piece by piece, so that its check needs little memory.
 
-How long a segment is says its COMMIT, and a sparse file of any length takes no space. Only large
-rows or a large `writer_memory_bytes` make a segment longer than WHOLE_BYTES; it is read twice.
+The COMMIT states a segment's length, which may be forged: a sparse file of any length takes no
+space. Only large rows or a large `writer_memory_bytes` make a segment longer than WHOLE_BYTES. Such
+a segment is read twice, once for its SHA-256 and once for its frames.
 """
 
 import hashlib
@@ -10,14 +11,17 @@ from collections.abc import Iterator
 from durable_shuffle.shuffle.storage.contract import Storage
 
 WHOLE_BYTES = 256 << 20
-"""A segment of at most this many bytes is read by one request, and held."""
+"""A segment of at most this many bytes is read with one request and held whole."""
 
 PIECE_BYTES = 16 << 20
-"""What is read, and held, at a time of a longer one."""
+"""Bytes of a longer segment that are read and held at a time."""
 
 
 class LongSegment:
-    """Bytes [0, length) of an object, of which one piece is held."""
+    """Bytes [0, length) of an object, of which one piece at a time is held in memory.
+
+    A slice that is longer than a piece is read and held whole.
+    """
 
     def __init__(self, storage: Storage, key: str, length: int) -> None:
         self._storage, self._key, self._length = storage, key, length
@@ -44,6 +48,6 @@ class LongSegment:
 
 
 def pieces(data: memoryview | LongSegment, start: int, end: int) -> Iterator[memoryview]:
-    """Yield bytes [start, end), of which no more than PIECE_BYTES are asked for at a time."""
+    """Yield bytes [start, end) in pieces of at most PIECE_BYTES."""
     for at in range(start, end, PIECE_BYTES):
         yield data[at : min(at + PIECE_BYTES, end)]

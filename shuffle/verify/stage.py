@@ -58,7 +58,8 @@ from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 Progress = Callable[[int, int], None]
 
 _SEGMENTS_AT_ONCE = 4
-"""Each segment is held whole in memory: at most about 256 MiB together with default settings."""
+"""A segment of up to WHOLE_BYTES is held whole in memory: with default settings these are at most
+about 256 MiB together."""
 
 _MISMATCH = ErrorKind.CORRUPT_DATA
 

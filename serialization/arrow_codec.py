@@ -78,9 +78,9 @@ def iter_slices(
         compression: "lz4", "zstd" or "none", applied per column buffer.
 
     Raises:
-        InvalidInputError: unknown compression, bounds outside the batch, schema not storable:
-            raised by this call, before the first body. A slice of over 2 GiB, or with more values
-            that have no bytes than a reader takes, see `bare_values`.
+        InvalidInputError: unknown compression, bounds outside the batch, or a schema that is not
+            storable; raised by this call. While iterating: a slice of over 2 GiB, or one with more
+            values without bytes than a reader accepts (`bare_values`).
     """
     if compression not in _COMPRESSION:
         msg = f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"

@@ -47,7 +47,7 @@ class QueryCalls:
             InvalidInputError: a streaming DataFrame; a Spark Connect session; one `version` for two
                 different inputs.
             IncompatibleError: the plans of this Spark version are not supported; or `reuse` is
-                "require" and an exchange is not stored.
+                "require" and an exchange would have to start from nothing.
             FencedError: a newer driver claimed the job.
         """
         label = name or "query"

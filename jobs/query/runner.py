@@ -98,7 +98,7 @@ class QueryRunner:
         identity = query.identity(cut)
         stage = None if self._policy == "never" else self._store.stored(query.name, identity)
         if stage is None:
-            return "missing", self._store.why_miss(query.name, identity)
+            return "missing", self._store.misses.why(query.name, identity)
         done, total = self._store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 

@@ -5,9 +5,8 @@ of session. Every step that changes the stored state first wins a slot in a log.
 ensure stages of one job at once; they write to the job log one at a time.
 """
 
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,9 +14,9 @@ from typing import Literal
 from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import MapResult
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
-from durable_shuffle.jobs.stages.captured import moved_sentence, moved_values
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import Writing
 from durable_shuffle.recovery.resume import (
@@ -29,7 +28,6 @@ from durable_shuffle.recovery.resume import (
     ReusePolicy,
     WantedStage,
     decide,
-    explain_miss,
 )
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
@@ -53,9 +51,6 @@ from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.write.evidence import count_reruns
-
-_COMPARED = 50
-"""How many of the newest stages with the same name are compared to explain a miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +91,7 @@ class StageStore:
         self._policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
         self._lock = threading.Lock()
-        self._known: dict[StagePath, Describe] = {}
-        self._warned: set[tuple[str, tuple[str, ...]]] = set()
+        self.misses = Misses(storage, log, settings)
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto".
@@ -290,7 +284,7 @@ class StageStore:
         if stage is None and policy != "never":
             self._refuse_lost_record(work.name, identity)
         if stage is None:
-            why = self.why_miss(work.name, identity)
+            why = self.misses.why(work.name, identity)
             return decide(WantedStage(None, "", unstable), None, policy, why), None
         state = read_state(stage)
         if state.release is not None:  # the job log may have lost the record of it
@@ -337,43 +331,6 @@ class StageStore:
             return 0, 0
         producers = stage.describe.producers
         return len(self._committed(stage, producers)), producers
-
-    def why_miss(self, name: str, identity: StageIdentity) -> str:
-        """Say why no stored stage can be used, for people."""
-        if identity.unresolved:
-            return (
-                "cannot be recognised in another run: "
-                f"{'; '.join(identity.unresolved)}; give version= to vouch for it"
-            )
-        others = [p for p in self._log.state.order if p.name == name]
-        if not others:
-            return f"the job has no stage named {name!r}"
-        with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            stored = list(pool.map(self._described, others[-_COMPARED:]))
-        why = explain_miss(identity.components, [one.components for one in stored])
-        moved = self._moved(name, identity, stored)
-        return f"{why}; {moved}" if moved else why
-
-    def _moved(self, name: str, identity: StageIdentity, stored: Sequence[Describe]) -> str:
-        """Return the warning if only captured values differ from an earlier run's stage, else "".
-
-        The warning is printed to standard error once per stage name and set of values.
-        """
-        for one in reversed(stored):
-            if one.generation < self._log.generation:
-                values = moved_values(identity.components, one.components)
-                if values:
-                    sentence = moved_sentence(values)
-                    if (name, values) not in self._warned:
-                        self._warned.add((name, values))
-                        print(f"durable_shuffle: stage {name!r}: {sentence}", file=sys.stderr)  # noqa: T201
-                    return sentence
-        return ""
-
-    def _described(self, path: StagePath) -> Describe:
-        if path not in self._known:
-            self._known[path] = open_stage(self._storage, path).describe
-        return self._known[path]
 
     def _describe(
         self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage

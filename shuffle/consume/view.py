@@ -4,8 +4,7 @@ Strategy: a feed yields extents from the start position on, a buffer queue fetch
 memory budget, and a frame source decodes and checks them. The view remembers what it handed out;
 the consumer task (`task.py`) records what was acknowledged. `open_view.py` opens views.
 
-It must not decide who owns the consumer's log, and must not guess: damaged or missing data is an
-error.
+It never decides who owns the consumer's log. Damaged or missing data is an error, never a guess.
 """
 
 from collections.abc import Callable, Iterator, Sequence

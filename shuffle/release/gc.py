@@ -24,14 +24,7 @@ from durable_shuffle.shuffle.log.layout import (
 )
 from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen
 from durable_shuffle.shuffle.log.producer_log import producer_state
-from durable_shuffle.shuffle.log.records import (
-    Abort,
-    Closed,
-    Commit,
-    Compact,
-    Describe,
-    Seal,
-)
+from durable_shuffle.shuffle.log.records import Abort, Closed, Commit, Compact, Describe, Seal
 from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 from durable_shuffle.shuffle.write.log_producer_log import settled_segments

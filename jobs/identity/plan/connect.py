@@ -9,7 +9,7 @@ appearance. Positions in the user's source code and credentials are left out.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -51,6 +51,13 @@ class ConnectPlan:
         self.unresolved: list[str] = []
         self.opaque: list[str] = []
         self._numbers: dict[tuple[str, object], int] = {}
+        self._aliases: set[str] = set()
+        """Names that the client drew for frames; any other text is compared as it is."""
+
+    def walk(self, message: Message) -> None:
+        """Append the tokens of a whole plan. Call it once."""
+        self._aliases = set(_drawn_aliases(message))
+        self.visit(message)
 
     def visit(self, message: Message) -> None:
         """Append the tokens of a message, field by field."""
@@ -94,6 +101,8 @@ class ConnectPlan:
             self.tokens.append(repr(value))
 
     def _drawn(self, name: re.Match[str]) -> str:
+        if name[0] not in self._aliases:
+            return name[0]
         return f"drawn {self._numbers.setdefault(('drawn', name[0]), len(self._numbers))}"
 
     def _map(self, values: dict[Any, Any]) -> None:
@@ -127,6 +136,21 @@ class ConnectPlan:
         self.opaque.append(hex_digest([command]))
 
 
+def _drawn_aliases(message: Message) -> Iterator[str]:
+    """Yield the drawn names that stand for frames anywhere in a plan."""
+    if message.DESCRIPTOR.name == "SubqueryAlias" and re.fullmatch(_DRAWN, message.alias):
+        yield message.alias
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            below = [one for one in dict(value).values() if isinstance(one, Message)]
+        else:
+            below = list(value) if _is_repeated(field) else [value]
+        for one in below:
+            yield from _drawn_aliases(one)
+
+
 def _is_repeated(field: Any) -> bool:
     """Return whether a field holds several values. Protobuf 7 has no labels."""
     known = getattr(field, "is_repeated", None)
@@ -144,7 +168,7 @@ def identify_connect_plan(
     """
     frame: Any = df
     walk = ConnectPlan(stage_of_plan)
-    walk.visit(frame._plan.plan(frame.sparkSession.client))  # noqa: SLF001
+    walk.walk(frame._plan.plan(frame.sparkSession.client))  # noqa: SLF001
     lists = {
         "plan": walk.tokens,
         "functions": walk.functions,

@@ -6,6 +6,7 @@ Nothing loads it by itself. A run asks for it: `pytest_plugins` in the topmost c
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 SEED_VARIABLE = "DURABLE_SHUFFLE_SEED"
 
-# Before anything imports it: its asserts then say what they compared.
-pytest.register_assert_rewrite("durable_shuffle.shuffle.testing.storage_conformance")
+_KIT = "durable_shuffle.shuffle.testing.storage_conformance"
+if _KIT not in sys.modules:  # its asserts then say what they compared
+    pytest.register_assert_rewrite(_KIT)
 
 
 @pytest.fixture(scope="session")

@@ -142,6 +142,7 @@ def limited(w: Writer, f: Frame, _: Frame) -> Written:
 
 def sort(w: Writer, f: Frame, _: Frame) -> Written:
     columns = f.where(orderable)
+    w.ordered = 0 < len(columns) == len(f.fields)  # rows that differ elsewhere are ties
     if not columns:
         return f"{f.name}.repartition(2)", f.bound
     return _sql(f"select * from {{a}} order by {_order(w, columns)}", f), f.bound

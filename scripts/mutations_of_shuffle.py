@@ -24,10 +24,10 @@ MUTATIONS = (
         "N2",
         "what was delivered is acknowledged, when a view ends",
         "shuffle/consume/view.py",
-        "        self._source.stop()\n        if not self._task.held.fenced:\n            # raw",
+        "        self._source.stop()\n        if not self._task.held.fenced:\n            # the",
         "        self._source.stop()\n"
         "        if not self._task.held.fenced and not self._task.ended:\n"
-        "            self._task.ack({self._key: self.position})\n            # raw",
+        "            self._task.ack({self._key: self.position})\n            # the",
         f"{OPEN} -k last_acknowledged",
     ),
     Mutation(

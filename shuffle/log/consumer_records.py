@@ -103,7 +103,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What makes an ACK or FINISHED a full record: that which only OPEN says otherwise."""
+    """Fields that OPEN holds, and that an ACK or FINISHED repeats when it is a full record."""
 
     generation: int
     resume: ResumeMode

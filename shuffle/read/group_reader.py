@@ -53,8 +53,11 @@ def read_group(
 def _in_order(
     stage: StageHandle, ranges: list[ByteRange], settings: Settings
 ) -> Iterator[tuple[ByteRange, memoryview]]:
-    """Yield each range with its bytes, in order, fetched as they stand if that takes fewer requests
-    and all of them fit into `writer_memory_bytes`."""
+    """Yield each range with its bytes, in the given order.
+
+    Ranges are fetched in the order in which they are stored if that takes fewer requests and all of
+    them fit into `writer_memory_bytes`.
+    """
     standing = sorted(ranges, key=lambda where: (where.key, where.start))
     fits = sum(where.length for where in ranges) <= settings.writer_memory_bytes
     if not fits or len(list(join_near(standing))) == len(list(join_near(ranges))):

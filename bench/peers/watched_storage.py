@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from durable_shuffle.shuffle.storage import open as open_storage
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, chance_rules
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from document import record
+from small_stage import SeededIds, new_stage, seal, write
 
 from durable_shuffle.bench.interleaved import Timings, interleave
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
@@ -27,7 +28,6 @@ from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 
 pytestmark = [pytest.mark.s3, pytest.mark.timeout(0)]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import new_stage, seal, write
 
 from durable_shuffle.bench.interleaved import interleave
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
@@ -26,7 +27,6 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.s3_server import run_s3_server
-from durable_shuffle.shuffle.testing.small_stage import new_stage, seal, write
 from durable_shuffle.shuffle.write.producer import IdBatch
 
 BARS = {1_000_000: 1.1, 65_536: 1.3}

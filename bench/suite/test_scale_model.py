@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scale_model import TB, Requests, Shuffle, table
+from small_stage import SeededIds, new_stage, seal, write
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import require_seal
@@ -14,7 +15,6 @@ from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MEMORY_BYTES = 1 << 16

@@ -1,6 +1,6 @@
-"""For people who test against durable-shuffle or write a storage of their own.
+"""The kit for authors of storage plug-ins. Shipped, and imported by no product code.
 
-Shipped, and imported by no product code: the laws of a storage (`storage_conformance.py`), storages
-that fail (`faulty_storage.py`, `flaky_storage.py`), an S3 server, small stored stages and jobs.
-pytest gets fixtures if a run asks for `pytest_plugin.py`. Start at `storage_conformance.py`.
+`storage_conformance.py`: the laws of a storage as tests. `faulty_storage.py` and `fault_proxy.py`:
+failures above and below a driver library. `s3_server.py`: a real S3 server on loopback.
+`pytest_plugin.py`: fixtures, for runs that ask for them. Start at `storage_conformance.py`.
 """

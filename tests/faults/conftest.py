@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import SeededIds
 
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PARTITIONS = 5

@@ -12,17 +12,11 @@ import random
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 import numpy as np
 import pyarrow as pa
-
-from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
-from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
-from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     model_of,
     new_stage,
@@ -31,6 +25,14 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SETTINGS = Settings(writer_memory_bytes=300_000, compression="none")

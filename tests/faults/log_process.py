@@ -8,6 +8,12 @@ job names; any line on stdin opens the gate.
 import json
 import math
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from small_log import numbered_rows, read_extent
+from small_stage import SMALL
 
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.markers import Checkpoint
@@ -19,8 +25,6 @@ from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.waiting import wait_for
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_log import numbered_rows, read_extent
-from durable_shuffle.shuffle.testing.small_stage import SMALL
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 

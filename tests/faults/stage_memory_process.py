@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 import numpy as np
 import pyarrow as pa
+from small_stage import new_stage, seal
 
 from durable_shuffle import Grouped
 from durable_shuffle.jobs.python_stage.map_side import MapSide
@@ -20,7 +23,6 @@ from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.rows.row_order import SortKey
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_stage import new_stage, seal
 from durable_shuffle.shuffle.write.producer import run_producer
 
 PARTITIONS = 2

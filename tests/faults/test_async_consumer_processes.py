@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from sealed_stage import SealedStage, sealed_stage, slots_of
+from small_stage import SeededIds
 
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage, slots_of
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 SCRIPT = Path(__file__).with_name("async_consumer_process.py")
 OUTPUT = pa.schema([("n", pa.int64()), ("answered", pa.bool_())])

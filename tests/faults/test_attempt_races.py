@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
-from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     new_stage,
     read_rows,
     records_below,
     seal,
 )
+
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 PARTITIONS = 3
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -5,6 +5,18 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    model_of,
+    new_stage,
+    partition_of,
+    patient,
+    read_rows,
+    records_below,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
@@ -21,18 +33,6 @@ from durable_shuffle.shuffle.release.cleanup import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    model_of,
-    new_stage,
-    partition_of,
-    patient,
-    read_rows,
-    records_below,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PARTITIONS = 5

@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    read_rows,
+    records_below,
+)
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -20,13 +27,6 @@ from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    read_rows,
-    records_below,
-)
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 CrashPoints = Callable[..., Iterator[tuple[Any, Any]]]
 ROWS = (2000, 0, 1500, 1000)

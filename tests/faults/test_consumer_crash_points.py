@@ -11,6 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from sealed_stage import (
+    SealedStage,
+    left_over,
+    sealed_stage,
+    slots_of,
+)
+from small_stage import SeededIds
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume import live_views
@@ -19,13 +26,6 @@ from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import (
-    SealedStage,
-    left_over,
-    sealed_stage,
-    slots_of,
-)
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 CrashPoints = Callable[..., Iterator[tuple[Any, Any]]]
 OUTPUT = pa.schema([("n", pa.int64())])

@@ -4,11 +4,11 @@ import shutil
 import tempfile
 
 import pytest
+from consumer_machine import ConsumerMachine
 from hypothesis import settings
 
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.consumer_machine import ConsumerMachine
 
 TestInMemory = ConsumerMachine.TestCase
 TestInMemory.settings = settings(

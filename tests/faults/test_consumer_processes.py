@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
-from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.consumer_worker import (
+from consumer_worker import (
     OUTPUT,
     ConsumerJob,
     ConsumerProcess,
     ConsumerServer,
 )
-from durable_shuffle.shuffle.testing.sealed_stage import (
+from sealed_stage import (
     SealedStage,
     left_over,
     sealed_stage,
     slots_of,
 )
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
+from small_stage import SeededIds
+
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 Spawn = Callable[[ConsumerJob], ConsumerProcess]
 

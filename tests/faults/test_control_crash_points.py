@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from durable_shuffle.serialization.errors import FencedError, NotFoundError, NotReadyError
-from durable_shuffle.shuffle.log.job_log import JobLog, read_job
-from durable_shuffle.shuffle.log.records import StageUse
-from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.release.cleanup import release_stage
-from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     model_of,
     new_stage,
@@ -26,6 +18,14 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.serialization.errors import FencedError, NotFoundError, NotReadyError
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PRODUCERS, PARTITIONS = 3, 5

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import (
     InvalidInputError,
@@ -15,9 +16,12 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.storage.contract import ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
+from durable_shuffle.shuffle.testing.faulty_storage import (
+    FaultyStorage,
+    Rule,
+    SimulatedCrash,
+    chance_rules,
+)
 
 
 def keys_of(storage: Storage) -> list[str]:

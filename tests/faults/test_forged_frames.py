@@ -12,6 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization import arrow_codec
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
@@ -25,13 +32,6 @@ from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subparti
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    new_stage,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 

@@ -10,6 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from littered_job import (
+    PARTITIONS,
+    ROWS,
+    LitteredJob,
+    StoredConsumer,
+    littered_job,
+)
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    read_rows,
+    records_below,
+)
 
 from durable_shuffle.serialization.control import bound, encode_control
 from durable_shuffle.serialization.errors import (
@@ -28,19 +41,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.littered_job import (
-    PARTITIONS,
-    ROWS,
-    LitteredJob,
-    StoredConsumer,
-    littered_job,
-)
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    read_rows,
-    records_below,
-)
 
 CrashPoints = Callable[..., Iterator[tuple[Any, Any]]]
 ONE_THREAD = Settings(control_threads=1)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_log import SCHEMA, read_log_rows, rows_for
+from small_stage import SeededIds, new_stage, records_below
 
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, read_log_rows, rows_for
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, records_below
 
 PARTITIONS, ROWS, STEP = 2, 30, 5
 

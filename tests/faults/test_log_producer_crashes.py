@@ -10,6 +10,21 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from small_log import (
+    SCHEMA,
+    new_feed,
+    numbered_rows,
+    poll_all,
+    read_log_rows,
+    rows_for,
+)
+from small_stage import (
+    SMALL,
+    ManualClock,
+    SeededIds,
+    new_stage,
+    records_below,
+)
 
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -24,21 +39,6 @@ from durable_shuffle.shuffle.release.cleanup import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.small_log import (
-    SCHEMA,
-    new_feed,
-    numbered_rows,
-    poll_all,
-    read_log_rows,
-    rows_for,
-)
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    ManualClock,
-    SeededIds,
-    new_stage,
-    records_below,
-)
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3

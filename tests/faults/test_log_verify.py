@@ -1,13 +1,13 @@
 """Verify of a stage of log producers: sound, or damaged in one byte of what its APPENDs name."""
 
 import pytest
+from small_log import SCHEMA, numbered_rows
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.verify.report import StageVerdict
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer

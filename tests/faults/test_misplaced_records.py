@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from littered_job import littered_job
+from small_log import SCHEMA, numbered_rows
+from small_stage import SMALL, SeededIds, new_stage
+from stored_job import stored_stage
 from typer.testing import CliRunner
 
 from durable_shuffle import open_view
@@ -31,10 +35,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_s
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.littered_job import littered_job
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.verify.job import verify_job
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_stage import SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import AbortedError
 from durable_shuffle.shuffle.log.producer_log import (
@@ -21,7 +22,6 @@ from durable_shuffle.shuffle.log.producer_log import (
 from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit
 from durable_shuffle.shuffle.release.cleanup import delete_orphans
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage
 
 PRODUCERS, ATTEMPTS = 2, 4
 ACTIONS = ("write", "commit", "repair", "abort", "clean")

@@ -9,14 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-
-from durable_shuffle.serialization.errors import AbortedError, NotReadyError
-from durable_shuffle.shuffle.log.producer_log import abort_attempt
-from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
-from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     model_of,
     new_stage,
@@ -26,6 +19,13 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.serialization.errors import AbortedError, NotReadyError
+from durable_shuffle.shuffle.log.producer_log import abort_attempt
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PARTITIONS = 5

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import SeededIds, read_rows
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -31,8 +33,6 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 
 PRODUCERS, PARTITIONS = 3, 2
 SHORT = ("read", "read_range", "read_ranges")

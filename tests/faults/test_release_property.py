@@ -10,6 +10,9 @@ import random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from littered_job import StoredConsumer
+from small_stage import ManualClock, SeededIds, records_below
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -27,9 +30,6 @@ from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
-from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, records_below
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 PARTITIONS, NAMES = 2, ("a", "b")
 SETTINGS = Settings(control_threads=1)

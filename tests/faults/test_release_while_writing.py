@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from small_stage import SeededIds, new_stage, read_rows, seal
 
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
@@ -22,7 +23,6 @@ from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.release.retention import Keep
 from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, read_rows, seal
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 Spawn = Callable[[int], list[Any]]

@@ -12,6 +12,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pytest
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    read_rows,
+    records_below,
+)
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -35,13 +42,6 @@ from durable_shuffle.shuffle.testing.faulty_storage import (
     FaultyStorage,
     Rule,
     SimulatedCrash,
-)
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    read_rows,
-    records_below,
 )
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.producer import run_producer

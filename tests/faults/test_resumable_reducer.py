@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    seal,
+    write,
+)
 
 from durable_shuffle.recovery.resumable import ResumableRun
 from durable_shuffle.serialization.errors import (
@@ -21,13 +28,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    new_stage,
-    seal,
-    write,
-)
 
 SCHEMA = pa.schema([("v", pa.int64())])
 SAID = pa.schema([("n", pa.int64()), ("v", pa.int64())])

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import SeededIds, read_rows
+from stored_job import stored_rows, stored_stage
 from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
 
 from durable_shuffle.serialization.errors import (
@@ -34,9 +37,6 @@ from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Created, Exists
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
-from durable_shuffle.shuffle.testing.stored_job import stored_rows, stored_stage
 
 NASTY = (
     *("", ".", "..", "../up", "a/../../b", "/etc/x", "a/b", "a\\b", "C:x", "~root", ".hidden"),
@@ -178,7 +178,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInp
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.log.stage import open_stage, require_seal
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
+from small_stage import SeededIds, read_rows
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.consume.open_view import open_view
 storage, ids = LocalStorage(sys.argv[1]), SeededIds(random.Random(1))

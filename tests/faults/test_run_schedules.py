@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import pytest
 from run_engine import ROWS, SCHEMA, EngineRun
+from small_log import read_log_rows
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import (
     FencedError,
@@ -21,8 +23,6 @@ from durable_shuffle.shuffle.stream.offset import Limits, advance, offset_from_j
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.small_log import read_log_rows
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.write.run_clearing import clear_behind
 from durable_shuffle.shuffle.write.run_log import Part
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stored_on_disk import Stored, changed, flip
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.damage import changed, flip
-from durable_shuffle.shuffle.testing.stored_on_disk import Stored
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 
 FLIPS = 200

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.shuffle.base.clock import RandomIds
@@ -17,7 +18,6 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.verify.job import verify_job
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgpack
 import pytest
+from stored_job import stored_stage
+from stored_on_disk import JOB, Stored, changed, flip
 
 from durable_shuffle.serialization.errors import ErrorKind, NotFoundError, UnavailableError
 from durable_shuffle.shuffle.base.clock import RandomIds
@@ -19,10 +21,7 @@ from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.testing.damage import changed, flip
 from durable_shuffle.shuffle.testing.s3_server import S3Server
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
-from durable_shuffle.shuffle.testing.stored_on_disk import JOB, Stored
 from durable_shuffle.shuffle.verify.job import verify_job, verify_stage
 from durable_shuffle.shuffle.verify.report import VerifyReport
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import SeededIds, new_stage, seal, write
 
 from durable_shuffle.serialization.errors import ErrorKind
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, seal, write
 from durable_shuffle.shuffle.verify import segment, segment_bytes
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 from durable_shuffle.shuffle.verify.stage import check_stage

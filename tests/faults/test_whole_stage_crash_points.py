@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import pytest
+from small_stage import ManualClock, SeededIds
 from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
 
 from durable_shuffle.serialization.errors import DurableShuffleError
@@ -36,7 +37,6 @@ from durable_shuffle.shuffle.testing.faulty_storage import (
     SimulatedCrash,
 )
 from durable_shuffle.shuffle.testing.s3_server import S3Server
-from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds
 
 When = Literal["before", "after"]
 Calls = list[tuple[str, tuple[str, ...]]]

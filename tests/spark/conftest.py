@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.storage import open as open_storage
-from durable_shuffle.shuffle.testing.flaky_storage import install
+from durable_shuffle.shuffle.testing.faulty_storage import install
 
 FAULTS_VARIABLE = "DURABLE_SHUFFLE_STORAGE_FAULTS"
 """Share of all storage calls that fail in these tests, as 0.2; default: none do."""
@@ -204,7 +204,7 @@ def committed_producers_fixture() -> Callable[..., set[int]]:
 _WITH_FAULTS = """
 import runpy, sys
 from pathlib import Path
-from durable_shuffle.shuffle.testing.flaky_storage import install
+from durable_shuffle.shuffle.testing.faulty_storage import install
 install(float(sys.argv[1]), int(sys.argv[2]))
 del sys.argv[:3]
 sys.path.insert(0, str(Path(sys.argv[0]).parent))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from littered_job import StoredConsumer
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -18,7 +19,6 @@ from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

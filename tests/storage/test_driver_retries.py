@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from local_drivers import DRIVERS, plain_gcsfs
+from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -24,7 +25,6 @@ from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.error_table import retry_after
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 __all__ = ["plain_gcsfs"]
 

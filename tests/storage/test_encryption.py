@@ -5,6 +5,8 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from sealed_stage import sealed_stage
+from small_stage import SeededIds, read_rows
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds
@@ -14,8 +16,6 @@ from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
-from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 
 pytestmark = pytest.mark.s3
 

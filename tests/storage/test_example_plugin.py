@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sealed_stage import sealed_stage
+from small_stage import SeededIds, read_rows
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import require_seal
-from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, read_rows
 
 EXAMPLE = Path(__file__).parents[1] / "example_plugin"
 PAGE = Path(__file__).parents[2] / "docs" / "storage.md"

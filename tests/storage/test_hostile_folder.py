@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
@@ -26,7 +27,6 @@ from durable_shuffle.shuffle.repair.job_log import repair_job_log
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.verify.job import verify_job
 
 CALLS: dict[str, Callable[[Storage, str], Any]] = {

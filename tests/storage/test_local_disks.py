@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from local_files import fail_with, files_below
+from sealed_stage import sealed_stage
+from small_stage import SMALL, SeededIds, patient, read_rows
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -24,8 +26,6 @@ from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, patient, read_rows
 from durable_shuffle.shuffle.verify.stage import check_stage
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import s3fs
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import SeededIds, new_stage, read_rows, write
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
@@ -22,8 +24,6 @@ from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.s3_server import S3Server
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, new_stage, read_rows, write
 
 pytestmark = pytest.mark.s3
 

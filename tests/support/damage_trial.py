@@ -23,6 +23,7 @@ from typing import Any
 import damaged_stores
 import typer.testing
 from damaged_stores import FORGED, KINDS, Damage, Rows, Store, copy_of, harm, kind_of, unknowable
+from stored_job import stored_stage
 from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli.app import app
@@ -33,7 +34,6 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.named_stage import named_stage
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 SECONDS, MEMORY = 40, 3 << 30
 

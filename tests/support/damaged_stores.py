@@ -22,6 +22,9 @@ from pipeline_steps import Numbers
 from pipelines import copying, threads, until
 from run_engine import SCHEMA as RUN_SCHEMA
 from run_engine import EngineRun
+from small_log import SCHEMA, numbered_rows
+from small_stage import SMALL, SeededIds, new_stage
+from stored_job import stored_stage
 
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
@@ -36,9 +39,6 @@ from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 Rows = dict[int, Counter[int]]

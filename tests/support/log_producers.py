@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from small_log import read_log_rows
+from small_stage import records_below
+
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.testing.small_log import read_log_rows
-from durable_shuffle.shuffle.testing.small_stage import records_below
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3

@@ -1,10 +1,11 @@
 """A storage of two objects, and the retry layer over one on a clock that does not sleep."""
 
+from small_stage import ManualClock
+
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 PATIENCE = StorageRetries(
     Backoff(4, 1.0, multiplier=2, cap_seconds=4), call_seconds=60, task_seconds=300

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import SMALL, SeededIds, read_rows, records_below
+from small_stage import write as write_attempt
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_segment_key
@@ -10,9 +13,6 @@ from durable_shuffle.shuffle.repair.compaction import Compaction, compact_stage
 from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, read_rows, records_below
-from durable_shuffle.shuffle.testing.small_stage import write as write_attempt
 from durable_shuffle.shuffle.verify.stage import check_stage
 
 PRODUCERS, PARTITIONS = 4, 3

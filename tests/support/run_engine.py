@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from small_stage import SMALL, SeededIds
 
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds
 from durable_shuffle.shuffle.write.run_log import (
     BatchAppended,
     Begun,

@@ -9,6 +9,15 @@ import random
 
 import numpy as np
 import pyarrow as pa
+from sealed_stage import slots_of
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    read_rows,
+    seal,
+    write,
+)
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume import live_views
@@ -21,15 +30,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_s
 from durable_shuffle.shuffle.release.stages import finish_releases, release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.testing.sealed_stage import slots_of
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    new_stage,
-    read_rows,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 JOB = "job"

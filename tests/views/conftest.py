@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sealed_stage import SealedStage, sealed_stage
+from small_stage import ManualClock, SeededIds
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume import live_views
@@ -12,8 +14,6 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds
 
 Open = Callable[..., View]
 

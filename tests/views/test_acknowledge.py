@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from sealed_stage import SealedStage, left_over, slots_of
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -17,7 +18,6 @@ from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.read.position import Position, ProducerPosition
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

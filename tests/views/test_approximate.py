@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 import pytest
+from sealed_stage import SealedStage, sealed_stage, slots_of
+from small_stage import SeededIds
 
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage, slots_of
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -4,6 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sealed_stage import SealedStage, sealed_stage
+from small_log import SCHEMA, numbered_rows
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    seal,
+    write,
+)
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
@@ -16,15 +25,6 @@ from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, sealed_stage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    new_stage,
-    seal,
-    write,
-)
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from sealed_stage import slots_of
 
 from durable_shuffle.serialization.errors import (
     FencedError,
@@ -10,7 +11,6 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import slots_of
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

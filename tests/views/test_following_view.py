@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import SMALL, ManualClock, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import AbortedError, NotFoundError, NotReadyError
 from durable_shuffle.serialization.markers import Checkpoint, EndOfData
@@ -19,7 +20,6 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock, SeededIds, new_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.producer import IdBatch
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -15,7 +16,6 @@ from durable_shuffle.shuffle.log.layout import job_log_prefix
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.verify.consumers import check_consumers
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 

@@ -6,6 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import (
+    ManualClock,
+    SeededIds,
+    new_stage,
+    read_rows,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -19,14 +27,6 @@ from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan
-from durable_shuffle.shuffle.testing.small_stage import (
-    ManualClock,
-    SeededIds,
-    new_stage,
-    read_rows,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.object_producer import run_pair_producer

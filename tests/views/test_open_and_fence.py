@@ -5,22 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from durable_shuffle.serialization.errors import FencedError, InvalidInputError
-from durable_shuffle.shuffle.consume.view import View
-from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.consumer_worker import (
+from consumer_worker import (
     ConsumerJob,
     ConsumerServer,
 )
-from durable_shuffle.shuffle.testing.sealed_stage import (
+from sealed_stage import (
     SealedStage,
     left_over,
     sealed_stage,
     slots_of,
 )
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
+from small_stage import SeededIds
+
+from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from sealed_stage import SealedStage, left_over, slots_of
+from small_stage import patient
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -17,8 +19,6 @@ from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage, left_over, slots_of
-from durable_shuffle.shuffle.testing.small_stage import patient
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

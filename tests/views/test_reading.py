@@ -6,6 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sealed_stage import (
+    Measured,
+    SealedStage,
+    left_over,
+    sealed_stage,
+    slots_of,
+)
+from small_stage import ManualClock, SeededIds, seal
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -23,14 +31,6 @@ from durable_shuffle.shuffle.read import sealed_feed
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import (
-    Measured,
-    SealedStage,
-    left_over,
-    sealed_stage,
-    slots_of,
-)
-from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, seal
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

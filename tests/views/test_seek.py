@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sealed_stage import Measured, sealed_stage
+from small_stage import SeededIds
 
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import Measured, sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 SETTINGS = Settings(
     view_memory_bytes=8192, view_buffer_bytes=2048, view_prefetch=False, reserve_records=1

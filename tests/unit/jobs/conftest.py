@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from stored_job import stored_stage
 from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli.app import app
@@ -14,7 +15,6 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 Run = Callable[..., Result]
 DAY = 86_400

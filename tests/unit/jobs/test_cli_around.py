@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from stored_job import stored_stage
 from typer.testing import CliRunner
 
 from durable_shuffle.jobs.cli import main
 from durable_shuffle.jobs.cli.app import READY_MADE, app, ready_made
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 COMMANDS = ["ls", "inspect", "verify", "cat", "release", "storage-check", "demo", "bench"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from littered_job import LitteredJob, littered_job
 
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.littered_job import LitteredJob, littered_job
 
 
 @pytest.fixture

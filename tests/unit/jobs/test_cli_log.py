@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_log import SCHEMA, numbered_rows, rows_for
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.consume.open_view import open_view
@@ -20,8 +22,6 @@ from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows, rows_for
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from littered_job import StoredConsumer
+from stored_job import stored_stage
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
@@ -17,8 +19,6 @@ from durable_shuffle.shuffle.seal.index import build_index
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 Run = Callable[..., Any]
 

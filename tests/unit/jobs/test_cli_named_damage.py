@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.log.named_stage import named_stage
@@ -13,7 +14,6 @@ from durable_shuffle.shuffle.log.records import STAGE_RECORDS
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import read_state
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 Run = Callable[..., Any]
 

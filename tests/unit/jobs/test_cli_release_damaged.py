@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from littered_job import StoredConsumer, littered_job
+from stored_job import stored_stage
 
 from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.serialization.errors import CorruptDataError
@@ -18,8 +20,6 @@ from durable_shuffle.shuffle.log.records import StageReleased
 from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.littered_job import StoredConsumer, littered_job
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 Run = Callable[..., Any]
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from browser import open_page
+from small_log import SCHEMA, numbered_rows
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.jobs.reports.job_history import JobHistory, read_history
 from durable_shuffle.jobs.reports.job_page import job_page, job_timeline
@@ -19,8 +21,6 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA, numbered_rows
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 BEGAN = 1_700_000_000.0

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from stored_job import stored_stage
 
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore
@@ -16,7 +17,6 @@ from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 FINGERPRINT = "f" * 32
 IDENTITY = StageIdentity(FINGERPRINT, {"plan": FINGERPRINT}, (), ())

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import LongType, StructType
 from run_engine import ROWS, SCHEMA, EngineRun
+from small_stage import ManualClock, SeededIds, new_stage
 
 from durable_shuffle.jobs.streaming.batch_reader import BatchReader
 from durable_shuffle.jobs.streaming.options import read_options
@@ -38,7 +39,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.stream import consumer as stream_consumer
-from durable_shuffle.shuffle.testing.small_stage import ManualClock, SeededIds, new_stage
 
 SPARK_SCHEMA = StructType().add("n", LongType())
 PARTITIONS = 3

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructType
+from small_stage import ManualClock
 
 from durable_shuffle.jobs.streaming import writing
 from durable_shuffle.jobs.streaming.options import read_options, write_options
@@ -26,7 +27,6 @@ from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import standing_pieces
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 from durable_shuffle.shuffle.verify.job import verify_job
 
 SPARK_SCHEMA = StructType().add("n", LongType())

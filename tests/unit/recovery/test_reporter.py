@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 from operated import make
+from small_stage import ManualClock
 
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
@@ -17,7 +18,6 @@ from durable_shuffle.recovery.pipeline.status.records import (
 )
 from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.shuffle.base.clock import RandomIds
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 PLAN: PipelinePlan = make("/nowhere", {"copy": 1, "goes": 1}).plan
 

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.tasks import map_function, read_groups_function
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage, seal
+from small_stage import SMALL, SeededIds, new_stage, seal
 
 def column(numbers):
     kind = pa.from_numpy_dtype(numbers.dtype)

@@ -3,9 +3,9 @@
 import random
 
 import pytest
+from small_stage import SeededIds
 
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 
 @pytest.fixture

@@ -3,12 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import Freed, delete_orphans, release_stage
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     new_stage,
     read_rows,
@@ -16,6 +11,11 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.serialization.errors import CorruptDataError, FencedError
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import Freed, delete_orphans, release_stage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])

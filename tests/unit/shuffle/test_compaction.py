@@ -11,6 +11,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_stage import (
+    SMALL,
+    SeededIds,
+    model_of,
+    new_stage,
+    partition_of,
+    read_rows,
+    records_below,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -35,17 +46,6 @@ from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    SeededIds,
-    model_of,
-    new_stage,
-    partition_of,
-    read_rows,
-    records_below,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])

@@ -4,6 +4,7 @@ import itertools
 
 import pyarrow as pa
 import pytest
+from small_stage import new_stage, seal, write
 
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds
@@ -26,7 +27,6 @@ from durable_shuffle.shuffle.log.consumer_records import (
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.release.gc import named_by
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import new_stage, seal, write
 
 ENDING = Ending("DRAIN", 3, committed=False)
 EFFECT = PendingEffect("token", b"payload", ("a/key",))

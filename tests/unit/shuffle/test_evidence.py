@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     ManualClock,
     SeededIds,
     new_stage,
     seal,
     write,
 )
+
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.evidence import Reruns, count_reruns
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 

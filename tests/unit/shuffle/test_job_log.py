@@ -1,6 +1,7 @@
 """The job log: the newest claim wins, older drivers learn it at their next write and stop."""
 
 import pytest
+from small_stage import SeededIds, records_below
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
@@ -22,7 +23,6 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

@@ -8,6 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from small_log import (
+    SCHEMA,
+    new_feed,
+    numbered_rows,
+    poll_all,
+    read_extent,
+    read_log_rows,
+    rows_for,
+)
+from small_stage import SMALL, ManualClock, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -27,16 +37,6 @@ from durable_shuffle.shuffle.read.waiting import wait_for
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_log import (
-    SCHEMA,
-    new_feed,
-    numbered_rows,
-    poll_all,
-    read_extent,
-    read_log_rows,
-    rows_for,
-)
-from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock, SeededIds, new_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS, PRODUCERS = 3, 2

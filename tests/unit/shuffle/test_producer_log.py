@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_stage import records_below
 
 from durable_shuffle.serialization.errors import AbortedError, CorruptDataError, FencedError
 from durable_shuffle.shuffle.log.producer_log import (
@@ -15,7 +16,6 @@ from durable_shuffle.shuffle.log.producer_log import (
 from durable_shuffle.shuffle.log.records import EXTENT, PRODUCER_RECORDS, Abort, Closed, Commit
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import records_below
 
 A, B, C, CLEANER = "a" * 32, "b" * 32, "c" * 32, "e" * 32
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from littered_job import PARTITIONS, StoredConsumer
+from small_stage import SeededIds, records_below
+from stored_job import stored_stage
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -23,9 +26,6 @@ from durable_shuffle.shuffle.release.retention import Keep
 from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.littered_job import PARTITIONS, StoredConsumer
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from sealed_stage import sealed_stage
+from small_stage import SeededIds, records_below
 
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Abort
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.release.damaged import release_damaged, release_done
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import sealed_stage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds, records_below
 
 
 class Meeting(MemoryStorage):

@@ -7,6 +7,21 @@ needs may go, and what a restarted consumer is given is exactly the rows behind 
 import random
 
 import pytest
+from littered_job import StoredConsumer
+from small_log import (
+    SCHEMA,
+    new_feed,
+    numbered_rows,
+    poll_all,
+    rows_for,
+)
+from small_stage import (
+    SMALL,
+    ManualClock,
+    SeededIds,
+    new_stage,
+    records_below,
+)
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.serialization.markers import Checkpoint
@@ -24,21 +39,6 @@ from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.testing.littered_job import StoredConsumer
-from durable_shuffle.shuffle.testing.small_log import (
-    SCHEMA,
-    new_feed,
-    numbered_rows,
-    poll_all,
-    rows_for,
-)
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    ManualClock,
-    SeededIds,
-    new_stage,
-    records_below,
-)
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 2

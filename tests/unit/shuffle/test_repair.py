@@ -24,6 +24,7 @@ from repaired import (
     run_again,
     segments,
 )
+from small_stage import SMALL, SeededIds, write
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -37,7 +38,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_s
 from durable_shuffle.shuffle.release.cleanup import delete_orphans
 from durable_shuffle.shuffle.seal.replace_commits import sealed_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, write
 
 
 @pytest.mark.requirement("R-F135-22")

@@ -15,6 +15,8 @@ from repaired import (
     run_again,
     segments,
 )
+from sealed_stage import SealedStage
+from small_stage import SeededIds
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (
@@ -29,8 +31,6 @@ from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.sealed_stage import SealedStage
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 
 class Meeting(MemoryStorage):

@@ -5,14 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.stage import require_seal
-from durable_shuffle.shuffle.storage.contract import ByteRange
-from durable_shuffle.shuffle.storage.counting import CountingStorage
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SMALL,
     SeededIds,
     new_stage,
@@ -20,6 +13,13 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from patient_storage import PATIENCE, filled, patient
+from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import (
     InvalidInputError,
@@ -23,7 +24,6 @@ from durable_shuffle.shuffle.storage.retrying import (
     pause_before_retry,
 )
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 
 def throttled(seconds: float, times: int) -> Storage:

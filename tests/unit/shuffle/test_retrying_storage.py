@@ -35,8 +35,7 @@ from durable_shuffle.shuffle.storage.retrying import (
     StorageRetries,
     retry_counts,
 )
-from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.flaky_storage import chance_rules
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, chance_rules
 
 Call = Callable[[Storage], Any]
 CALLS: dict[str, Call] = {

@@ -13,12 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
-from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
+from small_stage import (
     SeededIds,
     model_of,
     new_stage,
@@ -27,6 +22,11 @@ from durable_shuffle.shuffle.testing.small_stage import (
     seal,
     write,
 )
+
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema(

@@ -8,6 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from run_engine import ROWS, SCHEMA, EngineRun
+from small_log import new_feed, poll_all, read_log_rows
+from small_stage import (
+    SMALL,
+    ManualClock,
+    SeededIds,
+    new_stage,
+    patient,
+)
 
 from durable_shuffle.jobs.inspect.log_rows import LogRows
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
@@ -30,14 +38,6 @@ from durable_shuffle.shuffle.stream.offset import StreamOffset
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan, standing_pieces
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_log import new_feed, poll_all, read_log_rows
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    ManualClock,
-    SeededIds,
-    new_stage,
-    patient,
-)
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.run_clearing import abort_job, clear_behind
 from durable_shuffle.shuffle.write.run_log import LOOK_BACK, append_batch

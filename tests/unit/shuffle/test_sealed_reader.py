@@ -9,6 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import (
+    SMALL,
+    Row,
+    SeededIds,
+    model_of,
+    new_stage,
+    partition_of,
+    read_rows,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -22,17 +33,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    Row,
-    SeededIds,
-    model_of,
-    new_stage,
-    partition_of,
-    read_rows,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 PRODUCERS, PARTITIONS = 3, 4

@@ -6,6 +6,15 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stage import (
+    SeededIds,
+    commits_of,
+    new_stage,
+    read_rows,
+    records_below,
+    seal,
+    write,
+)
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -26,15 +35,6 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_stage import (
-    SeededIds,
-    commits_of,
-    new_stage,
-    read_rows,
-    records_below,
-    seal,
-    write,
-)
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())], metadata={"made": "by a test"})

@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.waiting import FeedWait, backoff_seconds, wait_for
-from durable_shuffle.shuffle.testing.small_stage import ManualClock
 
 END = EndOfInput(("FINITE",))
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from log_producers import PARTITIONS, Open
+from small_log import SCHEMA
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_log import SCHEMA
-from durable_shuffle.shuffle.testing.small_stage import SMALL, SeededIds, new_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 

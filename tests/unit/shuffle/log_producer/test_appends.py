@@ -9,6 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from log_producers import PARTITIONS, Open, kinds, numbers, segments
+from small_log import (
+    SCHEMA,
+    numbered_rows,
+    read_log_rows,
+    rows_for,
+)
+from small_stage import (
+    SMALL,
+    SeededIds,
+    new_stage,
+    patient,
+)
 
 from durable_shuffle.serialization.errors import (
     FencedError,
@@ -21,18 +33,6 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.testing.small_log import (
-    SCHEMA,
-    numbered_rows,
-    read_log_rows,
-    rows_for,
-)
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    SeededIds,
-    new_stage,
-    patient,
-)
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 

@@ -10,6 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from log_producers import PARTITIONS, Open, kinds, numbers, segments
+from small_log import (
+    SCHEMA,
+    numbered_rows,
+    read_log_rows,
+    rows_for,
+)
+from small_stage import (
+    SMALL,
+    SeededIds,
+    new_stage,
+)
 
 from durable_shuffle.serialization.errors import (
     FencedError,
@@ -20,17 +31,6 @@ from durable_shuffle.shuffle.log.log_producer_records import End
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.small_log import (
-    SCHEMA,
-    numbered_rows,
-    read_log_rows,
-    rows_for,
-)
-from durable_shuffle.shuffle.testing.small_stage import (
-    SMALL,
-    SeededIds,
-    new_stage,
-)
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.log_producer_log import producer_status
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow as pa
+from small_stage import CONTROL_HEADER_BYTES, new_stage, seal, write
 
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
 from durable_shuffle.shuffle.storage.counting import CountingStorage
-from durable_shuffle.shuffle.testing.small_stage import CONTROL_HEADER_BYTES, new_stage, seal, write
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])

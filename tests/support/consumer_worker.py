@@ -174,7 +174,7 @@ class ConsumerServer:
     def __init__(self, folder: Path) -> None:
         self._address = str(folder / "consumers")
         self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__, self._address], stdout=subprocess.PIPE
+            [sys.executable, __file__, self._address], stdout=subprocess.PIPE
         )
         assert self._server.stdout is not None
         self._server.stdout.readline()
@@ -210,6 +210,6 @@ def serve_consumers(address: str) -> None:
 
 
 if __name__ == "__main__":
-    from durable_shuffle.shuffle.testing import consumer_worker  # jobs are pickled by that name
+    import consumer_worker  # jobs are pickled by that name
 
     consumer_worker.serve_consumers(sys.argv[1])

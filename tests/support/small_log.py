@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
+from small_stage import SMALL, ManualClock
 
 from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
@@ -19,7 +20,6 @@ from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import ProducerPosition
-from durable_shuffle.shuffle.testing.small_stage import SMALL, ManualClock
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

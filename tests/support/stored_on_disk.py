@@ -1,18 +1,21 @@
-"""A stored stage on disk, for tests that damage it.
+"""A stored stage on disk, and changes of its files behind the storage's back.
 
 Files are found by walking the disk, never by asking the library.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stored_job import stored_stage
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 from durable_shuffle.shuffle.verify.job import verify_stage
 from durable_shuffle.shuffle.verify.report import VerifyReport
 
@@ -53,3 +56,27 @@ class Stored:
     def key(self, path: Path) -> str:
         """Return the storage key of a file."""
         return path.relative_to(self.root).as_posix()
+
+
+@contextmanager
+def changed(path: Path, change: Callable[[bytearray], object]) -> Iterator[None]:
+    """Change a file for the time of a block; `change` alters the bytes in place."""
+    before = path.read_bytes()
+    after = bytearray(before)
+    change(after)
+    if bytes(after) == before:
+        raise AssertionError(f"nothing was changed: {path}")
+    path.write_bytes(after)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def flip(at: int, bit: int) -> Callable[[bytearray], None]:
+    """Return a change of one bit: `bit` 0 to 7 of the byte at offset `at`."""
+
+    def change(data: bytearray) -> None:
+        data[at] ^= 1 << bit
+
+    return change

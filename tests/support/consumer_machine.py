@@ -20,6 +20,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sealed_stage import left_over, sealed_stage, slots_of
+from small_stage import SeededIds
 
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -30,8 +32,6 @@ from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.read.position import Position
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.testing.sealed_stage import left_over, sealed_stage, slots_of
-from durable_shuffle.shuffle.testing.small_stage import SeededIds
 
 OUTPUT = pa.schema([("n", pa.int64())])
 SETTINGS = Settings(

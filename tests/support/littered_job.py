@@ -7,6 +7,8 @@ key by key, from what was put there and not from what any log says. Litter is pu
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from stored_job import stored_stage
+
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.consumer_records import (
@@ -33,7 +35,6 @@ from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.testing.stored_job import stored_stage
 
 ROWS, PARTITIONS = (60, 0, 40), 3
 _SMALL = Settings(writer_memory_bytes=1 << 16, frame_bytes=1024)

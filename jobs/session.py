@@ -19,19 +19,18 @@ from durable_shuffle.jobs.consume.run import (
 )
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
-from durable_shuffle.jobs.engine.arguments import check_option, check_version, is_column
+from durable_shuffle.jobs.engine.checks import check_option, check_version, is_column
 from durable_shuffle.jobs.engine.choice import engine_for
 from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.make import make_query_runner
-from durable_shuffle.jobs.stages.info import StageInfo
+from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.stages.request import StageRequest
 from durable_shuffle.jobs.stages.runner import Explanation, StageRunner
-from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore
-from durable_shuffle.jobs.stages.stored import StoredStages
+from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
 from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError

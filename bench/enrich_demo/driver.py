@@ -11,7 +11,7 @@ from pathlib import Path
 
 from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
-from durable_shuffle.jobs.spark_tasks.make import spark_tasks
+from durable_shuffle.jobs.spark_tasks.launcher import spark_tasks
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
 

@@ -25,9 +25,13 @@ from durable_shuffle.jobs.consume.task import (
     published_function,
 )
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine.arguments import as_schema, check_function, check_option
 from durable_shuffle.jobs.engine.arrow_schema import named_arrow_schema
-from durable_shuffle.jobs.engine.column_types import check_columns
+from durable_shuffle.jobs.engine.checks import (
+    as_schema,
+    check_columns,
+    check_function,
+    check_option,
+)
 from durable_shuffle.jobs.engine.engine import Engine, ReadBack
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.stages.report import ConsumerReport

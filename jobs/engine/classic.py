@@ -20,8 +20,7 @@ from durable_shuffle.jobs.engine.arrow_schema import (
     narrow_arrow_schema,
     narrow_schema,
 )
-from durable_shuffle.jobs.engine.engine import Planned, ReadBack
-from durable_shuffle.jobs.engine.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.engine import Planned, ReadBack, read_frame, with_partition_ids
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -31,10 +30,9 @@ from durable_shuffle.jobs.engine.tasks import (
 )
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
-from durable_shuffle.jobs.identity.functions.user_code import CHECKED
-from durable_shuffle.jobs.identity.functions.worker_pools import note_code
+from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.splits import identify_splits, split_settings
+from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.serialization.errors import IncompatibleError
 
 

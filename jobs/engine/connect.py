@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.arrow_schema import arrow_schema, positional_schema
-from durable_shuffle.jobs.engine.engine import Planned, ReadBack
-from durable_shuffle.jobs.engine.frames import read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.engine import Planned, ReadBack, read_frame, with_partition_ids
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,

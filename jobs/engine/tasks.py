@@ -16,10 +16,8 @@ from pyspark import TaskContext
 
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
-from durable_shuffle.jobs.engine import arrow_offsets
-from durable_shuffle.jobs.engine.arrow_offsets import with_offsets
 from durable_shuffle.jobs.engine.row_numbers import CountedRows
-from durable_shuffle.jobs.engine.transfer import LargeRowsError
+from durable_shuffle.jobs.engine.transfer import LargeRowsError, limited
 from durable_shuffle.jobs.identity.functions.user_code import check_modules
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.errors import (
@@ -166,15 +164,6 @@ def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) ->
     except (DurableShuffleError, LargeRowsError) as e:
         return _row(context, None, counting, clock.monotonic() - start, e)
     return _row(context, result, counting, clock.monotonic() - start, None)
-
-
-def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; raise LargeRowsError at a batch of more than `max_bytes`."""
-    for given in batches:
-        batch = with_offsets(given) if arrow_offsets.NEEDED else given
-        if max_bytes is not None and batch.nbytes > max_bytes:
-            raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
-        yield batch
 
 
 def _with_ids(

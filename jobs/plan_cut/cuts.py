@@ -1,14 +1,21 @@
-"""Cuts a plan at its exchanges, and says which exchanges must be read in the same groups.
+"""Cuts a plan at its exchanges: which are durable, which must be read in the same groups.
 
 A piece is a part of the plan without a durable exchange inside: a tree whose leaves are sources
 and cuts. One piece feeds each cut; the last piece yields the query's rows.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.engine.checks import check_columns
+from durable_shuffle.jobs.identity.plan.jvm import simple_name
 from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 Kind = Literal["hash", "single", "round_robin", "range", "passthrough"]
 """"passthrough" is no exchange: it is the query's result rows, as its last tasks yield them."""
@@ -206,3 +213,80 @@ def _groupable(ids: list[int], piece: Piece) -> Iterator[list[int]]:
     numbers = {e.partitions for e in exchanges}
     if len(numbers) == 1 and numbers != {1} and not any(e.fixed for e in exchanges):
         yield list(dict.fromkeys(ids))
+
+
+_KINDS: dict[str, Kind] = {
+    "HashPartitioning": "hash",
+    "SinglePartition": "single",
+    "RoundRobinPartitioning": "round_robin",
+    "RangePartitioning": "range",
+}
+
+
+def classify(node: Node) -> Exchange | str:
+    """Return the description of a shuffle exchange, or why Spark must run it itself."""
+    name = simple_name(str(node.partitioning.getClass().getName()))
+    kind = _KINDS.get(name)
+    if kind is None:
+        return f"{name}: this partitioning is not known"
+    partitions = int(node.partitioning.numPartitions())
+    try:
+        check_columns(schema_of(node.plan))
+        check_partition_count(partitions)
+    except InvalidInputError as error:
+        return f"{name}: {error}"
+    return Exchange(kind, partitions, "REPARTITION_BY_NUM" in str(node.plan.shuffleOrigin()))
+
+
+def storable(node: Node) -> bool:
+    """Return True if all column types of an operator's rows can be stored."""
+    try:
+        check_columns(schema_of(node.plan))
+    except InvalidInputError:
+        return False
+    return True
+
+
+def schema_of(plan: Any) -> StructType:
+    """Return the schema of a physical plan's rows; names may repeat."""
+    return StructType.fromJson(json.loads(str(plan.schema().json())))
+
+
+def union_is_zipped(node: Node) -> bool:
+    """Return True if a union joins its children's partitions one to one."""
+    name = simple_name(str(node.partitioning.getClass().getName()))
+    return name != "UnknownPartitioning"
+
+
+_FIRST_ROWS = frozenset({"TakeOrderedAndProjectExec", "CollectLimitExec"})
+"""These stay above the stored rows: each of their tasks returns only a few rows."""
+_AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
+_ROWS_PASS = frozenset(
+    {"WholeStageCodegenExec", "InputAdapter", "ProjectExec", "FilterExec", "SortExec"}
+)
+
+
+def result_top(last: Piece) -> Node | None:
+    """Return the operator of a query's last piece whose rows should be stored, or None.
+
+    They are stored if the piece joins and then aggregates. There a killed driver would lose the
+    most work, and storing costs little, because an aggregation leaves few rows. A piece that only
+    sorts, filters or aggregates one exchange costs little more than reading that exchange. A join
+    without an aggregation may yield more rows than it reads.
+    """
+    top = last.root
+    if top.name in _FIRST_ROWS:
+        if top.subqueries:
+            return None
+        top = top.children[0]
+    aggregates = False
+    node = top
+    while not aggregates and node.id not in last.sites:
+        if node.name in _AGGREGATES:
+            aggregates = True
+        elif node.name not in _ROWS_PASS:
+            return None
+        else:
+            node = node.children[0]
+    joined = sum(leaf.id in last.sites for leaf in row_leaves(node, last))
+    return top if aggregates and joined > 1 else None

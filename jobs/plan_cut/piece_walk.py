@@ -16,10 +16,10 @@ from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.files import over_partitions
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
-from durable_shuffle.jobs.identity.plan.partition_filters import over_partitions
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})

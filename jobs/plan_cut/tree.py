@@ -1,12 +1,21 @@
-"""A physical plan read once from the JVM into plain nodes, so that decisions need no JVM calls.
+"""A physical plan read once from the JVM into plain nodes, and rebuilt over stored stages.
 
-Wrappers of code generation are nodes too, because the plan is rebuilt from these nodes.
+Decisions on nodes need no JVM calls. Wrappers of code generation are nodes too, because the plan is
+rebuilt from these nodes. Operators bind to the session that is active when they are made. So call
+`Rebuilder` and `rows_of` with the planning session active in the calling thread (`active`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
+from durable_shuffle.jobs.engine.tasks import ID_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
 SHUFFLE = "ShuffleExchangeExec"
@@ -78,3 +87,125 @@ class _Reader:
         if node.name in (SHUFFLE, REUSED, "UnionExec"):
             node.partitioning = plan.outputPartitioning()
         return node
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make `session` the active session of this thread; restore the previous one at the end."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+class Rebuilder:
+    """Rebuilds pieces of one plan. Shared operators stay shared. Not thread-safe."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._jvm: Any = session._jvm  # noqa: SLF001
+        self._done: dict[int, Any] = {}
+
+    def piece(self, root: Node, scan: Callable[[Node], Any], sites: Mapping[int, Any]) -> Any:
+        """Return the plan of a piece in which each site is replaced by `scan(site)`.
+
+        Args:
+            scan: site -> a plan node, from `stored_scan`; called once per site.
+            sites: its keys are the node ids of the sites.
+        """
+        local: dict[int, Any] = {}
+
+        def build(node: Node) -> Any:
+            if node.id in sites:
+                if node.id not in local:
+                    local[node.id] = scan(node)
+                return local[node.id]
+            if node.id not in self._done:
+                self._done[node.id] = self._rebuilt(node, build)
+            return self._done[node.id]
+
+        return build(root)
+
+    def _rebuilt(self, node: Node, build: Callable[[Node], Any]) -> Any:
+        for subquery in node.subqueries:
+            build(subquery)
+        if node.target is not None:
+            target = build(node.target)
+            if target is node.target.plan or node.name != REUSED:
+                return node.plan
+            reused = self._jvm.org.apache.spark.sql.execution.exchange.ReusedExchangeExec
+            return reused(node.plan.output(), target)
+        if not node.children:
+            return node.plan
+        children = [build(child) for child in node.children]
+        if all(new is old.plan for new, old in zip(children, node.children, strict=True)):
+            return node.plan
+        if node.name in SUBQUERIES:
+            # expressions all over the plan hold this object, so its child is replaced in place
+            catalyst.set_field(self._jvm, node.plan, "child", children[0])
+            return node.plan
+        return node.plan.withNewChildren(catalyst.to_seq(self._jvm, children))
+
+    def stored_scan(self, site: Node, rdd: Any, partitions: int) -> Any:
+        """Return a scan over an RDD of stored rows, to replace a whole exchange."""
+        execution = self._jvm.org.apache.spark.sql.execution
+        none, nil = self._jvm.scala.Option.empty(), catalyst.to_seq(self._jvm, [])
+        partitioning = self._partitioning(site.partitioning, partitions)
+        name = "durable exchange"
+        return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
+
+    def _partitioning(self, original: Any, partitions: int) -> Any:
+        """Return the partitioning of the scan: the exchange's own kind, over `partitions`.
+
+        Args:
+            original: the exchange's partitioning, None if the site is no exchange.
+        """
+        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
+        if original is None:
+            return physical.UnknownPartitioning(partitions)
+        if original.numPartitions() == partitions:
+            return original
+        kind = simple_name(str(original.getClass().getName()))
+        if kind == "HashPartitioning":
+            return physical.HashPartitioning(original.expressions(), partitions)
+        if kind == "RangePartitioning":
+            return physical.RangePartitioning(original.ordering(), partitions)
+        return physical.UnknownPartitioning(partitions)
+
+
+def rows_of(session: SparkSession, plan: Any) -> DataFrame:
+    """Return a DataFrame over the rows of a physical plan.
+
+    Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
+    """
+    return catalyst.from_rdd(session, plan.output(), plan.execute())
+
+
+def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
+    """Return the rows with the columns that `tasks.map_function` takes.
+
+    These are c0, c1, … by position (the plan's names may repeat), then the partition id if there
+    is one, then a column of zeros for `catalyst.counted_to_the_end`.
+
+    Args:
+        partition_id: a Catalyst expression over the columns of `rows`.
+    """
+    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    columns = [
+        catalyst.alias(jvm, attribute, f"c{i}")
+        for i, attribute in enumerate(items(analyzed.output()))
+    ]
+    if partition_id is not None:
+        columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
+    literal = catalyst.module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
+    zero = literal.default(jvm.org.apache.spark.sql.types.DataTypes.LongType)
+    columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))
+    return catalyst.project(rows, columns)

@@ -9,11 +9,10 @@ from pyspark.core.rdd import portable_hash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.engine.arguments import check_version
+from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.python_stage.objects import ObjectWork, check_objects
-from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
-from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction, check_spec
-from durable_shuffle.jobs.python_stage.work import PythonWork, result_frame
+from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction, ReduceSide
+from durable_shuffle.jobs.python_stage.work import PythonWork, check_spec, result_frame
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.shuffle.base.clock import IdSource

@@ -11,7 +11,7 @@ from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine.arguments import check_function
+from durable_shuffle.jobs.engine.checks import check_function
 from durable_shuffle.jobs.engine.classic import storing
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import (
@@ -23,9 +23,8 @@ from durable_shuffle.jobs.engine.tasks import (
     run_map_task,
 )
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.functions.identity import identify_function
-from durable_shuffle.jobs.identity.functions.opaque import opaque_functions
-from durable_shuffle.jobs.identity.functions.worker_pools import environment_of, note_code
+from durable_shuffle.jobs.identity.functions.identity import identify_function, opaque_functions
+from durable_shuffle.jobs.identity.functions.user_code import environment_of, note_code
 from durable_shuffle.jobs.identity.plan.identity import identify_rdd
 from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.work import Shape

@@ -1,39 +1,219 @@
-"""Makes a Python stage storable: implements `StageWork` for it."""
+"""A Python stage: the checks of its arguments, then how it is identified, written and read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine.arrow_schema import arrow_schema, named_arrow_schema
-from durable_shuffle.jobs.engine.engine import Engine, Planned
-from durable_shuffle.jobs.engine.frames import rows_of_tasks
+from durable_shuffle.jobs.engine.checks import (
+    NO_STREAM,
+    as_schema,
+    check_columns,
+    check_frame,
+    check_function,
+    check_key,
+)
+from durable_shuffle.jobs.engine.engine import Engine, Planned, rows_of_tasks
 from durable_shuffle.jobs.engine.tasks import ArrowFunction, MapResult
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity, identify_function
-from durable_shuffle.jobs.identity.functions.opaque import opaque_functions
-from durable_shuffle.jobs.identity.functions.worker_pools import environment_of
+from durable_shuffle.jobs.identity.functions.identity import (
+    FunctionIdentity,
+    identify_function,
+    opaque_functions,
+)
+from durable_shuffle.jobs.identity.functions.user_code import environment_of
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.python_stage.map_side import (
+from durable_shuffle.jobs.python_stage.tasks import (
+    BatchFunction,
     Feed,
     FromSpark,
+    KeyFunction,
     MapSide,
+    ReduceSide,
     python_map_function,
 )
-from durable_shuffle.jobs.python_stage.reading_tasks import reading_tasks
-from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
-from durable_shuffle.jobs.python_stage.spec import StageSpec
-from durable_shuffle.jobs.stages.captured import captured_text
-from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.identity import StageIdentity, captured_text, fingerprinted
 from durable_shuffle.jobs.stages.work import Shape
+from durable_shuffle.recovery.resumable import is_resumable
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.rows.reducers import Grouped
+from durable_shuffle.shuffle.rows.row_order import SortKey, check_group_key, sort_keys
 
 _NAME_CHARS = 60
 """Most characters of the stage's label in a consumer's name; the digest after it is unique."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A Python stage whose arguments passed all checks."""
+
+    df: DataFrame
+    name: str
+    map: BatchFunction | None
+    keys: tuple[str, ...] | KeyFunction
+    partitions: int
+    reduce: Any
+    combine: BatchFunction | None
+    sort_by: tuple[SortKey, ...]
+    map_schema: StructType
+    """Schema of the shuffled rows."""
+    schema: StructType
+    """Schema of the rows that the reducer yields."""
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The key columns; empty for a key function."""
+        return () if callable(self.keys) else self.keys
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Positions of the key columns in `map_schema`; empty for a key function."""
+        return tuple(self.map_schema.names.index(key) for key in self.key_names)
+
+
+def check_spec(
+    df: DataFrame,
+    *,
+    name: str,
+    map: BatchFunction | None,
+    keys: str | Sequence[str] | KeyFunction,
+    partitions: int,
+    reduce: Any,
+    combine: BatchFunction | None,
+    sort_by: Any,
+    schema: StructType | str | None,
+    map_schema: StructType | str | None,
+) -> StageSpec:
+    """Return the checked spec.
+
+    Raises:
+        InvalidInputError: names what is wrong: an argument, a column, a type, a function that
+            cannot be sent to workers.
+    """
+    check_name("name", name)
+    check_frame(df, streaming=NO_STREAM)
+    check_partition_count(partitions)
+    check_columns(df.schema)
+    if map is None and map_schema is not None:
+        raise InvalidInputError("map_schema is of what map yields: without a map leave it out")
+    between = df.schema if map_schema is None else as_schema("map_schema", map_schema)
+    result = between if schema is None else as_schema("schema", schema)
+    for what, checked in (("map_schema", between), ("schema", result)):
+        _check_names(what, checked)
+        check_columns(checked)
+    if reduce is None and result != between:
+        raise InvalidInputError(
+            "without a reducer the stage yields the rows that were shuffled: leave schema out"
+        )
+    functions = {"map": map, "reduce": reduce, "keys": keys, "combine": combine}
+    for what, function in functions.items():
+        check_function(what, function)
+    arrow = named_arrow_schema(between)
+    spec = StageSpec(
+        df=df,
+        name=name,
+        map=map,
+        keys=_checked_keys(keys, between),
+        partitions=partitions,
+        reduce=reduce,
+        combine=combine,
+        sort_by=sort_keys(sort_by, arrow),
+        map_schema=between,
+        schema=result,
+    )
+    if isinstance(reduce, Grouped):
+        _check_groups(spec, reduce, arrow)
+    elif is_resumable(reduce):
+        if spec.sort_by:
+            raise InvalidInputError(
+                "sort_by and a resumable reducer exclude each other: its position is in the "
+                "stored order"
+            )
+    elif reduce is not None and not callable(reduce):
+        raise InvalidInputError(
+            "reduce must be a function, Grouped or an object with process, snapshot, restore and "
+            f"finish, found {type(reduce).__name__}"
+        )
+    return spec
+
+
+def _checked_keys(
+    keys: str | Sequence[object] | KeyFunction, schema: StructType
+) -> tuple[str, ...] | KeyFunction:
+    if callable(keys):
+        return keys
+    given = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not given:
+        raise InvalidInputError("keys must name at least one column, or be a function")
+    names = []
+    for key in given:
+        if not isinstance(key, str) or key not in schema.names:
+            raise InvalidInputError(
+                f"keys: no such column: found={key!r}; columns are {', '.join(schema.names)}"
+            )
+        check_key(key, schema[key].dataType)
+        names.append(key)
+    return tuple(names)
+
+
+def _check_groups(spec: StageSpec, reduce: Grouped, schema: pa.Schema) -> None:
+    columns = reduce.columns(spec.key_names)
+    if not columns:
+        raise InvalidInputError("Grouped needs by= where the keys are a function")
+    for column in columns:
+        if column not in schema.names:
+            raise InvalidInputError(
+                f"Grouped: no such column: found={column!r}; columns are {', '.join(schema.names)}"
+            )
+        check_group_key(column, schema.field(column).type)
+    if not set(spec.key_names) <= set(columns):
+        raise InvalidInputError(
+            f"Grouped by {', '.join(columns)} needs all keys of the stage among them "
+            f"({', '.join(spec.key_names)}): a group would be spread over partitions"
+        )
+
+
+def _check_names(what: str, schema: StructType) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise InvalidInputError(
+                f"{what} names column {name!r} twice: Python functions take columns by name"
+            )
+        seen.add(name)
+
+
+TASKS_PER_CORE = 2
+"""With fewer tasks per core, cores would be idle while they wait for a slow task."""
+
+
+def reading_tasks(
+    partitions: int, memory_bytes: int, *, together_bytes: int, cores: int
+) -> tuple[range, ...]:
+    """Return the subpartitions of each task; small neighbours go to the same task.
+
+    Args:
+        memory_bytes: uncompressed size of all partitions together.
+        together_bytes: about as much as one task should read; 0 for one partition per task.
+        cores: tasks that run at once; 0 if unknown, which means one partition per task.
+    """
+    each = 1
+    if together_bytes and cores:
+        fitting = together_bytes * partitions // max(1, memory_bytes)
+        most = -(-partitions // (TASKS_PER_CORE * cores))
+        each = max(1, min(fitting, most))
+    return tuple(range(k, min(k + each, partitions)) for k in range(0, partitions, each))
 
 
 class PythonWork:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.engine.arguments import check_version
+from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.query.make import Queries
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport

@@ -6,9 +6,8 @@ from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
 from durable_shuffle.jobs.engine.classic import run_producers
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import RESULT_SCHEMA, ArrowFunction, MapResult
-from durable_shuffle.jobs.plan_cut.classify import schema_of
-from durable_shuffle.jobs.plan_cut.cuts import Cut
-from durable_shuffle.jobs.plan_cut.rebuild import active
+from durable_shuffle.jobs.plan_cut.cuts import Cut, schema_of
+from durable_shuffle.jobs.plan_cut.tree import active
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.stages.work import Shape, row_writer

@@ -8,8 +8,8 @@ from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.query.explain import QueryExplanation
 from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.progress import Progress
-from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import InvalidInputError

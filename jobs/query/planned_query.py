@@ -15,39 +15,33 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.engine import Planned
-from durable_shuffle.jobs.engine.frames import rows_of_tasks
+from durable_shuffle.jobs.engine.engine import Planned, rows_of_tasks
 from durable_shuffle.jobs.engine.tasks import read_groups_function
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.plan.rdd_chain import micro_batch
-from durable_shuffle.jobs.identity.plan.settings import settings_digest
-from durable_shuffle.jobs.identity.plan.splits import plan_splits
+from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
-from durable_shuffle.jobs.plan_cut.classify import (
-    classify,
-    schema_of,
-    storable,
-    union_is_zipped,
-)
 from durable_shuffle.jobs.plan_cut.cuts import (
     Cut,
     Exchange,
     Piece,
+    classify,
     cut_plan,
     only_stored,
     read_alike,
     ready_broadcasts,
+    result_top,
+    schema_of,
+    storable,
+    union_is_zipped,
 )
 from durable_shuffle.jobs.plan_cut.distinct_groups import PlannedAlike, numbers_groups
-from durable_shuffle.jobs.plan_cut.last_piece import result_top
 from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
-from durable_shuffle.jobs.plan_cut.rebuild import Rebuilder, active, rows_of, with_ids
-from durable_shuffle.jobs.plan_cut.tree import Node, read_tree
-from durable_shuffle.jobs.stages.captured import captured_text
-from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.plan_cut.tree import Node, Rebuilder, active, read_tree, rows_of, with_ids
+from durable_shuffle.jobs.stages.identity import StageIdentity, captured_text, fingerprinted
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
 from durable_shuffle.shuffle.base.clock import IdSource

@@ -12,17 +12,16 @@ from functools import partial
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.frame_checks import check_frame
-from durable_shuffle.jobs.plan_cut.classify import schema_of
-from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece
+from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece, schema_of
 from durable_shuffle.jobs.plan_cut.probe import check_internals
 from durable_shuffle.jobs.query.cut_writing import CutWriting
 from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.result import QueryResult
+from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.progress import Progress
-from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore, StoredStage
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.shuffle.base.clock import IdSource

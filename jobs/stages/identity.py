@@ -1,19 +1,32 @@
 """The identity of a requested stage: its plan, its keys and what the user vouches for.
 
 Two requests with equal fingerprints give equal partitions, so one may read what the other wrote.
+
+A run id, a time or a temporary folder that a function captures makes a new stage in each run, and
+must: the value may decide rows. The user may not have meant it. So if only captured values differ
+from the last run's stage, a warning names them (`moved_values`).
+
+A plan over an RDD or a checkpointed DataFrame says little about its rows. If the user vouches for
+it, its fingerprint comes from that little and the version. A second, different input with the same
+fingerprint would get the rows of the first, so `SeenInputs` refuses it.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine.engine import Engine
-from durable_shuffle.jobs.stages.captured import CAPTURED, captured_text
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.rdd_chain import MICRO_BATCH_ELSEWHERE
 from durable_shuffle.jobs.stages.request import CheckedRequest
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 
 
@@ -97,3 +110,102 @@ def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:
 def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+CAPTURED = "captured"
+"""The component of a stage's identity that lists the values, each by its digest."""
+_CODE = ""
+"""The listed name of the functions' code, without the values."""
+_FOLLOWS = frozenset({CAPTURED, "functions", "map"})
+"""Components that differ whenever a captured value differs."""
+_DIGITS = 12
+_MOST = 200
+"""With more values, none are listed. They are part of the fingerprint all the same."""
+
+
+def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:
+    """Return the content of the component; "" if there are no values, or too many to list."""
+    if not values or len(values) > _MOST:
+        return ""
+    listed = {name: digest[:_DIGITS] for name, digest in values.items()}
+    return json.dumps({**listed, _CODE: hex_digest(code)}, sort_keys=True)
+
+
+def moved_values(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the captured values, if they are all that differs from the stored stage.
+
+    Args:
+        wanted: components of the stage that this run asks for.
+        stored: components of a stored stage.
+    """
+    differing = {k for k in {*wanted, *stored} if wanted.get(k) != stored.get(k)}
+    if CAPTURED not in differing or not differing <= _FOLLOWS:
+        return ()
+    if CAPTURED not in wanted or CAPTURED not in stored:
+        return ()
+    now, then = json.loads(wanted[CAPTURED]), json.loads(stored[CAPTURED])
+    if now.keys() != then.keys() or now[_CODE] != then[_CODE]:
+        return ()
+    return tuple(name for name in sorted(now) if now[name] != then[name])
+
+
+MOVED = "from the last run's stage"
+"""Part of every sentence that `moved_sentence` returns; the report finds the sentence by it."""
+
+
+def moved_sentence(names: tuple[str, ...]) -> str:
+    """Return the warning about these values, for people."""
+    what = ", ".join(names)
+    verb, it = ("differs", "it does") if len(names) == 1 else ("differ", "they do")
+    return (
+        f"only {what} {verb} {MOVED}. If {it} not decide rows (a run id, a time, "
+        "a temporary folder), keep the function from using it; else this is a new stage each time"
+    )
+
+
+_lock = threading.Lock()
+_seen: WeakKeyDictionary[object, dict[tuple[str, ...], str]] = WeakKeyDictionary()
+"""Per Spark application: place, name and fingerprint -> digest of what distinguishes the input."""
+
+
+class SeenInputs:
+    """The vouched inputs of one job.
+
+    Args:
+        spark: any session of the application; on Spark Connect each session counts alone.
+        place: storage and name of the job.
+    """
+
+    def __init__(self, spark: SparkSession, place: Sequence[str]) -> None:
+        self._application: object = spark if is_connect(spark) else spark.sparkContext
+        self._place = tuple(place)
+
+    def check(self, name: str, identity: StageIdentity, *, remember: bool = True) -> None:
+        """Refuse an input if a different one has the same fingerprint.
+
+        Args:
+            remember: record this input for its fingerprint, if it is the first.
+
+        Raises:
+            InvalidInputError: another input of this session has the same fingerprint, or one
+                version would vouch for every micro-batch of a stream.
+        """
+        if any(MICRO_BATCH_ELSEWHERE in reason for reason in identity.vouched):
+            raise InvalidInputError(
+                f"{name}: {MICRO_BATCH_ELSEWHERE}, cannot be vouched for by version=, which would "
+                "be that of every batch: make this call in that thread, or in one started with "
+                "pyspark.inheritable_thread_target"
+            )
+        if not identity.opaque:
+            return
+        told = hex_digest(identity.opaque)
+        key = (*self._place, name, identity.fingerprint)
+        with _lock:
+            known = _seen.setdefault(self._application, {})
+            before = known.setdefault(key, told) if remember else known.get(key, told)
+        if before != told:
+            raise InvalidInputError(
+                f"{name}: version= vouches for two different inputs of this session that nothing "
+                f"else tells apart ({'; '.join(identity.vouched)}): give each call a version= or "
+                "a name= of its own"
+            )

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from durable_shuffle.jobs.stages.captured import moved_sentence, moved_values
-from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.identity import StageIdentity, moved_sentence, moved_values
 from durable_shuffle.recovery.resume import explain_miss
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog

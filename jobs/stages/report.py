@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 
-from durable_shuffle.jobs.stages.captured import MOVED
+from durable_shuffle.jobs.stages.identity import MOVED
 from durable_shuffle.jobs.text import size, table
 
 

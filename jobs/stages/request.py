@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.engine.column_types import check_columns, check_key
+from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import Engine
-from durable_shuffle.jobs.engine.frame_checks import NO_STREAM, check_frame
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH

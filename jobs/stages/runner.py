@@ -11,11 +11,10 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.engine import Engine
-from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.identity import SeenInputs, StageIdentity
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.request import StageRequest, check_request
-from durable_shuffle.jobs.stages.seen_inputs import SeenInputs
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.work import FrameWork, StageWork
 from durable_shuffle.recovery.resume import Fresh

@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.arrow_schema import arrow_schema
-from durable_shuffle.jobs.engine.column_types import check_columns
+from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, storable_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError

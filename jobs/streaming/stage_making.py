@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.engine.column_types import check_key
+from durable_shuffle.jobs.engine.checks import check_key
 from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, WriteOptions
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError

@@ -12,7 +12,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, FencedErro
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.session import DurableShuffle
-    from durable_shuffle.jobs.spark_tasks.make import spark_tasks
+    from durable_shuffle.jobs.spark_tasks.launcher import spark_tasks
     from durable_shuffle.jobs.streaming.register import register
     from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
     from durable_shuffle.recovery.calls.operator import AsyncOperator
@@ -99,7 +99,7 @@ _MODULES = {
     "pipeline_factory": "durable_shuffle.recovery.pipeline.plan.reference",
     "raised": "durable_shuffle.shuffle.base.retry",
     "register": "durable_shuffle.jobs.streaming.register",
-    "spark_tasks": "durable_shuffle.jobs.spark_tasks.make",
+    "spark_tasks": "durable_shuffle.jobs.spark_tasks.launcher",
     "write_output": "durable_shuffle.shuffle.consume.outputs",
 }
 

@@ -16,9 +16,7 @@ import pyarrow as pa
 from small_stage import new_stage, seal
 
 from durable_shuffle import Grouped
-from durable_shuffle.jobs.python_stage.map_side import MapSide
-from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
-from durable_shuffle.jobs.python_stage.reduce_side import ReduceSide
+from durable_shuffle.jobs.python_stage.tasks import MapSide, ReduceSide, use_frugal_memory
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.rows.row_order import SortKey

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.splits import (
+from durable_shuffle.jobs.identity.plan.settings import (
     SPLIT_SETTINGS,
     identify_splits,
     split_settings,

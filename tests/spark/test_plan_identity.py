@@ -25,7 +25,7 @@ import json, os, sys
 from pyspark.sql import SparkSession, Window, functions as F
 import pandas as pd, pyarrow as pa
 from durable_shuffle.jobs.identity.plan.identity import identify_plan
-from durable_shuffle.jobs.identity.plan.splits import identify_splits, split_settings
+from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 folder, cores, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 spark = (SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

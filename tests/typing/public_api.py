@@ -36,8 +36,8 @@ from durable_shuffle import (
     spark_tasks,
     write_output,
 )
-from durable_shuffle.jobs.stages.info import StageInfo
 from durable_shuffle.jobs.stages.report import Report
+from durable_shuffle.jobs.stages.stored import StageInfo
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
 from durable_shuffle.shuffle.consume.view import View

@@ -25,11 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from durable_shuffle.jobs.identity.digests import hex_digest, raw_digest
+from pyspark.cloudpickle import dumps
+
+from durable_shuffle.jobs.identity.digests import atom_digest, data_parts, hex_digest, raw_digest
 from durable_shuffle.jobs.identity.functions.code_use import code_digest
 from durable_shuffle.jobs.identity.functions.module_code import ModuleCode
 from durable_shuffle.jobs.identity.functions.name_use import NameUse, cell_value
-from durable_shuffle.jobs.identity.functions.plain_values import atom_digest, data_parts
 
 # class attributes that only name or describe it, or are derived from what is digested anyway
 _CLASS_NOISE = frozenset(
@@ -335,3 +336,11 @@ def _plain_member(member: object) -> object:
     if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
         return ("slot", member.__name__)
     return member
+
+
+def opaque_functions(found: FunctionIdentity, function: object) -> tuple[str, ...]:
+    """Return a digest of the pickled function if its identity is unresolved, else nothing."""
+    if not found.unresolved:
+        return ()
+    pickled: bytes = dumps(function)  # type: ignore[no-untyped-call]
+    return (hex_digest([pickled]),)

@@ -27,7 +27,7 @@ from types import CodeType
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.code_use import ImportUse
-from durable_shuffle.jobs.identity.functions.module_files import sha256_of, source_of, spec_of
+from durable_shuffle.jobs.identity.functions.user_code import sha256_of, source_of, spec_of
 
 # may be installed anywhere (a Spark home's zip, a checkout); the version identifies them
 _BY_VERSION = frozenset({"durable_shuffle", "pyspark", "py4j"})

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from durable_shuffle.jobs.identity.digests import raw_digest
+from durable_shuffle.jobs.identity.digests import atom_digest, raw_digest
 from durable_shuffle.jobs.identity.functions.code_use import (
     Binding,
     CodeUse,
@@ -26,7 +26,6 @@ from durable_shuffle.jobs.identity.functions.outside_reads import (
     name_of,
     what_is_read,
 )
-from durable_shuffle.jobs.identity.functions.plain_values import atom_digest
 
 Parts = list[bytes | str]
 _MODULE_NOISE = frozenset(

@@ -1,29 +1,35 @@
-"""Checks that a Python worker runs the modules that the driver identified.
+"""The user's modules: workers must run those that the driver identified.
 
 The driver sends the SHA-256 of each module's source. The worker compares it with the file of its
 own module. That file must not have changed since the worker started, or the worker may still run
 the old code. Spark's Python UDFs run in workers without our tasks; there the check is part of the
 function's pickled command.
+
+Spark reuses Python workers that have the same environment variables, and a worker keeps a module as
+it was first imported. So when a module changes, or a value that it computed at import, `note_code`
+sets an environment variable for all later functions, and counts it up at each further change. Spark
+then starts workers that import the modules again.
 """
 
+import hashlib
+import importlib.util
 import os
 import pickle
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from durable_shuffle.jobs.identity.functions.module_files import (
-    changed_ns,
-    sha256_of,
-    source_of,
-    spec_of,
-)
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.clock import SystemClock
+
+if TYPE_CHECKING:  # not needed in workers
+    from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
 
 CHECKED = "durableShuffle.checkUserCode"
 """Spark local property that is set for jobs whose rows are stored."""
@@ -144,3 +150,104 @@ class _Peek(pickle.Unpickler):
         if (module, name) != (opened.__module__, opened.__name__):
             raise _NotOursError
         return lambda command, _: command
+
+
+def spec_of(name: str) -> ModuleSpec | None:
+    """Return the module's spec without importing it or its parents; None if there is no module."""
+    loaded = getattr(sys.modules.get(name), "__spec__", None)
+    if isinstance(loaded, ModuleSpec):
+        return loaded
+    parent, _, _ = name.rpartition(".")
+    try:
+        if not parent:
+            return importlib.util.find_spec(name)
+        above = spec_of(parent)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        return PathFinder.find_spec(name, list(above.submodule_search_locations))
+    except (ImportError, ValueError):
+        return None
+
+
+def source_of(spec: ModuleSpec) -> bytes | None:
+    """Return the content of the module's file (source, bytecode or extension), or None."""
+    if spec.origin is None:
+        return None
+    try:
+        return Path(spec.origin).read_bytes()
+    except OSError:
+        get_data = getattr(spec.loader, "get_data", None)  # a module inside a zip file
+    try:
+        found = get_data(spec.origin) if get_data is not None else None
+    except OSError:
+        return None
+    return found if isinstance(found, bytes) else None
+
+
+def changed_ns(spec: ModuleSpec) -> int:
+    """Return when the module's file, or the archive that holds it, last changed, in ns since 1970.
+
+    This is the inode change time (ctime), because copying and unpacking can set the modification
+    time back. 0 if there is no such file.
+    """
+    if spec.origin is None:
+        return 0
+    path = Path(spec.origin)
+    for place in (path, *path.parents):
+        if place.is_file():
+            return place.stat().st_ctime_ns
+    return 0
+
+
+def sha256_of(source: bytes) -> str:
+    """Return the SHA-256 as 64 hex digits."""
+    return hashlib.sha256(source).hexdigest()
+
+
+VARIABLE = "DURABLE_SHUFFLE_CODE"
+_MILLISECOND = 10**6
+_LOCK = threading.Lock()
+
+
+class _Seen:
+    """The user's code as this application last saw it."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, object] = {}
+        self.changes = 0
+
+
+@cache
+def _seen(application: str) -> _Seen:
+    del application  # the cache key
+    return _Seen()
+
+
+def environment_of(variables: Mapping[str, str]) -> str:
+    """Return the variables that Spark sends to workers as one str, without our own variable."""
+    return repr(sorted((name, value) for name, value in variables.items() if name != VARIABLE))
+
+
+def note_code(context: Any, found: "FunctionIdentity") -> None:
+    """Compare code with its last use in this application; if it changed, get new workers.
+
+    Args:
+        context: the SparkContext; functions that are made later take over its `environment`.
+    """
+    started = context.startTime * _MILLISECOND
+    with _LOCK:
+        seen = _seen(str(context.applicationId))
+        changed = False
+        for name, digest in found.modules.items():
+            spec = spec_of(name)
+            now = (digest, 0 if spec is None else changed_ns(spec))
+            # if a file is younger than the application, workers may have imported an older state
+            changed |= seen.state.get(name, now) != now
+            changed |= name not in seen.state and now[1] > started
+            seen.state[name] = now
+        for name, value in found.values.items():
+            changed |= seen.state.get(f"{name} value", value) != value
+            seen.state[f"{name} value"] = value
+        if changed:
+            seen.changes += 1
+            context.environment[VARIABLE] = str(seen.changes)

@@ -18,8 +18,13 @@ from pyspark.serializers import CPickleSerializer
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity, identify_function
-from durable_shuffle.jobs.identity.functions.user_code import checked_command, plain_command
-from durable_shuffle.jobs.identity.functions.worker_pools import VARIABLE, environment_of, note_code
+from durable_shuffle.jobs.identity.functions.user_code import (
+    VARIABLE,
+    checked_command,
+    environment_of,
+    note_code,
+    plain_command,
+)
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 
 if TYPE_CHECKING:

@@ -1,19 +1,31 @@
-"""The digest of the settings that decide results.
+"""Settings that decide results, settings that decide input splits, and the digest of the splits.
 
-It covers every SQL setting that is set, except those listed here, which cannot change rows. So a
-new or unknown setting may cause a fresh stage, but never a wrong reuse. Settings whose default
-depends on the machine or the Spark version are included with their effective value.
+The digest of settings covers every SQL setting that is set, except those listed here, which cannot
+change rows. So a new or unknown setting may cause a fresh stage, but never a wrong reuse. Settings
+whose default depends on the machine or the Spark version are included with their effective value.
+
+Producer p of two runs is the same only if it reads the same splits. An equal number of producers
+is not enough: with another number of cores Spark can split the same files into equally many but
+different pieces. The operators between leaves and root are part of the digest too: a broadcast join
+keeps the partitions of its scan, a sort-merge join has those of its exchange.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
-from durable_shuffle.jobs.identity.plan.splits import SPLIT_SETTINGS
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
 
+SPLIT_SETTINGS = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.maxPartitionNum",
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.shuffle.partitions",
+)
 _EFFECTIVE = (
     "spark.sql.session.timeZone",  # default: the machine's
     "spark.sql.ansi.enabled",  # default: by version and environment
@@ -21,6 +33,10 @@ _EFFECTIVE = (
     "spark.sql.storeAssignmentPolicy",
     "spark.sql.legacy.timeParserPolicy",
 )
+_EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
+_FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
+# wrappers that do not change partitions
+_TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
 # These do not change rows, only how work is planned, split and shown. Prefixes end with a dot.
 _HARMLESS = (
     "spark.sql.adaptive.",  # plans while running; partitions of a result are not its rows
@@ -71,3 +87,87 @@ def _digest(pairs: Mapping[str, str], effective: Callable[[str], str], version: 
 
 def _is_harmless(key: str) -> bool:
     return any(key == name or (name.endswith(".") and key.startswith(name)) for name in _HARMLESS)
+
+
+def identify_splits(planned: DataFrame) -> str:
+    """Return the digest of every leaf's splits in partition order, 32 hex digits.
+
+    It is equal in every JVM run. Subqueries that prune a scan's partitions run inside this call.
+
+    Args:
+        planned: a DataFrame of a session without adaptive execution.
+    """
+    return plan_splits(
+        Jvm(planned.sparkSession.sparkContext), query_execution(planned).executedPlan()
+    )
+
+
+def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
+    """Like `identify_splits`, for a physical plan.
+
+    Args:
+        more: further texts that decide which rows a producer reads.
+    """
+    parts = list(more)
+    _collect(jvm, plan, parts)
+    return hex_digest(parts)
+
+
+def split_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the effective split settings of a session, so that another run can plan with them.
+
+    A setting that defaults to the number of cores gets its current value. A setting that means "no
+    limit" when unset is left out; to plan in the same way, leave it unset.
+    """
+    cores = str(cast("Any", spark).sparkContext.defaultParallelism)
+    values = {key: spark.conf.get(key) for key in SPLIT_SETTINGS}
+    found = {key: value for key, value in values.items() if value not in (None, "<undefined>")}
+    leaf = found.setdefault("spark.sql.leafNodeDefaultParallelism", cores)
+    found.setdefault("spark.sql.files.minPartitionNum", leaf)
+    return {key: str(value) for key, value in found.items()}
+
+
+def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
+    name = simple_name(jvm.class_name(node))
+    children = items(node.children())
+    if name not in _TRANSPARENT:
+        parts.append(f"{name} {len(children)}")
+    if not children:
+        parts += _leaf(jvm, node, name)
+    elif jvm.is_a(node, _EXCHANGE):
+        partitioning = node.outputPartitioning()
+        kind = simple_name(jvm.class_name(partitioning))
+        parts.append(f"{kind} {partitioning.numPartitions()}")
+    elif name == "CoalesceExec":
+        parts.append(str(node.numPartitions()))
+    for child in children:
+        _collect(jvm, child, parts)
+
+
+def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
+    if name == "FileSourceScanExec":
+        node.prepare()
+        node.waitForSubqueries()
+        return _files(jvm, node.inputRDD().filePartitions())
+    if name == "BatchScanExec":
+        node.prepare()
+        node.waitForSubqueries()
+        partitions = node.inputPartitions()
+        if partitions.size() and jvm.class_name(partitions.apply(0)) == _FILE_PARTITION:
+            return _files(jvm, partitions)
+        return [str(partitions.size())]
+    if name == "RangeExec":
+        bounds = (node.start(), node.end(), node.step())
+        return [*map(str, bounds), str(node.outputPartitioning().numPartitions())]
+    if jvm.is_a(node, "org.apache.spark.sql.execution.InputRDDCodegen"):
+        return [str(rdd.getNumPartitions()) for rdd in items(node.inputRDDs())]
+    return [str(node.outputPartitioning().numPartitions())]
+
+
+def _files(jvm: Jvm, partitions: Any) -> list[str]:
+    """Return the number of partitions, then for each one its pieces as Spark prints them.
+
+    A piece has path, first byte, end (exclusive) and partition values.
+    """
+    texts = [jvm.text(partition.files()) for partition in items(partitions)]
+    return [str(len(texts)), *texts]

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.jobs.engine.arrow_offsets import with_offsets
+from durable_shuffle.jobs.engine.transfer import with_offsets
 
 INTS = pa.list_(pa.int64())
 

@@ -10,8 +10,8 @@ import pytest
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JNetworkError
 
+from durable_shuffle.jobs.spark_tasks.attempt import with_absolute_paths
 from durable_shuffle.jobs.spark_tasks.cluster import await_slots, check_session
-from durable_shuffle.jobs.spark_tasks.paths import with_absolute_paths
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource

@@ -1,7 +1,11 @@
-"""The map side of a Python stage: runs the map function and assigns partition ids. In workers."""
+"""What a Python stage runs in workers: its map side, its reduce side, their memory."""
 
-from collections.abc import Callable, Iterator
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +14,13 @@ import pyarrow as pa
 from durable_shuffle.jobs.engine.row_numbers import CountedRows
 from durable_shuffle.jobs.engine.tasks import (
     ArrowFunction,
+    check_code,
     checked_to_the_end,
-    limited,
     run_map_task,
 )
+from durable_shuffle.jobs.engine.transfer import limited
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
-from durable_shuffle.jobs.python_stage.memory import use_frugal_memory
-from durable_shuffle.jobs.python_stage.spec import BatchFunction, KeyFunction
+from durable_shuffle.recovery.resumable import ResumableRun, is_resumable
 from durable_shuffle.serialization.arrow_codec import (
     storable_batch,
     storable_schema,
@@ -24,13 +28,23 @@ from durable_shuffle.serialization.arrow_codec import (
 )
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.rows.external_sort import sorted_batches
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
+from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
+from durable_shuffle.shuffle.rows.scratch import Scratch
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
-Feed = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+BatchFunction: TypeAlias = Callable[[Batches], Iterable[pa.RecordBatch]]
+KeyFunction: TypeAlias = Callable[[pa.RecordBatch], Any]
+Feed: TypeAlias = Callable[[Batches], Batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +196,137 @@ def python_map_function(
         yield run_map_task(stage, produce, tries, code)
 
     return write
+
+
+_WHOLE = 1 << 24
+"""Most rows per batch for a grouped reducer. Batches are slices, so large ones copy nothing."""
+
+
+@dataclass(frozen=True)
+class ReduceSide:
+    """The `mapInArrow` function over task numbers: reduces each task's subpartitions one by one.
+
+    If Spark stops reading early (a `limit()`), only the reducer's generator is closed. The reducer
+    never takes this for the end of its input.
+    """
+
+    stage: StageHandle
+    seal: Seal
+    names: tuple[str, ...]
+    """The user's names of the shuffled columns."""
+    reduce: Any
+    keys: tuple[str, ...]
+    """The stage's key columns; empty for a key function."""
+    sort_by: tuple[SortKey, ...]
+    schema: pa.Schema
+    """Schema of what the reducer yields."""
+    tasks: tuple[range, ...]
+    """The subpartitions that each task reads."""
+    settings: Settings
+    code: str
+    identity: str
+    """Equal identities mean equal rows."""
+    consumer: str = ""
+    """The consumer name under which a resumable reducer acknowledges."""
+    generation: int = 0
+    """The driver's fencing number."""
+
+    def durable_identity(self) -> str:
+        """Return the identity for fingerprints. It covers what is read, not the handles inside."""
+        return self.identity
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_frugal_memory()
+        check_code(self.code)
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for subpartition in self.tasks[task]:
+                    yield from self.reduced(subpartition)
+
+    def reduced(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+        """Yield the reducer's rows of one subpartition."""
+        if is_resumable(self.reduce):
+            yield from self._resumable(subpartition).rows()
+            return
+        rows, scratch = self.rows(subpartition), Scratch(self.settings.scratch_folder)
+        if isinstance(self.reduce, Grouped):
+            made = run_grouped(
+                self.reduce,
+                rows,
+                by=self.reduce.columns(self.keys),
+                sort_by=self.sort_by,
+                schema=self.shuffled,
+                memory_bytes=self.settings.reduce_memory_bytes,
+                batch_rows=_WHOLE,
+                scratch=scratch,
+            )
+            yield from checked_batches(made, self.schema, "the reducer")
+            return
+        if self.sort_by:
+            rows = sorted_batches(
+                rows,
+                lambda batch: row_order(batch, self.sort_by),
+                schema=self.shuffled,
+                memory_bytes=self.settings.reduce_memory_bytes,
+                batch_rows=self.settings.read_batch_rows,
+                scratch=scratch,
+            )
+        if self.reduce is None:
+            yield from rows
+        else:
+            yield from checked_batches(self.reduce(rows), self.schema, "the reducer")
+
+    def _resumable(self, subpartition: int) -> ResumableRun:
+        return ResumableRun(
+            stage=self.stage,
+            subpartition=subpartition,
+            reducer=self.reduce,
+            consumer=self.consumer,
+            generation=self.generation,
+            convert=self._named,
+            check=lambda made: checked_batches(made, self.schema, "the reducer"),
+            schema=self.schema,
+            settings=self.settings,
+            clock=SystemClock(),
+            ids=RandomIds(),
+        )
+
+    @cached_property
+    def shuffled(self) -> pa.Schema:
+        """Schema of the shuffled rows, with the user's names."""
+        logical = logical_schema(self.stage.schema)
+        return pa.schema([f.with_name(n) for f, n in zip(logical, self.names, strict=True)])
+
+    def rows(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+        """Yield the shuffled rows of one subpartition, with the user's column names."""
+        found = read_subpartition(self.stage, self.seal, subpartition, self.settings)
+        for batch in join_small(found, self.settings.read_batch_rows):
+            yield self._named(batch)
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        plain = logical_batch(batch, self.stage.schema)
+        return under_schema(plain, self.shuffled)
+
+
+_M_MMAP_THRESHOLD = -3
+_MMAP_BYTES = 1 << 20
+
+
+def use_frugal_memory() -> None:
+    """Make Arrow use the C library's allocator, which returns large freed blocks to the system.
+
+    Arrow's own allocator keeps them. A map task with `writer_memory_bytes` of 16 MiB took 131 MiB
+    with it and 100 MiB without; with 64 MiB, 323 and 253 MiB; at the same speed.
+
+    By default glibc stops returning blocks too: each freed block raises its threshold for separate
+    mappings, up to 32 MiB, and smaller blocks stay in a heap that small objects fragment. A sort
+    that held 36 MiB in Arrow had 100 MiB resident. So the threshold is fixed at 1 MiB here.
+
+    Both settings last for the process, so later tasks of the worker have them too. They change no
+    result.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has no mallopt and needs none
+        if mallopt is not None:
+            mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

@@ -12,9 +12,9 @@ MUTATIONS = (
     Mutation(
         "R-MZ-1",
         "what handles a command can start something",
-        "recovery/pipeline/commands/wanted.py",
+        "recovery/pipeline/commands/requests.py",
         "from durable_shuffle.recovery.job.ends",
-        "from durable_shuffle.recovery.pipeline.lines.threads import Threads\n"
+        "from durable_shuffle.recovery.pipeline.lines.launcher import Threads\n"
         "from durable_shuffle.recovery.job.ends",
         WANTED,
     ),
@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-5",
         "a list is forgotten with the coordinator that heard it",
-        "recovery/pipeline/commands/succession.py",
+        "recovery/pipeline/commands/emitter.py",
         "            self.history.replace(listed(command))",
         "            self.history.replace(())",
         f"{SUCCESSION} -k list_goes_on",
@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-6",
         "whatever is seen is reported",
-        "recovery/pipeline/status/frontiers.py",
+        "recovery/pipeline/coordinator/reporter.py",
         "        self._seen[part] = frontier\n",
         "        self._seen[part] = frontier\n        self.ask([part])\n",
         FRONTIERS,
@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-7",
         "reports go back with a restart",
-        "recovery/pipeline/status/frontiers.py",
+        "recovery/pipeline/coordinator/reporter.py",
         "Frontier(max(seen.records, said.records), seen.final)",
         "Frontier(seen.records, seen.final)",
         FRONTIERS,
@@ -69,7 +69,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-8",
         "what was said to somebody else is not said again",
-        "recovery/pipeline/status/frontiers.py",
+        "recovery/pipeline/coordinator/reporter.py",
         "self._reported = {part: Frontier() for part in parts}",
         "self._reported = {part: self._reported.get(part, Frontier()) for part in parts}",
         FRONTIERS,
@@ -77,7 +77,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-9",
         "a list counts without what cannot be in it",
-        "recovery/pipeline/commands/wanted.py",
+        "recovery/pipeline/commands/requests.py",
         '            raise InvalidInputError(f"a full list does not hold {command.KIND}")',
         "            continue",
         WANTED,
@@ -85,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-10",
         "the same description is started anew",
-        "recovery/pipeline/plan/changes.py",
+        "recovery/pipeline/plan/updates.py",
         "if known.get(name) == part.digest",
         "if known.get(name) != part.digest",
         WANTED,
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-12",
         "a drop is reported again to whoever comes",
-        "recovery/pipeline/status/frontiers.py",
+        "recovery/pipeline/coordinator/reporter.py",
         "        self._dropped = []\n\n    def report",
         "        self._dropped = self._dropped or ['b']\n\n    def report",
         FRONTIERS,
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-14",
         "what was dropped is started again by a late complaint",
-        "recovery/pipeline/coordinator/complaints.py",
+        "recovery/pipeline/coordinator/control.py",
         "for part, cause in ready.items() if part in parts]",
         "for part, cause in ready.items()]",
         FRONTIERS,
@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-15",
         "a complaint is a restart, at once",
-        "recovery/pipeline/coordinator/complaints.py",
+        "recovery/pipeline/coordinator/control.py",
         "self._due.setdefault(part, (now + self._delay_seconds, cause))",
         "self._due[part] = (now, cause)",
         FRONTIERS,
@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-18",
         "a list that does not know of a drop forgets it",
-        "recovery/pipeline/commands/wanted.py",
+        "recovery/pipeline/commands/requests.py",
         "self._commands = list(reduced((*commands, *drops)))",
         "self._commands = list(reduced(commands))",
         WANTED,

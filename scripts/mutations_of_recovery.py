@@ -28,7 +28,7 @@ MUTATIONS = (
     Mutation(
         "N12",
         "a start barrier that cannot be called off",
-        "recovery/job/state.py",
+        "recovery/job/starts.py",
         "        self.cause = cause\n        return True",
         "        return False",
         "tests/unit/recovery/test_barrier.py",
@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "with too few slots a source that lost its own waits like everybody else",
-        "recovery/job/waves.py",
+        "recovery/job/starts.py",
         "behind[max(0, len(behind) - over) :] if launch and over > 0 else []",
         "[]",
         "tests/unit/recovery/test_waves.py",
@@ -52,7 +52,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "two tries of one attempt report side by side",
-        "recovery/pipeline/lines/report_log.py",
+        "recovery/pipeline/lines/storage_line.py",
         "            if isinstance(self._log.append(self._slot, self._sending), Lost):\n",
         "            if isinstance(self._log.append(self._slot, self._sending), Lost) and False:\n",
         "tests/unit/recovery/test_report_log.py",
@@ -60,7 +60,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a task does not look whether anybody reads its reports",
-        "recovery/pipeline/lines/report_log.py",
+        "recovery/pipeline/lines/storage_line.py",
         "        return self._strikes < _UNREAD_STRIKES\n",
         "        return True\n",
         "tests/unit/recovery/test_report_log.py",
@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation(
         "N17",
         "a clock that was set back gives an element more time",
-        "recovery/calls/snapshot.py",
+        "recovery/calls/settings.py",
         "        elapsed = max(0.0, wall_now - saved.first_wall_seconds)",
         "        elapsed = wall_now - saved.first_wall_seconds",
         "tests/unit/recovery/test_retry_budget.py",

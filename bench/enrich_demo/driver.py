@@ -13,7 +13,7 @@ from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks.launcher import spark_tasks
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
+from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
 
 FACTORY = "durable_shuffle.bench.enrich_demo.stream:enrich_stream"
 _LINE = LineSettings(heartbeat_seconds=2, command_seconds=0.5)

@@ -32,7 +32,7 @@ from durable_shuffle.bench.enrich_demo.driver import FACTORY, result_file
 from durable_shuffle.bench.enrich_demo.stream import NAME, SOURCE
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.status.view import StatusView
+from durable_shuffle.recovery.pipeline.status import StatusView
 from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 NAME = "enrich-stream"

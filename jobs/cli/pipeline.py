@@ -21,7 +21,7 @@ from durable_shuffle.jobs.cli.params import (
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import Answer, PipelineClient
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.plan.reference import arguments_of, pipeline_of
+from durable_shuffle.recovery.pipeline.plan.updates import arguments_of, pipeline_of
 from durable_shuffle.serialization.errors import InvalidInputError
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]

@@ -13,8 +13,8 @@ from durable_shuffle.jobs.cli.params import AsJson, Debug, StorageOption, Storag
 from durable_shuffle.jobs.text import fields, table, when
 from durable_shuffle.recovery.job.phases import ENDS
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS
-from durable_shuffle.recovery.pipeline.status.view import PartView, StatusView
+from durable_shuffle.recovery.pipeline.coordinator.reporter import ALIVE_SECONDS
+from durable_shuffle.recovery.pipeline.status import PartView, StatusView
 from durable_shuffle.shuffle.base.clock import SystemClock
 
 _SHOWN = 5

@@ -13,8 +13,11 @@ from pathlib import Path
 from pyspark import TaskContext
 
 from durable_shuffle.jobs.engine.tasks import check_code
-from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings, ReportWriter
-from durable_shuffle.recovery.pipeline.lines.storage_line import StorageLine
+from durable_shuffle.recovery.pipeline.lines.storage_line import (
+    LineSettings,
+    ReportWriter,
+    StorageLine,
+)
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource

@@ -33,9 +33,8 @@ from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
-from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings, ReportReader
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings, ReportReader
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask

@@ -25,7 +25,7 @@ from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import Place, WriteOptions
 from durable_shuffle.jobs.streaming.schemas import written_schema
 from durable_shuffle.jobs.streaming.stage_making import in_schema, replace_stage, stage_to_write
-from durable_shuffle.recovery.pipeline.task.source import partition_ids
+from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,

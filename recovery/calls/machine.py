@@ -23,8 +23,9 @@ from durable_shuffle.recovery.calls.elements import (
     Phase,
     UnorderedQueue,
 )
-from durable_shuffle.recovery.calls.settings import AsyncCounts, AsyncSettings
-from durable_shuffle.recovery.calls.snapshot import (
+from durable_shuffle.recovery.calls.settings import (
+    AsyncCounts,
+    AsyncSettings,
     KeepRetryState,
     SavedElement,
     Snapshot,

@@ -25,10 +25,12 @@ from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
 from durable_shuffle.recovery.calls.settings import (
     AsyncCounts,
     AsyncSettings,
+    KeepRetryState,
     Mode,
+    OnExpired,
     OperatorOptions,
+    Snapshot,
 )
-from durable_shuffle.recovery.calls.snapshot import KeepRetryState, OnExpired, Snapshot
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
 from durable_shuffle.shuffle.base.limits import check_count
@@ -58,7 +60,7 @@ class AsyncOperator(Generic[T, R]):
             result in its place or raises. Default: UnavailableError.
         threads: of the pool for a plain `fn`.
         snapshot: inputs of an earlier operator, which come before all new ones.
-        keep_retry_state: what a snapshot keeps of attempts and time, see `calls/snapshot.py`.
+        keep_retry_state: what a snapshot keeps of attempts and time, see `calls/settings.py`.
         on_expired: what becomes of a restored input whose time is used up.
 
     The first exception that is not retried ends the operator: calls under way are stopped, inputs

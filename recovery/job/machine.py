@@ -36,7 +36,7 @@ from durable_shuffle.recovery.job.phases import (
     check_transition,
 )
 from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph
-from durable_shuffle.recovery.job.state import (
+from durable_shuffle.recovery.job.starts import (
     ENDED_WELL,
     ENDING,
     BarrierState,
@@ -44,10 +44,10 @@ from durable_shuffle.recovery.job.state import (
     StartBarrier,
     Starting,
     TaskState,
+    Waves,
     end_of,
     late_members,
 )
-from durable_shuffle.recovery.job.waves import Waves
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

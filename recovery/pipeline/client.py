@@ -23,7 +23,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.pipeline.status.view import StatusView, read_status
+from durable_shuffle.recovery.pipeline.status import StatusView, read_status
 from durable_shuffle.serialization.errors import (
     AbortedError,
     ConflictError,

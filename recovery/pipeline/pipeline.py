@@ -24,14 +24,14 @@ from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
+    PipelineSettings,
     SourcePlan,
     StagePlan,
     StartAt,
 )
-from durable_shuffle.recovery.pipeline.plan.reference import package_of
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
+from durable_shuffle.recovery.pipeline.plan.updates import package_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.arrow_codec import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError

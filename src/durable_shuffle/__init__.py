@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
     from durable_shuffle.recovery.calls.operator import AsyncOperator
     from durable_shuffle.recovery.job.restarts import RestartSettings
-    from durable_shuffle.recovery.job.state import JobTimeouts
+    from durable_shuffle.recovery.job.starts import JobTimeouts
     from durable_shuffle.recovery.pipeline.client import PipelineClient
-    from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
+    from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-    from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
-    from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+    from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
     from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
     from durable_shuffle.recovery.pipeline.plan.sources import (
         FolderSource,
         IteratorSource,
         StageSource,
     )
+    from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
     from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
     from durable_shuffle.shuffle.base.settings import Settings
     from durable_shuffle.shuffle.consume.open_view import open_view
@@ -82,12 +82,12 @@ _MODULES = {
     "FolderSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "Grouped": "durable_shuffle.shuffle.rows.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
-    "LineSettings": "durable_shuffle.recovery.pipeline.lines.report_log",
+    "LineSettings": "durable_shuffle.recovery.pipeline.lines.storage_line",
     "LogProducer": "durable_shuffle.shuffle.write.log_producer",
-    "JobTimeouts": "durable_shuffle.recovery.job.state",
+    "JobTimeouts": "durable_shuffle.recovery.job.starts",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineClient": "durable_shuffle.recovery.pipeline.client",
-    "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.settings",
+    "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.plan",
     "ResumableReducer": "durable_shuffle.shuffle.rows.reducers",
     "RestartSettings": "durable_shuffle.recovery.job.restarts",
     "RetryPolicy": "durable_shuffle.shuffle.base.retry",
@@ -96,7 +96,7 @@ _MODULES = {
     "async_map": "durable_shuffle.recovery.calls.batches",
     "named_stage": "durable_shuffle.shuffle.log.named_stage",
     "open_view": "durable_shuffle.shuffle.consume.open_view",
-    "pipeline_factory": "durable_shuffle.recovery.pipeline.plan.reference",
+    "pipeline_factory": "durable_shuffle.recovery.pipeline.plan.updates",
     "raised": "durable_shuffle.shuffle.base.retry",
     "register": "durable_shuffle.jobs.streaming.register",
     "spark_tasks": "durable_shuffle.jobs.spark_tasks.launcher",

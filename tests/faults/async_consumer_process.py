@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.calls.operator import AsyncOperator
-from durable_shuffle.recovery.calls.snapshot import decode_snapshot, encode_snapshot
+from durable_shuffle.recovery.calls.settings import decode_snapshot, encode_snapshot
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy
 from durable_shuffle.shuffle.base.settings import Settings

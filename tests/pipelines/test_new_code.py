@@ -9,13 +9,13 @@ from pipelines import until
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.plan.reference import plan_of
+from durable_shuffle.recovery.pipeline.plan.updates import plan_of
 from durable_shuffle.serialization.errors import InvalidInputError
 
 MODULE = """
 import pyarrow as pa
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
+from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.job.phases import TaskPhase
 

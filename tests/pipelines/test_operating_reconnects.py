@@ -23,7 +23,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
 )
 from durable_shuffle.recovery.pipeline.coordinator import logs
-from durable_shuffle.recovery.pipeline.status.records import STATUSES
+from durable_shuffle.recovery.pipeline.status import STATUSES
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.layout import (

@@ -14,10 +14,10 @@ from pipelines import copying, published, settings, threads, until
 from durable_shuffle.bench.consumer_demo.stage import JOB, store_stage
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
-from durable_shuffle.recovery.pipeline.lines.threads import Threads
+from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.pipeline.lines.launcher import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, StageSource
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError

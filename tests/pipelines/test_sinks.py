@@ -9,10 +9,8 @@ from one_consumer import NAME, ROWS, TASK, Hooked, OneConsumer, Plain
 
 from durable_shuffle.recovery.job.ends import EndStep, StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.plan import StagePlan
-from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, encode_file
-from durable_shuffle.recovery.pipeline.plan.stages import own_stage
-from durable_shuffle.recovery.pipeline.task.stage_sink import StageSink
+from durable_shuffle.recovery.pipeline.plan.plan import StagePlan, own_stage
+from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, StageSink, encode_file
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view

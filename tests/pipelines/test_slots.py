@@ -10,11 +10,9 @@ from pipeline_steps import ROWS, Gated, Numbers
 from pipelines import PATIENCE_SECONDS, copying, published, settings, until
 
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, RunAttempt
-from durable_shuffle.recovery.pipeline.lines.threads import Threads
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, RunAttempt, Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import check_slots
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings, check_slots
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource
 from durable_shuffle.serialization.errors import InvalidInputError

@@ -12,6 +12,7 @@ from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.commands.emitter import LEAD_EVERY
 from durable_shuffle.recovery.pipeline.commands.orders import (
     Acknowledge,
     InternalCommand,
@@ -29,10 +30,9 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.pipeline.commands.succession import LEAD_EVERY
 from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
-from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
+from durable_shuffle.recovery.pipeline.plan.plan import plan_stage
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings as ShuffleSettings

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from durable_shuffle.recovery.calls.batches import iterate
 from durable_shuffle.recovery.calls.elements import Element, Output
 from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
 from durable_shuffle.recovery.calls.operator import AsyncOperator
 from durable_shuffle.recovery.calls.settings import AsyncSettings
-from durable_shuffle.recovery.calls.thread import iterate
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 RETRIES, DELAY, TIMEOUT = 2, 10.0, 35.0

@@ -8,7 +8,7 @@ from pipeline_steps import ROWS, Numbers
 
 from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 
 

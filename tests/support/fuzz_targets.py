@@ -22,9 +22,9 @@ from fuzz_target import STORED, Target, envelope
 
 from durable_shuffle.recovery.pipeline.commands.requests import REQUESTS
 from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS
-from durable_shuffle.recovery.pipeline.lines.report_log import ENTRIES
+from durable_shuffle.recovery.pipeline.lines.storage_line import ENTRIES
 from durable_shuffle.recovery.pipeline.plan.sinks import PARKED
-from durable_shuffle.recovery.pipeline.status.records import STATUSES
+from durable_shuffle.recovery.pipeline.status import STATUSES
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.control import RecordCodec, decode_control
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pipeline_steps import ROWS, Numbers
 
 from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.reference import pipeline_factory
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
 
 NAME = "operated"
 

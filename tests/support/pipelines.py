@@ -10,12 +10,11 @@ from typing import Any
 from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, Threads
 from durable_shuffle.recovery.pipeline.lines.processes import RunAttempt
-from durable_shuffle.recovery.pipeline.lines.threads import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 

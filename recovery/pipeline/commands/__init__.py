@@ -1,8 +1,8 @@
 """The two command planes of a pipeline, as records and folds.
 
-`requests.py`: what somebody outside wants, one record each. `wanted.py`: what requests come to; it
-can start and read nothing. `orders.py`: what the coordinator tells its tasks, in one order.
-`emitter.py`: the one writer of that order. `succession.py`: what a new coordinator goes on from.
+`requests.py`: what somebody outside wants, one record each, and what requests come to. `orders.py`:
+what the coordinator tells its tasks, in one order. `emitter.py`: the one writer of that order, and
+what a new coordinator goes on from.
 
 May import `recovery/job/`, the logs of `shuffle`, `serialization`. Start reading in `requests.py`
 and `orders.py`. Why so: docs/decisions/004-command-planes.md.

@@ -3,9 +3,13 @@
 Requests are read one after the other: the next one once the last is answered. The companion imports
 and checks a description; it is taken over when all tasks run, part by part. Drops and runs go
 through the same queue, so that none overtakes another.
+
+Requests to start a part anew are gathered: many complaints, one restart, after a while. A complaint
+of an attempt that was replaced since says nothing of its successor.
 """
 
 import logging
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,15 +29,14 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     StopIt,
 )
 from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
-from durable_shuffle.recovery.pipeline.coordinator.complaints import RestartRequests
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PipelineLogs,
     PreparedPlan,
     Request,
     changes_between,
 )
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.status.reporter import Reporter
+from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
@@ -326,3 +329,52 @@ def _told(error: Exception) -> DurableShuffleError:
     if isinstance(error, DurableShuffleError):
         return error
     return InvalidInputError(f"{type(error).__name__}: {error}")
+
+
+class RestartRequests:
+    """Times are of one monotonic clock, in seconds.
+
+    Args:
+        delay_seconds: from the first complaint to the restart, so that a part that cannot run is
+            not started in a hot loop.
+    """
+
+    def __init__(self, delay_seconds: float) -> None:
+        self._delay_seconds = delay_seconds
+        self._due: dict[str, tuple[float, str]] = {}
+        self._since: dict[str, int] = {}
+
+    def complain(self, part: str, epoch: int, cause: str, now: float) -> bool:
+        """Take a complaint in; return whether it counts.
+
+        Args:
+            epoch: of the attempt that complains.
+        """
+        if epoch < self._since.get(part, 0):
+            return False
+        self._due.setdefault(part, (now + self._delay_seconds, cause))
+        return True
+
+    def restarted(self, part: str, epoch: int) -> None:
+        """A part has this epoch from here on: older attempts are not asked any more."""
+        self._since[part] = max(epoch, self._since.get(part, 0))
+
+    def forget(self, part: str) -> None:
+        """A part was dropped: nothing starts it again."""
+        self._due.pop(part, None)
+
+    def due(self, now: float, parts: Collection[str]) -> list[tuple[str, str]]:
+        """Return (part, first cause) of each restart whose time has come, once.
+
+        Args:
+            parts: that there are; a request for another one is void.
+        """
+        ready = {part: cause for part, (when, cause) in self._due.items() if when <= now}
+        for part in ready:
+            del self._due[part]
+        return [(part, cause) for part, cause in ready.items() if part in parts]
+
+    def next_when(self) -> float | None:
+        """Return when `due` has something to say, None if nobody complains."""
+        when = min((when for when, _ in self._due.values()), default=math.inf)
+        return None if when == math.inf else when

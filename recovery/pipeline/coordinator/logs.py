@@ -8,7 +8,12 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
+from durable_shuffle.recovery.pipeline.commands.emitter import (
+    LEAD_EVERY,
+    Emitter,
+    Succession,
+    succeed,
+)
 from durable_shuffle.recovery.pipeline.commands.orders import (
     Acknowledge,
     InternalCommand,
@@ -20,23 +25,27 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     Description,
     DropPart,
     ExternalCommand,
+    Handled,
     RestartPart,
     ResumeIt,
     StopIt,
+    handle,
 )
-from durable_shuffle.recovery.pipeline.commands.succession import LEAD_EVERY, Succession, succeed
-from durable_shuffle.recovery.pipeline.commands.wanted import Handled, handle
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     FirstLook,
     allow_release,
     drop_part,
     first_look,
 )
-from durable_shuffle.recovery.pipeline.plan.changes import Changes, PlanPart, changes, plan_parts
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.plan.reference import plan_of
-from durable_shuffle.recovery.pipeline.plan.stages import own_stage
-from durable_shuffle.recovery.pipeline.status.records import STATUSES, Status
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, own_stage
+from durable_shuffle.recovery.pipeline.plan.updates import (
+    Changes,
+    PlanPart,
+    changes,
+    plan_of,
+    plan_parts,
+)
+from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import (
     ConflictError,
     DurableShuffleError,

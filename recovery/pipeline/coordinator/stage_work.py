@@ -15,8 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
-from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, StartAt
-from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
+from durable_shuffle.recovery.pipeline.plan.plan import (
+    ConsumerPlan,
+    PipelinePlan,
+    StartAt,
+    plan_stage,
+)
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set

@@ -8,7 +8,7 @@ import logging
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
 from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
-from durable_shuffle.recovery.pipeline.status.reporter import Reporter
+from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
 from durable_shuffle.serialization.errors import FencedError
 
 _log = logging.getLogger(__name__)

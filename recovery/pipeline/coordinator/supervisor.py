@@ -38,13 +38,12 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PreparedPlan,
     Started,
 )
+from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
 from durable_shuffle.recovery.pipeline.coordinator.status_log import StatusLog
 from durable_shuffle.recovery.pipeline.coordinator.stop_desk import StopDesk
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
-from durable_shuffle.recovery.pipeline.plan.changes import digest_of, plan_parts
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, check_slots
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
-from durable_shuffle.recovery.pipeline.status.reporter import Reporter
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings, check_slots
+from durable_shuffle.recovery.pipeline.plan.updates import digest_of, plan_parts
 from durable_shuffle.recovery.pipeline.task.link import failure_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import InvalidInputError

@@ -1,8 +1,10 @@
-"""What a pipeline consists of, as values: stages, sources, consumers, and the tasks that they make.
+"""What a pipeline consists of: settings, stages, sources, consumers, and the tasks that they make.
 
-`check_slots` tells before the start whether a launcher has slots enough for them.
+Stages are made on the storage once (`own_stage`) and found again by every later run. `check_slots`
+tells before the start whether a launcher has slots enough for all tasks.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,11 +12,91 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.job.restarts import Edge, RestartGraph
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.job.restarts import Edge, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.limits import check_count, check_number
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.log.records import Describe, StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
+from durable_shuffle.shuffle.storage.contract import Storage
+
+TUNABLE = ("append_rows", "append_seconds", "commit_rows", "commit_seconds", "checkpoint_seconds")
+"""What can be changed while a pipeline runs; all its tasks change at the same command."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Frozen and checked once.
+
+    Raises:
+        InvalidInputError: a value is out of its range; the message names it.
+    """
+
+    append_rows: int = 16_384
+    """A source appends after this many rows at the latest."""
+    append_seconds: float = 0.2
+    """And after this time: about how long a row waits before consumers can see it."""
+    commit_rows: int = 262_144
+    """A consumer commits (publishes, acknowledges) after this many rows at the latest."""
+    commit_seconds: float = 1.0
+    """And after this time."""
+    checkpoint_seconds: float = 0.0
+    """How often a source puts a checkpoint marker between its rows; 0: never."""
+    heartbeat_seconds: float = 1.0
+    """How often a task process says that it lives."""
+    silence_seconds: float = 15.0
+    """A process that says nothing for so long is killed and started again."""
+    request_seconds: float = 0.5
+    """How often a coordinator looks for what it is asked for from outside."""
+    status_seconds: float = 1.0
+    """How often it says how it is, at most; nothing new, nothing said."""
+    complaint_seconds: float = 30.0
+    """From the first request to start a part anew to the restart."""
+    restarts: RestartSettings = field(default_factory=RestartSettings)
+    """How often, and after which delays, the job starts its tasks again."""
+    timeouts: JobTimeouts = field(default_factory=JobTimeouts)
+    """How long a start, and each step of an end, may take."""
+    shuffle: Settings = field(default_factory=Settings)
+    """Memory, compression and frames of what tasks write and read."""
+
+    def __post_init__(self) -> None:
+        check_count("append_rows", self.append_rows, at_least=1)
+        check_count("commit_rows", self.commit_rows, at_least=1)
+        for name in (
+            "append_seconds",
+            "commit_seconds",
+            "heartbeat_seconds",
+            "request_seconds",
+            "status_seconds",
+        ):
+            check_number(name, getattr(self, name), at_least=0, above=True)
+        check_number("complaint_seconds", self.complaint_seconds, at_least=0)
+        check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)
+
+    def tuned(self, changed: Mapping[str, int | float]) -> "PipelineSettings":
+        """Return these with others in the place of some.
+
+        Raises:
+            InvalidInputError: not one of `TUNABLE`, or out of its range.
+        """
+        if not changed:
+            return self
+        strange = sorted(set(changed) - set(TUNABLE))
+        if strange:
+            raise InvalidInputError(
+                f"a running pipeline can change {', '.join(TUNABLE)}, found={strange[0]!r}"
+            )
+        return replace(self, **changed)  # type: ignore[arg-type]
+
 
 StartAt = Literal["earliest", "latest"]
 
@@ -181,3 +263,75 @@ def _endless(plan: PipelinePlan) -> set[str]:
             return found
         found |= {consumer.name for consumer in behind}
         stages |= {consumer.writes for consumer in behind if consumer.writes is not None}
+
+
+def own_stage(
+    storage: Storage,
+    log: JobLog,
+    plan: StagePlan,
+    *,
+    settings: Settings,
+    ids: IdSource,
+    clock: Clock,
+) -> StagePath:
+    """Return where the stage stands; makes it if this pipeline never had it.
+
+    Raises:
+        IncompatibleError: it was made with other columns, keys or counts: what it holds does not
+            fit the pipeline as it is now.
+        InvalidInputError: a key that is no column.
+    """
+    assert plan.schema is not None
+    missing = [key for key in plan.keys if key not in plan.schema.names]
+    if missing:
+        raise InvalidInputError(f"stage {plan.name!r} has no column {missing[0]!r} for its key")
+    shape = repr((plan.schema.to_string(), plan.keys, plan.producers, plan.partitions))
+    fingerprint = hashlib.sha256(shape.encode()).hexdigest()[:32]
+    for path in log.state.order:
+        if path.name == plan.name:
+            if path.fingerprint != fingerprint:
+                raise IncompatibleError(
+                    f"stage {plan.name!r} of pipeline {path.job!r} was made with other columns, "
+                    "keys, producers or partitions: give the pipeline another name, or put them "
+                    f"back: {path.prefix!r}"
+                )
+            return path
+    path = StagePath(log.state.job, plan.name, fingerprint, ids.new_id())
+    describe = Describe(
+        record_id=ids.new_id(),
+        generation=log.generation,
+        name=path.name,
+        fingerprint=path.fingerprint,
+        incarnation=path.incarnation,
+        schema=schema_to_bytes(plan.schema),
+        codec="arrow",
+        compression=settings.compression,
+        columns=tuple(plan.schema.names),
+        producers=plan.producers,
+        partitions=plan.partitions,
+        writing="log",
+        partitioner="hash" if plan.keys else "round_robin",
+        keys=tuple(plan.schema.names.index(key) for key in plan.keys),
+        components={},
+        splits="",
+        planning={},
+        created_wall_seconds=clock.wall(),
+    )
+    describe_stage(storage, path, describe)
+    log.append(StageUse(ids.new_id(), log.generation, path.name, fingerprint, path.incarnation))
+    return path
+
+
+def plan_stage(
+    plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, name: str
+) -> StageHandle:
+    """Return a stage of a plan, the pipeline's own or one from elsewhere.
+
+    Args:
+        paths: of the pipeline's own stages, by name.
+    """
+    elsewhere = plan.stages[name].elsewhere
+    if elsewhere is None:
+        return open_stage(storage, paths[name])
+    url = elsewhere.url or plan.url
+    return named_stage(url, elsewhere.job, elsewhere.stage, storage_options=plan.storage_options)

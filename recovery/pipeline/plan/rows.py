@@ -1,14 +1,17 @@
-"""What user functions may return, as record batches of a stated schema."""
+"""What user functions may return, as record batches of a schema; where their rows go."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import storable_batch, under_schema
 from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_robin_ids
 
 
 def batches_of(made: Any, schema: pa.Schema, *, what: str) -> Iterator[pa.RecordBatch]:
@@ -50,6 +53,16 @@ def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
     names = stage.describe.columns
     fields = [f.with_name(n) for f, n in zip(logical, names, strict=True)]
     return under_schema(plain, pa.schema(fields))
+
+
+def partition_ids(
+    stage: StageHandle, batch: pa.RecordBatch, start: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return where the rows of a batch go: by the stage's key, or in turn from `start` on."""
+    keys, partitions = stage.describe.keys, stage.describe.partitions
+    if keys:
+        return hash_partition_ids([batch.column(k) for k in keys], partitions)
+    return round_robin_ids(start, batch.num_rows, partitions)
 
 
 def _items(made: Any) -> Iterable[Any]:

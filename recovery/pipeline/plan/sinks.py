@@ -4,7 +4,8 @@
 number of times with it, by any later attempt, and leaves one effect. Between the two stands the
 consumer's record. Rows of a commit that never came to a record stay parked and are garbage.
 
-A `FileSink` writes whole files, Parquet or JSON lines; equal rows give equal bytes.
+A `FileSink` writes whole files, Parquet or JSON lines; equal rows give equal bytes. A
+`CallbackSink` calls a function; a `StageSink` has the rows read by other consumers.
 """
 
 import base64
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -28,12 +30,17 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.task import ConsumerTask
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 FORMATS = ("parquet", "json")
 
@@ -248,3 +255,68 @@ class CallbackSink:
         assert self._task is not None
         with suppress(DurableShuffleError):  # gc finds it
             self._task.storage.delete([parked.output.key])
+
+
+@dataclass(slots=True)
+class StageSink:
+    """Rows for other consumers: a producer of the pipeline's next stage. Not made by users.
+
+    A commit is appended with its token as batch id, so that a repeat appends nothing. The end is
+    forwarded with its mode; a suspended consumer ends as a suspended producer, whose successor
+    goes on.
+    """
+
+    stage: StageHandle
+    producer: int
+    settings: Settings
+    _log: LogProducer | None = field(default=None, init=False)
+    _task: ConsumerTask | None = field(default=None, init=False)
+    _schema: pa.Schema | None = field(default=None, init=False)
+    _ended: EndMode | None = field(default=None, init=False)
+
+    def open(self, place: SinkPlace, task: ConsumerTask) -> None:
+        self._task, self._schema = task, place.schema
+        last = producer_status(self.stage, self.producer)
+        if isinstance(last, End) and last.mode != "SUSPEND":
+            self._ended = last.mode  # in an earlier life, which crashed behind it
+            return
+        self._log = LogProducer.open(
+            self.stage,
+            self.producer,
+            record_id=task.ids.new_id(),
+            generation=place.generation,
+            settings=self.settings,
+        )
+
+    def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
+        assert self._task is not None
+        assert self._schema is not None
+        return Parked(token, write_output(self._task, self._schema, batches), "")
+
+    def publish(self, parked: Parked) -> None:
+        assert self._task is not None
+        assert self._schema is not None
+        if self._log is None:
+            return  # END stands behind everything that was to be published
+        if self._log.batch_id == parked.token:
+            return
+        batches = read_output(self._task.storage, parked.output, self._schema)
+        rows, placed = self._log.rows, []
+        for batch in batches:
+            placed.append((batch, partition_ids(self.stage, batch, rows)))
+            rows += batch.num_rows
+        self._log.append(placed, parked.token.encode(), batch_id=parked.token)
+
+    def forget(self, parked: Parked) -> None:
+        assert self._task is not None
+        with suppress(DurableShuffleError):  # gc finds it
+            self._task.storage.delete([parked.output.key])
+
+    def ended(self, mode: EndMode) -> None:
+        if self._log is not None:
+            self._log.end(mode)
+            self._ended = mode
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import EndStep, StopMode, StopOrder
 from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.rows import batches_of, users_batch
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
-from durable_shuffle.recovery.pipeline.task.chain import Chain
-from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Commits
+from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.errors import (
     AbortedError,

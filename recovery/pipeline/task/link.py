@@ -35,7 +35,7 @@ from durable_shuffle.recovery.pipeline.commands.orders import (
     StartTasks,
     decode_slot,
 )
-from durable_shuffle.recovery.pipeline.plan.changes import is_installed
+from durable_shuffle.recovery.pipeline.plan.updates import is_installed
 from durable_shuffle.serialization.errors import (
     AbortedError,
     DurableShuffleError,

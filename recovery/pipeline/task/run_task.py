@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan
-from durable_shuffle.recovery.pipeline.plan.sinks import Sink
-from durable_shuffle.recovery.pipeline.plan.stages import plan_stage
+from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, plan_stage
+from durable_shuffle.recovery.pipeline.plan.sinks import Sink, StageSink
 from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
-from durable_shuffle.recovery.pipeline.task.stage_sink import StageSink
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import StagePath, command_log_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.rows import batches_of
-from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.rows import batches_of, partition_ids
 from durable_shuffle.recovery.pipeline.plan.sources import (
     Position,
     Pulled,
@@ -33,7 +33,6 @@ from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.log.log_producer_records import End
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_robin_ids
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
@@ -257,13 +256,3 @@ class SourceRun:
 
     def _ids(self, batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
         return partition_ids(self.stage, batch, self._records)
-
-
-def partition_ids(
-    stage: StageHandle, batch: pa.RecordBatch, start: int
-) -> npt.NDArray[np.unsignedinteger]:
-    """Return where the rows of a batch go: by the stage's key, or in turn from `start` on."""
-    keys, partitions = stage.describe.keys, stage.describe.partitions
-    if keys:
-        return hash_partition_ids([batch.column(k) for k in keys], partitions)
-    return round_robin_ids(start, batch.num_rows, partitions)

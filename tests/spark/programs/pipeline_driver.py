@@ -20,9 +20,9 @@ from durable_shuffle.bench.enrich_demo.driver import FACTORY
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks import make
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
-from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.lines.report_log import LineSettings
+from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.shuffle.storage.local import LocalStorage
 

@@ -15,8 +15,12 @@ from durable_shuffle.jobs.cli import pipeline_status
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
-from durable_shuffle.recovery.pipeline.status.records import Restarted, TaskStatus
-from durable_shuffle.recovery.pipeline.status.view import PartView, StatusView
+from durable_shuffle.recovery.pipeline.status import (
+    PartView,
+    Restarted,
+    StatusView,
+    TaskStatus,
+)
 
 Run = Callable[..., Result]
 

@@ -13,7 +13,7 @@ from async_world import one_by_one
 from durable_shuffle.recovery.calls.batches import async_map
 from durable_shuffle.recovery.calls.callers import CallbackFunction, Completion
 from durable_shuffle.recovery.calls.operator import AsyncOperator
-from durable_shuffle.recovery.calls.snapshot import Snapshot
+from durable_shuffle.recovery.calls.settings import Snapshot
 from durable_shuffle.serialization.errors import (
     AbortedError,
     InvalidInputError,

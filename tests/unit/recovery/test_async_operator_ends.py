@@ -10,7 +10,7 @@ from async_service import TWICE, Run, Scripted, Service, collect
 from durable_shuffle.recovery.calls.callers import CallbackFunction
 from durable_shuffle.recovery.calls.elements import Marker
 from durable_shuffle.recovery.calls.operator import AsyncOperator, Output
-from durable_shuffle.recovery.calls.snapshot import (
+from durable_shuffle.recovery.calls.settings import (
     SavedElement,
     Snapshot,
     decode_snapshot,

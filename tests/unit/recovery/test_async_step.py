@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 
 from durable_shuffle.recovery.calls.batches import AsyncStep
-from durable_shuffle.recovery.calls.snapshot import SavedElement, decode_snapshot
+from durable_shuffle.recovery.calls.settings import SavedElement, decode_snapshot
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 from durable_shuffle.shuffle.rows.reducers import ResumableReducer

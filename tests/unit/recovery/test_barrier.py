@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.job.state import BarrierState, StartBarrier
+from durable_shuffle.recovery.job.starts import BarrierState, StartBarrier
 from durable_shuffle.serialization.errors import InvalidInputError
 
 MEMBERS = ["a", "b", "c"]

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
+from durable_shuffle.recovery.pipeline.lines.launcher import Threads
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.lines.threads import Threads
 
 PATIENCE = 300.0
 LOST = 60.0

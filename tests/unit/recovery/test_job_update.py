@@ -16,7 +16,7 @@ from durable_shuffle.recovery.job.phases import (
     WinGeneration,
 )
 from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph, RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.serialization.errors import InvalidInputError
 
 BROKEN = Failure("ValueError", "broken")

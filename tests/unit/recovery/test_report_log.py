@@ -10,14 +10,14 @@ from pipelines import until
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
-from durable_shuffle.recovery.pipeline.lines.report_log import (
+from durable_shuffle.recovery.pipeline.lines.storage_line import (
     ENTRIES,
     LineSettings,
     ReportEntry,
     ReportReader,
     ReportWriter,
+    StorageLine,
 )
-from durable_shuffle.recovery.pipeline.lines.storage_line import StorageLine
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import (

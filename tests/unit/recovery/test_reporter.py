@@ -9,14 +9,14 @@ from small_stage import ManualClock
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
+from durable_shuffle.recovery.pipeline.coordinator.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
-from durable_shuffle.recovery.pipeline.status.records import (
+from durable_shuffle.recovery.pipeline.status import (
     RESTARTS_KEPT,
     WHOLE_EVERY,
     Status,
     added_up,
 )
-from durable_shuffle.recovery.pipeline.status.reporter import ALIVE_SECONDS, Reporter
 from durable_shuffle.shuffle.base.clock import RandomIds
 
 PLAN: PipelinePlan = make("/nowhere", {"copy": 1, "goes": 1}).plan

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from durable_shuffle.recovery.calls.elements import Marker, Phase
 from durable_shuffle.recovery.calls.machine import AsyncMachine, Do
-from durable_shuffle.recovery.calls.settings import AsyncSettings
-from durable_shuffle.recovery.calls.snapshot import (
+from durable_shuffle.recovery.calls.settings import (
+    AsyncSettings,
     Budget,
     SavedElement,
     Snapshot,

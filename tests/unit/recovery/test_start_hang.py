@@ -27,7 +27,7 @@ from durable_shuffle.recovery.job.phases import (
     WinGeneration,
 )
 from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
+from durable_shuffle.recovery.job.starts import JobTimeouts
 
 TASKS = ("one", "two", "three")
 FAILS = "one"

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from durable_shuffle.recovery.job.ends import StopMode
-from durable_shuffle.recovery.pipeline.commands import wanted as module
+from durable_shuffle.recovery.pipeline.commands import requests as module
 from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     AllowRelease,
     ChangeSettings,
+    CommandHistory,
     Description,
     DropPart,
     ExternalCommand,
@@ -19,14 +20,11 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     ResumeIt,
     RunThis,
     StopIt,
-)
-from durable_shuffle.recovery.pipeline.commands.wanted import (
-    CommandHistory,
     Wanted,
     handle,
     reduced,
 )
-from durable_shuffle.recovery.pipeline.plan.changes import Changes, PlanPart, changes
+from durable_shuffle.recovery.pipeline.plan.updates import Changes, PlanPart, changes
 from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -88,8 +86,8 @@ def test_the_handler_cannot_reach_a_launcher_or_a_view() -> None:
     reachable = {getattr(value, "__module__", "") for value in vars(module).values()}
     ours = {name for name in reachable if name.startswith("durable_shuffle")}
     assert ours <= {
-        "durable_shuffle.recovery.pipeline.commands.wanted",
         "durable_shuffle.recovery.pipeline.commands.requests",
+        "durable_shuffle.serialization.control",
         "durable_shuffle.recovery.job.ends",
         "durable_shuffle.serialization.errors",
     }

@@ -22,8 +22,7 @@ from durable_shuffle.recovery.job.phases import (
     WinGeneration,
 )
 from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
-from durable_shuffle.recovery.job.state import JobTimeouts
-from durable_shuffle.recovery.job.waves import Wave, Waves, ranks
+from durable_shuffle.recovery.job.starts import JobTimeouts, Wave, Waves, ranks
 
 # two sources, two consumers that read both, one behind these; names against the order of the data
 GRAPH = RestartGraph(

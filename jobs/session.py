@@ -39,8 +39,8 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 Retention = Literal["until_released", "when_consumed"] | timedelta
 

@@ -30,8 +30,8 @@ from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.layout import command_log_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 BAR_REQUESTS = 1.0
 BAR_SECONDS = 1.0

@@ -13,8 +13,8 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import require_seal
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MEMORY_BYTES = 1 << 16

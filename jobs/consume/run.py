@@ -53,7 +53,7 @@ from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 OnNewCode = Literal["fail", "go_on"]
 DEFAULT_CHECKPOINT_ROWS = 1_000_000

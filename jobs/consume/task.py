@@ -40,7 +40,7 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 RESULT_SCHEMA = (
     "subpartition long, delivered long, resumed_from long, requests long, tries_before long, "

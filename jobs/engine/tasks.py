@@ -35,7 +35,7 @@ from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
 from durable_shuffle.shuffle.read.group_reader import read_group
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
 from durable_shuffle.shuffle.rows.partitioner import round_robin_ids
-from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 

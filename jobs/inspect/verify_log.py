@@ -10,7 +10,7 @@ from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORD
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.verify.report import StageVerdict
 
 

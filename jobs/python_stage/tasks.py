@@ -33,11 +33,10 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
-from durable_shuffle.shuffle.rows.external_sort import sorted_batches
+from durable_shuffle.shuffle.rows.external_sort import Scratch, sorted_batches
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
-from durable_shuffle.shuffle.rows.scratch import Scratch
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 

@@ -26,7 +26,7 @@ from durable_shuffle.shuffle.release.stages import (
     skipping_damaged,
 )
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 
 @dataclass(frozen=True, slots=True)

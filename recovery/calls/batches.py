@@ -30,7 +30,7 @@ from durable_shuffle.recovery.calls.settings import (
     encode_snapshot,
 )
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
-from durable_shuffle.shuffle.base.limits import check_count
+from durable_shuffle.shuffle.base.settings import check_count
 
 T = TypeVar("T")
 

@@ -33,8 +33,8 @@ from durable_shuffle.recovery.calls.settings import (
 )
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
-from durable_shuffle.shuffle.base.limits import check_count
 from durable_shuffle.shuffle.base.retry import NO_RETRY, Jitter, RetryPolicy
+from durable_shuffle.shuffle.base.settings import check_count
 
 T = TypeVar("T")
 R = TypeVar("R")

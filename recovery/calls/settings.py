@@ -25,8 +25,8 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.serialization.msgpack_codec import decode_records, encode_records
 from durable_shuffle.shuffle.base.clock import Clock
-from durable_shuffle.shuffle.base.limits import check_count, check_number
 from durable_shuffle.shuffle.base.retry import NO_RETRY, Jitter, RetryPolicy
+from durable_shuffle.shuffle.base.settings import check_count, check_number
 
 Mode = Literal["ordered", "unordered"]
 KeepRetryState = Literal["none", "deadline", "remaining"]

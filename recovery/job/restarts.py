@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.base.limits import check_count, check_number
 from durable_shuffle.shuffle.base.retry import Backoff, Jitter
+from durable_shuffle.shuffle.base.settings import check_count, check_number
 
 EdgeKind = Literal["volatile", "rewritten", "continued"]
 """What a consumer gets from a producer that restarts: nothing but a new stream ("volatile"); a

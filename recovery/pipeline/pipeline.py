@@ -42,9 +42,9 @@ from durable_shuffle.shuffle.base.clock import (
     SystemClock,
     system_jitter,
 )
-from durable_shuffle.shuffle.base.limits import check_count
 from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.base.retry import Jitter
+from durable_shuffle.shuffle.base.settings import check_count
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.named_stage import named_stage
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.base.limits import check_count, check_number
+from durable_shuffle.shuffle.base.settings import check_count, check_number
 
 Jitter = Callable[[], float]
 """Returns a new random fraction in [0, 1) at each call."""

@@ -1,5 +1,9 @@
-"""Settings: values that a user tunes, frozen and checked once. They do not read the environment."""
+"""Settings: values that a user tunes, frozen and checked once; and the checks of numbers.
 
+They do not read the environment.
+"""
+
+import math
 from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -130,11 +134,7 @@ class Settings:
             ("ack_rows", 1),
             ("control_threads", 1),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise InvalidInputError(
-                    f"settings.{name} must be an integer of at least {low}, found={value!r}"
-                )
+            check_count(f"settings.{name}", getattr(self, name), at_least=low)
         for name in ("ack_seconds", "winner_wait_seconds", "storage_call_seconds"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not value > 0:
@@ -150,3 +150,38 @@ class Settings:
                 "settings.follow_first_pause_seconds must be above 0 and at most "
                 f"follow_longest_pause_seconds, found={first!r} and {longest!r}"
             )
+
+
+def check_number(
+    name: str, value: object, *, at_least: float, at_most: float = math.inf, above: bool = False
+) -> None:
+    """Refuse a value that is not a finite number in [at_least, at_most].
+
+    A bool is no number.
+
+    Args:
+        name: for the message.
+        above: whether `at_least` itself is refused too.
+
+    Raises:
+        InvalidInputError: the message names the value.
+    """
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if good and isinstance(value, int | float):
+        good = (value > at_least if above else value >= at_least) and value <= at_most
+    if not good:
+        bound = f"above {at_least}" if above else f"of at least {at_least}"
+        limit = "" if at_most == math.inf else f" and at most {at_most}"
+        raise InvalidInputError(f"{name} must be a finite number {bound}{limit}, found={value!r}")
+
+
+def check_count(name: str, value: object, *, at_least: int) -> None:
+    """Refuse a value that is not an integer of at least `at_least`. A bool is no integer.
+
+    Raises:
+        InvalidInputError: the message names the value.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise InvalidInputError(
+            f"{name} must be an integer of at least {at_least}, found={value!r}"
+        )

@@ -8,9 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.rows.external_sort import sorted_batches
+from durable_shuffle.shuffle.rows.external_sort import Scratch, sorted_batches
 from durable_shuffle.shuffle.rows.row_order import SortKey, check_group_key, group_starts, row_order
-from durable_shuffle.shuffle.rows.scratch import Scratch
 
 
 @dataclass(frozen=True)

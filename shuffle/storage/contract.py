@@ -1,7 +1,7 @@
 """The storage contract: what durable-shuffle needs from a place that keeps bytes.
 
 Keys are relative and `/`-separated; their parts are letters, digits, `.`, `_`, `=` and `-` and do
-not start with a dot (`keys.py`). An implementation is bound to one root. All methods are
+not start with a dot (`check_key`). An implementation is bound to one root. All methods are
 synchronous and safe to call from several threads. An instance can be pickled, and it works in a
 forked process; in each process it opens connections of its own. (`MemoryStorage` is the exception:
 it refuses to leave its process.) A backend sends each request once and reports the outcome. Only
@@ -27,14 +27,16 @@ Not guaranteed:
 - A write that raised `OutcomeUnknownError` may still take effect at any later time.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeVar
 
+from durable_shuffle.serialization.checksum import Bytes as Bytes  # part of the contract
 from durable_shuffle.serialization.control import MAX_CONTROL_BYTES
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 MOST_BYTES = MAX_CONTROL_BYTES
 """`read` refuses a longer object unless the caller passes a higher limit."""
@@ -82,6 +84,14 @@ def too_long(description: str, key: str, found: int, most_bytes: int) -> TooLong
     """Return the error for an object that is longer than it may be."""
     return TooLongError(
         f"{description}: object {key} is too long, expected at most {most_bytes} bytes, found "
+        f"{found}"
+    )
+
+
+def too_short(description: str, key: str, found: int, needed_bytes: int) -> CorruptDataError:
+    """Return the error for an object that ends before the range that was asked for."""
+    return CorruptDataError(
+        f"{description}: object {key} is too short, expected at least {needed_bytes} bytes, found "
         f"{found}"
     )
 
@@ -153,3 +163,97 @@ class Storage(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete the objects; a missing object is fine. After an error, some may be deleted."""
+
+
+class StorageLayer:
+    """Passes every call to another storage through `_call`, which a layer overrides."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def description(self) -> str:
+        return self._storage.description
+
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call("read", (key,), lambda: self._storage.read(key, most_bytes))
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        return self._call(
+            "read_range", (key,), lambda: self._storage.read_range(key, start, length)
+        )
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        keys = tuple(r.key for r in ranges)
+        return self._call("read_ranges", keys, lambda: self._storage.read_ranges(ranges))
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        self._call("put", (key,), lambda: self._storage.put(key, parts))
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        return self._call("put_if_absent", (key,), lambda: self._storage.put_if_absent(key, data))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._call("delete", tuple(keys), lambda: self._storage.delete(keys))
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
+        """Make one call: `verb` names the method, `keys` are the keys or the prefix it is about."""
+        return request()
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        # collected whole, so that all of the listing is inside the call
+        return iter(self._call("list", (prefix,), lambda: tuple(self._storage.list(prefix))))
+
+
+MAX_KEY_CHARS = 1000
+"""S3, GCS and Azure allow 1,024 bytes, and the root needs some of them."""
+
+MAX_PART_CHARS = 255
+"""The longest name that ext4, XFS and NFS allow."""
+
+_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*")
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it names an object below a root.
+
+    Raises:
+        InvalidInputError: empty, absolute, too long, with an empty part, a part that starts with a
+            dot, or a character other than letters, digits, '.', '_', '=' and '-'.
+    """
+    if not 0 < len(key) <= MAX_KEY_CHARS:
+        raise InvalidInputError(f"a key must be 1 to {MAX_KEY_CHARS} characters, found={key!r}")
+    for part in key.split("/"):
+        if not _PART.fullmatch(part) or len(part) > MAX_PART_CHARS:
+            raise InvalidInputError(
+                f"a key is relative, its parts are 1 to {MAX_PART_CHARS} letters, digits, '.', "
+                f"'_', '=' or '-' and do not start with a dot; found part={part!r} in key={key!r}"
+            )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if it may be listed: empty for the whole root, else a key followed by '/'.
+
+    Raises:
+        InvalidInputError: anything else.
+    """
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidInputError(f"a prefix ends with '/', found={prefix!r}")
+        check_key(prefix[:-1])
+    return prefix
+
+
+def check_range(key: str, start: int, length: int) -> None:
+    """Refuse a bad key or a range that no object can have.
+
+    Raises:
+        InvalidInputError: the key is bad, or the start or the length is negative.
+    """
+    check_key(key)
+    if start < 0 or length < 0:
+        raise InvalidInputError(
+            f"{key}: start and length of a range are never negative, found start={start} "
+            f"length={length}"
+        )

@@ -9,7 +9,9 @@ lost without proof.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from durable_shuffle.serialization.errors import (
@@ -20,8 +22,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.storage.contract import Created, Exists, TooLongError
-from durable_shuffle.shuffle.storage.error_table import Verdict, judge
-from durable_shuffle.shuffle.storage.gcsfs_requests import request_once
+from durable_shuffle.shuffle.storage.errors import Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
         return
     try:
         if driver is _GCS:
-            request_once(filesystem)
+            _request_once(filesystem)
         else:  # all clients made from this one share its policy
             filesystem.service_client._config.retry_policy.total_retries = 0  # noqa: SLF001
     except AttributeError as error:
@@ -141,6 +142,49 @@ def prepare_filesystem(driver: Driver, filesystem: Any) -> None:
             f"{driver.name}: its own retries cannot be switched off ({error}), and they would "
             f"multiply with ours; install another version of {driver.name}"
         ) from error
+
+
+_gcs_answer: ContextVar[dict[str, Any]] = ContextVar("durable_shuffle_gcs_answer")
+"""Where the trace stores the headers for its request."""
+
+
+def _request_once(filesystem: Any) -> None:
+    """Make a new gcsfs send each request once, and keep the answer's headers in its errors.
+
+    A decorator in gcsfs repeats each request and drops the headers of a refusal, also the time to
+    wait. So the function below the decorator is called. gcsfs's HTTP client shows each answer to
+    a trace, which runs in the request's own task and keeps the headers.
+
+    Raises:
+        AttributeError: this version of gcsfs is built differently.
+    """
+    import aiohttp  # an optional dependency: gcsfs's own
+
+    request = type(filesystem)._request.__wrapped__  # noqa: SLF001
+
+    async def once(self: Any, *args: Any, **kwargs: Any) -> Any:
+        answer: dict[str, Any] = {}
+        token = _gcs_answer.set(answer)
+        try:
+            return await request(self, *args, **kwargs)
+        except Exception as error:
+            if answer and not hasattr(error, "headers"):
+                error.headers = answer["headers"]  # type: ignore[attr-defined]
+            raise
+        finally:
+            _gcs_answer.reset(token)
+
+    async def keep_headers(session: Any, context: Any, params: Any) -> None:
+        del session, context
+        if (answer := _gcs_answer.get(None)) is not None:
+            answer["headers"] = params.response.headers
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(keep_headers)
+    known = filesystem.session_kwargs
+    traces = [*known.get("trace_configs", ()), trace]
+    filesystem.session_kwargs = {**known, "trace_configs": traces}
+    filesystem._request = MethodType(once, filesystem)  # noqa: SLF001
 
 
 def create_exclusively(

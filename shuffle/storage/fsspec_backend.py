@@ -4,7 +4,7 @@ Strategy: one filesystem per process, made at first use. A driver made before a 
 forever for the parent's event loop, so every call compares the process id, and a pickle carries the
 URL and the options only. The drivers' listing caches and retries are switched off. Nothing is tried
 again here; `RetryingStorage` does that. `errors.py` turns the drivers' errors into ours, and
-`exclusive_create` creates objects.
+`exclusive_create.py` creates objects.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """
@@ -20,12 +20,10 @@ from fsspec.asyn import sync
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
-    CorruptDataError,
     InvalidInputError,
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.redact import redact
-from durable_shuffle.shuffle.storage import s3_uploads
 from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
@@ -33,10 +31,21 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
     too_long,
+    too_short,
 )
-from durable_shuffle.shuffle.storage.error_table import Verdict, judge
-from durable_shuffle.shuffle.storage.errors import Place, storage_errors, translated
+from durable_shuffle.shuffle.storage.errors import (
+    Place,
+    Verdict,
+    error_chain,
+    judge,
+    server_answer,
+    storage_errors,
+    translated,
+)
 from durable_shuffle.shuffle.storage.exclusive_create import (
     check_driver,
     create_exclusively,
@@ -44,13 +53,15 @@ from durable_shuffle.shuffle.storage.exclusive_create import (
     prepare_filesystem,
     without_retries,
 )
-from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 
 _DELETE_BATCH = 1000
 """Most keys that S3 takes in one request."""
 
 _DELETE_CONCURRENCY = 32
 """Requests in flight for a driver that deletes one object per request."""
+
+_UPLOAD_ID = "?uploadId="
+"""Between the key and the id of an unfinished upload; no key holds a '?'."""
 
 
 class FsspecStorage:
@@ -190,7 +201,7 @@ class FsspecStorage:
             return
         with storage_errors(self._place, "list unfinished uploads below", prefix, write=False):
             filesystem, root = self._connect()
-            found = list(s3_uploads.unfinished(filesystem, root, prefix))
+            found = list(_unfinished_uploads(filesystem, root, prefix))
         yield from found
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
@@ -201,12 +212,12 @@ class FsspecStorage:
         Raises:
             InvalidInputError: a key is not the name of an upload.
         """
-        uploads = [s3_uploads.parse(key) for key in keys]
+        uploads = [_parse_upload(key) for key in keys]
         for key, upload in uploads:
             check_key(key)
             with storage_errors(self._place, "call off the upload of", key, write=True):
                 filesystem, root = self._connect()
-                s3_uploads.call_off(filesystem, root, key, upload)
+                _call_off(filesystem, root, key, upload)
 
     def __reduce__(self) -> tuple[type["FsspecStorage"], tuple[str, dict[str, object]]]:
         return FsspecStorage, (self._url, self._options)
@@ -248,10 +259,7 @@ class FsspecStorage:
             return memoryview(content)
         else:
             found = wanted.start + len(content)
-        raise CorruptDataError(
-            f"{self.description}: object {wanted.key} is too short, expected at least "
-            f"{wanted.start + wanted.length} bytes, found {found}"
-        )
+        raise too_short(self.description, wanted.key, found, wanted.start + wanted.length)
 
     def _delete_on_s3(self, filesystem: Any, root: str, keys: Sequence[str]) -> None:
         """Delete a batch and check the reply, which s3fs's own `rm` ignores."""
@@ -294,3 +302,58 @@ def _modified(info: Mapping[str, Any]) -> float:
         if isinstance(found, datetime):
             return found.timestamp()
     return 0.0
+
+
+def _unfinished_uploads(filesystem: Any, root: str, prefix: str) -> Iterator[ObjectInfo]:
+    """Yield the unfinished uploads below `prefix` of `root`; none if the server cannot list them.
+
+    Raises:
+        Exception: any error of the driver, not translated.
+    """
+    bucket, folder, _ = filesystem.split_path(root)
+    above = f"{folder}/" if folder else ""
+    more: dict[str, str] = {}
+    while True:  # ends: every page starts after the one before
+        try:
+            page = filesystem.call_s3(
+                "list_multipart_uploads", Bucket=bucket, Prefix=above + prefix, **more
+            )
+        except Exception as error:
+            if _status(error) == 501:  # a server that has no such request
+                return
+            raise
+        for upload in page.get("Uploads", ()):
+            key = upload["Key"].removeprefix(above)
+            name = f"{key}{_UPLOAD_ID}{upload['UploadId']}"
+            yield ObjectInfo(name, 0, upload["Initiated"].timestamp())
+        if not page.get("IsTruncated"):
+            return
+        more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+def _parse_upload(name: str) -> tuple[str, str]:
+    """Return (key, upload id) from a name that `temporary_files` yielded.
+
+    Raises:
+        InvalidInputError: the name is not of that form.
+    """
+    key, mark, upload = name.partition(_UPLOAD_ID)
+    if not mark or not upload:
+        raise InvalidInputError(f"not an unfinished upload: {name!r}")
+    return key, upload
+
+
+def _call_off(filesystem: Any, root: str, key: str, upload: str) -> None:
+    """Abort an upload, which deletes its parts; a missing upload is fine."""
+    bucket, folder, _ = filesystem.split_path(root)
+    whole = f"{folder}/{key}" if folder else key
+    try:
+        filesystem.call_s3("abort_multipart_upload", Bucket=bucket, Key=whole, UploadId=upload)
+    except Exception as error:
+        if _status(error) != 404:
+            raise
+
+
+def _status(error: Exception) -> int | None:
+    answers = (server_answer(link)[1] for link in error_chain(error))
+    return next((status for status in answers if status is not None), None)

@@ -37,10 +37,13 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
     too_long,
+    too_short,
 )
 from durable_shuffle.shuffle.storage.errors import Place, storage_errors
-from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 from durable_shuffle.shuffle.storage.local_files import (
     KnownFiles,
     open_folder,
@@ -104,10 +107,7 @@ class LocalStorage:
             descriptor, size_bytes = open_object(self._folder, key, self._known)
             try:
                 if start + length > size_bytes:
-                    raise CorruptDataError(
-                        f"{self.description}: object {key} is too short, expected at least "
-                        f"{start + length} bytes, found {size_bytes}"
-                    )
+                    raise too_short(self.description, key, size_bytes, start + length)
                 view, found = _read_at(descriptor, start, length)
             finally:
                 os.close(descriptor)

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
-    CorruptDataError,
     InvalidInputError,
     NotFoundError,
 )
@@ -23,9 +22,12 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
     too_long,
+    too_short,
 )
-from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 
 
 class MemoryStorage:
@@ -56,10 +58,7 @@ class MemoryStorage:
         check_range(key, start, length)
         content = self.read(key, sys.maxsize)
         if start + length > len(content):
-            raise CorruptDataError(
-                f"{self.description}: object {key} is too short, expected at least "
-                f"{start + length} bytes, found {len(content)}"
-            )
+            raise too_short(self.description, key, len(content), start + length)
         return memoryview(content)[start : start + length]
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:

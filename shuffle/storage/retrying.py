@@ -1,4 +1,4 @@
-"""The only layer that retries storage calls.
+"""The only layer that retries storage calls; and a layer that counts them.
 
 Strategy: backends report every failed request at once as one of our errors (their drivers' retries
 are off), and no layer above retries. This layer retries UnavailableError and OutcomeUnknownError
@@ -16,13 +16,14 @@ call raises OutcomeUnknownError, whatever came later. The exception is ConflictE
 hold the key, so no try of this call can ever succeed. An object that the disk fails to read several
 times is damaged: CorruptDataError.
 
-Do not wrap it in another retry loop: the tries would multiply.
+Do not put another retry loop around `RetryingStorage`: the tries would multiply.
 """
 
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -33,17 +34,14 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
-from durable_shuffle.shuffle.base.limits import check_number
 from durable_shuffle.shuffle.base.retry import Backoff, Jitter
-from durable_shuffle.shuffle.base.settings import STORAGE_CALL_SECONDS
+from durable_shuffle.shuffle.base.settings import STORAGE_CALL_SECONDS, check_number
 from durable_shuffle.shuffle.storage.contract import (
-    MOST_BYTES,
     ByteRange,
-    Bytes,
     Created,
     Exists,
-    ObjectInfo,
     Storage,
+    StorageLayer,
 )
 
 T = TypeVar("T")
@@ -138,7 +136,7 @@ def pause_before_retry(
     return pause
 
 
-class RetryingStorage:
+class RetryingStorage(StorageLayer):
     """The storage contract, with retries. Safe to call from several threads.
 
     After unpickling in another process it starts with a full budget and with counts of 0.
@@ -153,17 +151,13 @@ class RetryingStorage:
         jitter: Jitter | None = None,
     ) -> None:
         """Wrap `storage`, which must not retry by itself."""
-        self._storage, self._retries = storage, retries or StorageRetries()
+        super().__init__(storage)
+        self._retries = retries or StorageRetries()
         self._clock = clock or SystemClock()
         self._jitter = jitter or system_jitter()
         self._lock = threading.Lock()
         self._counts = RetryCounts()
         self._budget_seconds = self._retries.task_seconds
-
-    @property
-    def storage(self) -> Storage:
-        """The wrapped storage."""
-        return self._storage
 
     @property
     def counts(self) -> RetryCounts:
@@ -175,21 +169,8 @@ class RetryingStorage:
         """The wrapped storage, for operations beyond the contract. It sends each request once."""
         return self._storage
 
-    @property
-    def description(self) -> str:
-        return self._storage.description
-
-    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
-        return self._call(lambda: self._storage.read(key, most_bytes))
-
-    def read_range(self, key: str, start: int, length: int) -> memoryview:
-        return self._call(lambda: self._storage.read_range(key, start, length))
-
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         return self._ranges(tuple(ranges), 1, self._begin())
-
-    def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        self._call(lambda: self._storage.put(key, parts))
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         tries = 0
@@ -200,7 +181,7 @@ class RetryingStorage:
             answer = self._storage.put_if_absent(key, data)
             return Created() if tries > 1 and answer == Exists(data) else answer
 
-        return self._call(send)
+        return self._call("put_if_absent", (key,), send)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete in batches, so that a failure repeats one batch only.
@@ -211,7 +192,7 @@ class RetryingStorage:
         for first in range(0, len(keys), _DELETE_BATCH):
             batch = keys[first : first + _DELETE_BATCH]
             start = self._clock.monotonic()
-            self._call(lambda batch=batch: self._storage.delete(batch))  # type: ignore[misc]
+            super().delete(batch)
             rest = start + len(batch) / pace - self._clock.monotonic()
             if rest > 0 and first + len(batch) < len(keys):
                 self._clock.sleep(rest)
@@ -219,7 +200,7 @@ class RetryingStorage:
     def __reduce__(self) -> tuple[type["RetryingStorage"], tuple[Storage, StorageRetries]]:
         return RetryingStorage, (self._storage, self._retries)
 
-    def _call(self, request: Callable[[], T]) -> T:
+    def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
         start, attempt, unknown = self._begin(), 1, False
         while True:
             try:
@@ -327,11 +308,29 @@ class RetryingStorage:
                     self._budget_seconds + GIVEN_BACK_SECONDS, self._retries.task_seconds
                 )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # collect it whole: a listing that fails half-way starts again and must not repeat objects
-        return iter(self._call(lambda: tuple(self._storage.list(prefix))))
-
 
 def retry_counts(storage: object) -> RetryCounts:
     """Return the retry counts of a storage; all 0 if it is no `RetryingStorage`."""
     return storage.counts if isinstance(storage, RetryingStorage) else RetryCounts()
+
+
+class CountingStorage(StorageLayer):
+    """Counts calls by verb, one per range or deleted object, and passes them on."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def retry_counts(self) -> RetryCounts:
+        """The retries of the wrapped storage; all 0 if it is no `RetryingStorage`."""
+        return retry_counts(self._storage)
+
+    @property
+    def total(self) -> int:
+        """All requests so far."""
+        return self.counts.total()
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
+        self.counts["read_range" if verb == "read_ranges" else verb] += len(keys)
+        return request()

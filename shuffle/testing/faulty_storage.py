@@ -26,17 +26,9 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
-from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.base.settings import check_number
 from durable_shuffle.shuffle.storage import open as open_storage
-from durable_shuffle.shuffle.storage.contract import (
-    MOST_BYTES,
-    ByteRange,
-    Bytes,
-    Created,
-    Exists,
-    ObjectInfo,
-    Storage,
-)
+from durable_shuffle.shuffle.storage.contract import Storage, StorageLayer
 
 READS = ("read", "read_range", "read_ranges", "list")
 WRITES = ("put", "put_if_absent", "delete")
@@ -109,7 +101,7 @@ class Rule:
         return GROUPS.get(self.verb, (self.verb,))
 
 
-class FaultyStorage:
+class FaultyStorage(StorageLayer):
     """The wrapped storage with faults. Safe to call from several threads.
 
     Args:
@@ -128,7 +120,8 @@ class FaultyStorage:
         clock: Clock | None = None,
         copy: bool = False,
     ) -> None:
-        self._storage, self._rules, self._seed = storage, tuple(rules), seed
+        super().__init__(storage)
+        self._rules, self._seed = tuple(rules), seed
         self._clock = SystemClock() if clock is None else clock
         own = f"{seed}/{os.getpid()}/{next(self._copies)}" if copy else f"{seed}"
         self._random = random.Random(own)
@@ -140,10 +133,6 @@ class FaultyStorage:
         """All calls so far, as (verb, keys); those after a crash are not counted."""
 
     @property
-    def description(self) -> str:
-        return self._storage.description
-
-    @property
     def fired(self) -> int:
         """How many faults happened."""
         return sum(self._fired)
@@ -152,30 +141,6 @@ class FaultyStorage:
     def unfired(self) -> tuple[Rule, ...]:
         """Rules whose fault never happened."""
         return tuple(r for r, n in zip(self._rules, self._fired, strict=True) if not n)
-
-    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
-        return self._call("read", (key,), lambda: self._storage.read(key, most_bytes))
-
-    def read_range(self, key: str, start: int, length: int) -> memoryview:
-        return self._call(
-            "read_range", (key,), lambda: self._storage.read_range(key, start, length)
-        )
-
-    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        keys = tuple(r.key for r in ranges)
-        return self._call("read_ranges", keys, lambda: self._storage.read_ranges(ranges))
-
-    def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        self._call("put", (key,), lambda: self._storage.put(key, parts))
-
-    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        return self._call("put_if_absent", (key,), lambda: self._storage.put_if_absent(key, data))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._call("list", (prefix,), lambda: iter(tuple(self._storage.list(prefix))))
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._call("delete", tuple(keys), lambda: self._storage.delete(keys))
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _copied, (self._storage, self._rules, self._seed)

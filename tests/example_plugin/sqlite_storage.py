@@ -25,10 +25,12 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
     too_long,
 )
 from durable_shuffle.shuffle.storage.errors import Place, storage_errors
-from durable_shuffle.shuffle.storage.keys import check_key, check_prefix, check_range
 
 TABLE = """CREATE TABLE IF NOT EXISTS objects
 (key TEXT PRIMARY KEY, content BLOB NOT NULL, written REAL NOT NULL)"""

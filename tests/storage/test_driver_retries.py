@@ -23,7 +23,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.error_table import retry_after
+from durable_shuffle.shuffle.storage.errors import retry_after
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 
 __all__ = ["plain_gcsfs"]

@@ -20,7 +20,7 @@ SECRET = "hunter2" * 2
 def test_paths_and_file_urls_open_a_folder(tmp_path: Path, form: str) -> None:
     """All spellings of a folder mean that folder."""
     storage = open_storage(form.format(tmp_path / "x"))
-    assert isinstance(storage.storage, LocalStorage)
+    assert isinstance(storage.backend, LocalStorage)
     assert storage.description == f"file:{tmp_path / 'x'}"
 
 
@@ -36,7 +36,7 @@ def test_relative_path_is_resolved_here(tmp_path: Path, monkeypatch: pytest.Monk
 def test_object_store_urls_open_without_a_request(url: str) -> None:
     """Opening only checks the driver; the description is the URL."""
     storage = open_storage(url, {"endpoint_url": "http://127.0.0.1:1"})
-    assert isinstance(storage.storage, FsspecStorage)
+    assert isinstance(storage.backend, FsspecStorage)
     assert storage.description == url.rstrip("/")
 
 
@@ -158,7 +158,7 @@ def test_a_url_with_one_slash_is_no_folder(url: str) -> None:
 @pytest.mark.parametrize("path", ["C:/data", "a:b", "./s3:/x", "/data/s3:/x", "time 12:30"])
 def test_paths_with_a_colon_are_paths(path: str) -> None:
     """A drive, an absolute path, and what begins with a dot."""
-    assert isinstance(open_storage(path).storage, LocalStorage)
+    assert isinstance(open_storage(path).backend, LocalStorage)
 
 
 def test_options_for_a_folder_are_refused(tmp_path: Path) -> None:

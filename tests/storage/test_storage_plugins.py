@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
-from durable_shuffle.shuffle.storage import plugins as storage_plugins
+from durable_shuffle.shuffle.storage import open as storage_opening
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.open import open_backend
@@ -41,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def put(*values: str) -> None:
         monkeypatch.setattr(
-            storage_plugins, "entry_points", lambda group, name: [Point(v) for v in values]
+            storage_opening, "entry_points", lambda group, name: [Point(v) for v in values]
         )
 
     return put

@@ -23,8 +23,8 @@ from durable_shuffle.shuffle.log.stage import read_state, require_seal
 from durable_shuffle.shuffle.read.sealed_reader import read_extents
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 Open = Callable[..., View]
 Numbers = Callable[..., list[int]]

@@ -28,7 +28,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import Clock
-from durable_shuffle.shuffle.base.limits import check_number
+from durable_shuffle.shuffle.base.settings import check_number
 from durable_shuffle.shuffle.log.layout import reports_prefix
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog
 from durable_shuffle.shuffle.storage.contract import Storage

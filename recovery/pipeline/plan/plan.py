@@ -19,8 +19,7 @@ from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.base.limits import check_count, check_number
-from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.settings import Settings, check_count, check_number
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import named_stage

@@ -20,8 +20,8 @@ from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS = 3

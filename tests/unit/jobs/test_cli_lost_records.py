@@ -25,8 +25,8 @@ from durable_shuffle.shuffle.log.named_stage import named_stage
 from durable_shuffle.shuffle.log.records import STAGE_RECORDS
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.release.stages import release_stage_of
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 Run = Callable[..., Any]
 

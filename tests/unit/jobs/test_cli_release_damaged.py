@@ -18,8 +18,8 @@ from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import StageReleased
 from durable_shuffle.shuffle.release.registry import register_consumers
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 Run = Callable[..., Any]
 

@@ -15,8 +15,8 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.release.stages import release_stage_of
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 FINGERPRINT = "f" * 32
 IDENTITY = StageIdentity(FINGERPRINT, {"plan": FINGERPRINT}, (), ())

@@ -31,8 +31,8 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 IDS = RandomIds()
 TASK = "count-k0000"

@@ -29,8 +29,8 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import SystemClock
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 JOB, TASK, EPOCH = "job", "copy-k0000", 3
 LINE, ME, OTHER = "a" * 32, "b" * 32, "c" * 32

@@ -44,8 +44,8 @@ from durable_shuffle.shuffle.repair.compaction import (
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])

@@ -35,8 +35,8 @@ from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.read.waiting import wait_for
 from durable_shuffle.shuffle.release.cleanup import release_stage
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 PARTITIONS, PRODUCERS = 3, 2

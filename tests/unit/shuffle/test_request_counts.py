@@ -17,9 +17,9 @@ from small_stage import (
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import require_seal
 from durable_shuffle.shuffle.storage.contract import ByteRange
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
-from durable_shuffle.shuffle.storage.counting import CountingStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 
 def filled(slots: int) -> CountingStorage:

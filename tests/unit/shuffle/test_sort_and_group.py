@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.rows import reducers
-from durable_shuffle.shuffle.rows.external_sort import FAN_IN, sorted_batches
+from durable_shuffle.shuffle.rows.external_sort import FAN_IN, Scratch, slices, sorted_batches
 from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.rows.row_order import SortKey, row_order, sort_keys
-from durable_shuffle.shuffle.rows.scratch import Scratch, slices
 
 
 def _instant(hours: int) -> dt.datetime:

@@ -23,11 +23,10 @@ from durable_shuffle.recovery.pipeline.lines.launcher import Threads
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
-from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 BAR_BACK_SECONDS = 2.0
 BAR_THROUGHPUT = 0.9
@@ -59,9 +58,9 @@ class Measured:
         """Rows that the producers' logs hold."""
         records = [producer_status(self.stage, p) for p in range(PRODUCERS)]
         return sum(
-            sum(int(n) for n in r.progress.ordinals(2, "bench"))
+            sum(int(n) for n in r.after.ordinals(2, "bench"))
             for r in records
-            if isinstance(r, Append | ProducerOpen)
+            if isinstance(r, Append | AppenderOpen)
         )
 
     def rows_per_second(self, seconds: float) -> float:

@@ -14,6 +14,7 @@ from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.appender_log import refuse_holes
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_not_released
 from durable_shuffle.shuffle.read.batch_source import BatchSource, PlacedBatch
@@ -23,7 +24,6 @@ from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.frame_source import FrameSource
 from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.log_producer_log import refuse_holes
 
 _SETTINGS = Settings(view_memory_bytes=16 << 20, view_buffer_bytes=8 << 20, view_prefetch=False)
 """Little is fetched ahead: mostly the first rows are asked for."""

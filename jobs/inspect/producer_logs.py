@@ -9,20 +9,18 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.log_producer_records import (
+from durable_shuffle.shuffle.log.appender_log import (
     Append,
-    AppendParts,
+    AppenderOpen,
+    AppenderRecord,
     End,
-    LogProducerRecord,
-    ProducerOpen,
-    RunAbort,
-    owner_after,
+    JobAbort,
+    appender_log,
 )
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.log.stage_fold import StageState
 from durable_shuffle.shuffle.read.extent_feed import EndMode
-from durable_shuffle.shuffle.write.log_producer_log import appender_log
 
 Rows = npt.NDArray[np.uint64]
 
@@ -106,7 +104,7 @@ def log_status(ended: int, producers: int) -> str:
 def _fold(
     stage: StageHandle,
     producer: int,
-    records: Iterable[tuple[int, LogProducerRecord]],
+    records: Iterable[tuple[int, AppenderRecord]],
     upto: int,
 ) -> ProducerLog:
     writes = stage.subpartitions_of(producer)
@@ -117,20 +115,21 @@ def _fold(
         if isinstance(record, Closed):
             found.closed = True
             continue
-        if isinstance(record, ProducerOpen):
-            opened = LogAttempt(record.record_id, slot, record.epoch, record.generation)
+        after = record.after
+        if isinstance(record, AppenderOpen):
+            opened = LogAttempt(record.record_id, slot, after.epoch, after.generation)
             found.attempts.append(opened)
-        elif isinstance(record, AppendParts) and record.record_id != owner_after(record):
-            job = LogAttempt(record.record_id, slot - 1, record.epoch, record.generation, job=True)
+        elif isinstance(record, Append) and record.record_id != after.owner:
+            job = LogAttempt(record.record_id, slot - 1, after.epoch, after.generation, job=True)
             found.attempts.append(job)
-        elif not isinstance(record, RunAbort) and found.owner != record.record_id:
+        elif not isinstance(record, JobAbort) and found.owner != record.record_id:
             raise CorruptDataError(f"{name}: a record of an attempt that is not open")
-        found.appended[writes] = record.progress.ordinals(len(writes), name)
+        found.appended[writes] = after.ordinals(len(writes), name)
         if isinstance(record, Append):
             _append(found, record, name, stored=slot >= upto)
         elif isinstance(record, End):
             found.attempts[-1] = replace(found.attempts[-1], end=record.mode)
-        found.owner = owner_after(record)
+        found.owner = after.owner
     return found
 
 

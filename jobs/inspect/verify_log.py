@@ -6,7 +6,7 @@ from durable_shuffle.jobs.inspect.producer_logs import log_status
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, End
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, End
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
@@ -34,7 +34,7 @@ class LastRecords(CountingStorage):
         slot, data = self._last.get(log.prefix.rstrip("/"), (0, b""))
         try:
             key = log.key(slot)
-            record = LOG_PRODUCER_RECORDS.decode(bound(data, key), key)
+            record = APPENDER_RECORDS.decode(bound(data, key), key)
         except DurableShuffleError:
             return False  # a finding, or a log without records
         return isinstance(record, End) and record.mode != "SUSPEND"

@@ -35,19 +35,21 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.schema_change import fit_batch, widened
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.appender_log import Begun, Part, newest_schema
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.write.run_clearing import abort_job, clear_behind, delete_segments
 from durable_shuffle.shuffle.write.run_log import (
-    Begun,
-    Part,
+    FIRST_ORDINALS,
+    SEGMENT_NUMBERS,
     Run,
+    abort_job,
     append_batch,
     begin_batch,
     begin_job,
-    newest_schema,
+    clear_behind,
+    delete_segments,
+    write_part,
 )
-from durable_shuffle.shuffle.write.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 

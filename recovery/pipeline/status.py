@@ -12,13 +12,13 @@ from typing import ClassVar, TypeVar
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.appender_log import producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import ConsumerPath, status_log_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 WHOLE_EVERY = 64
 """A whole record is at most so many slots behind the one before."""
@@ -238,7 +238,7 @@ def _appended(stage: StageHandle) -> int:
     ):
         if last is not None and not isinstance(last, Closed):
             count = len(stage.subpartitions_of(producer))
-            found += int(last.progress.ordinals(count, f"producer {producer}").sum())
+            found += int(last.after.ordinals(count, f"producer {producer}").sum())
     return found
 
 

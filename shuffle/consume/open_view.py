@@ -24,6 +24,7 @@ from durable_shuffle.shuffle.consume.log import HeldLog, Opening, hold
 from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.consume.task import ConsumerTask, EffectHandler
 from durable_shuffle.shuffle.consume.view import View
+from durable_shuffle.shuffle.log.appender_log import refuse_holes
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.log.slot_log import SlotLog
@@ -40,7 +41,6 @@ from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import Positions
 from durable_shuffle.shuffle.read.sealed_feed import SealedFeed, check_tags
 from durable_shuffle.shuffle.read.waiting import FeedWait
-from durable_shuffle.shuffle.write.log_producer_log import refuse_holes
 
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0

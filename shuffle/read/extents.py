@@ -17,8 +17,8 @@ from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.shuffle.log.appender_log import Append
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.log_producer_records import Append, parts_of
 from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.storage.contract import ByteRange
 
@@ -126,7 +126,7 @@ def appended_extents(
         CorruptDataError: an extent is empty, or is not in the segments that the record names.
     """
     entries = record.extent_array(name)
-    shifts, schema = parts_of(record, len(entries), name)
+    shifts = record.shift_array(len(entries), name)
     lengths = {segment.number: segment.length for segment in record.segments}
     mine = wanted(entries)
     for (k, number, offset, length, first, rows), shift in zip(
@@ -138,7 +138,9 @@ def appended_extents(
                 f"segment={number} bytes=[{offset}, {offset + length})"
             )
         key = path.segment_key(producer, record.record_id, number)
-        yield Extent(producer, k, key, number, slot, offset, length, first, rows, shift, schema)
+        yield Extent(
+            producer, k, key, number, slot, offset, length, first, rows, shift, record.schema
+        )
 
 
 def read_frames(

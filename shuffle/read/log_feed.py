@@ -18,13 +18,13 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.log_producer_records import (
+from durable_shuffle.shuffle.log.appender_log import (
     Append,
+    AppenderOpen,
+    AppenderRecord,
     End,
-    LogProducerRecord,
-    ProducerOpen,
-    RunAbort,
-    owner_after,
+    JobAbort,
+    appender_log,
 )
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
@@ -32,7 +32,6 @@ from durable_shuffle.shuffle.read.extent_feed import EndMode, EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents, clip
 from durable_shuffle.shuffle.read.position import Positions, ProducerPosition
 from durable_shuffle.shuffle.read.waiting import backoff_seconds
-from durable_shuffle.shuffle.write.log_producer_log import appender_log
 
 _START = ProducerPosition(0)
 
@@ -180,7 +179,7 @@ class _Cursor:
         )
         return False
 
-    def _take(self, record: LogProducerRecord) -> None:
+    def _take(self, record: AppenderRecord) -> None:
         if isinstance(record, Closed):
             require_not_released(self._stage)
             raise NotFoundError(
@@ -188,7 +187,7 @@ class _Cursor:
                 f"cause={record.cause}"
             )
         found = self._extents_of(record) if isinstance(record, Append) else []
-        after = int(record.progress.ordinals(self._states, self._where)[self._column])
+        after = int(record.after.ordinals(self._states, self._where)[self._column])
         before = after - sum(extent.rows for extent in found)
         if not self._begun:
             if before > self._start.next_ordinal and self._slot > 0:
@@ -197,7 +196,7 @@ class _Cursor:
             self._begun, self._ordinal = True, before
         self._check(record, found, before)
         self._ordinal = after
-        self._owner = owner_after(record)
+        self._owner = record.after.owner
         self.mode = record.mode if isinstance(record, End) else None
         wanted = self._start.next_ordinal
         for extent in found:
@@ -228,7 +227,7 @@ class _Cursor:
         )
 
     def _check(
-        self, record: ProducerOpen | Append | End | RunAbort, found: list[Extent], before: int
+        self, record: AppenderOpen | Append | End | JobAbort, found: list[Extent], before: int
     ) -> None:
         """Refuse a record that does not join up with those before it."""
         ordinal = self._ordinal
@@ -241,9 +240,9 @@ class _Cursor:
                 f"records do not join up: {self._where} expected first ordinal {self._ordinal}, "
                 f"found {before} and extents from {[e.first_ordinal for e in found]}"
             )
-        opens = isinstance(record, ProducerOpen)
-        if not opens and self._owner is not None and owner_after(record) != self._owner:
+        opens = isinstance(record, AppenderOpen)
+        if not opens and self._owner is not None and record.after.owner != self._owner:
             raise CorruptDataError(
                 f"a record of an attempt that is not open: {self._where} "
-                f"expected={self._owner} found={owner_after(record)}"
+                f"expected={self._owner} found={record.after.owner}"
             )

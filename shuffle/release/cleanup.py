@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.appender_log import appender_log, settled_segments
 from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import abort_attempt, close_log
 from durable_shuffle.shuffle.log.records import Closed, Release, StageRecord
@@ -17,7 +18,6 @@ from durable_shuffle.shuffle.log.stage_fold import StageState
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.write.log_producer_log import appender_log, settled_segments
 
 
 @dataclass(frozen=True, slots=True)

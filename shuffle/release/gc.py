@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
+from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, settled_segments
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
@@ -22,12 +23,10 @@ from durable_shuffle.shuffle.log.layout import (
     parse_segment_key,
     slot_name,
 )
-from durable_shuffle.shuffle.log.log_producer_records import Append, ProducerOpen
 from durable_shuffle.shuffle.log.producer_log import producer_state
 from durable_shuffle.shuffle.log.records import Abort, Closed, Commit, Compact, Describe, Seal
 from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
-from durable_shuffle.shuffle.write.log_producer_log import settled_segments
 
 Verdict = Literal["live", "orphan", "odd"]
 
@@ -276,9 +275,9 @@ class _StageJudge:
             return verdict, "below RELEASE_UPTO" if released else "named by APPEND", None
         if attempt in stopped:
             return "orphan", "its attempt was stopped and no APPEND names it", None
-        if any(isinstance(r, ProducerOpen) and r.record_id == attempt for r in records.values()):
+        if any(isinstance(r, AppenderOpen) and r.record_id == attempt for r in records.values()):
             return "live", "its attempt may still append it", None
-        if any(r.progress.stream is None for r in records.values() if not isinstance(r, Closed)):
+        if any(r.after.query is None for r in records.values() if not isinstance(r, Closed)):
             return "odd", "its attempt never opened the producer's log", None
         if f"p{producer:06d}-{attempt}" in self.young:
             return "live", "of a write job, too young to be left behind", None

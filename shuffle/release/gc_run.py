@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.release.stages import finish_release, give_up_stage
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.job import JobCopy
-from durable_shuffle.shuffle.write.run_clearing import abort_job
+from durable_shuffle.shuffle.write.run_log import abort_job
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, parse_stage_folder
-from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS
 from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, STAGE_RECORDS, Describe
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.release.gc import (
@@ -120,7 +120,7 @@ def _stage_logs(
     )
     describe = stage.records.get(0)
     in_log = isinstance(describe, Describe) and describe.writing == "log"
-    codec: RecordCodec[Any] = LOG_PRODUCER_RECORDS if in_log else PRODUCER_RECORDS
+    codec: RecordCodec[Any] = APPENDER_RECORDS if in_log else PRODUCER_RECORDS
     producers = {
         producer: copy_log(SlotLog(storage, prefix), codec, known=last.get(prefix, -1))
         for producer, prefix in sorted(_producers(path, listed))

@@ -11,7 +11,7 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.log_producer_records import Append, End
+from durable_shuffle.shuffle.log.appender_log import Append, End, appender_log, read_tail
 from durable_shuffle.shuffle.log.records import ReleaseUpto
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
 from durable_shuffle.shuffle.log.stage_fold import StageState
@@ -23,7 +23,6 @@ from durable_shuffle.shuffle.release.retention import (
     clamp,
     consumed_upto,
 )
-from durable_shuffle.shuffle.write.log_producer_log import appender_log, read_tail
 
 
 def release_upto(

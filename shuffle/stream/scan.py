@@ -20,17 +20,19 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.shuffle.log.log_producer_records import (
+from durable_shuffle.shuffle.log.appender_log import (
     Append,
-    LogProducerRecord,
+    AppenderRecord,
+    appender_log,
+    newest_schema,
+    read_tail,
+    refuse_holes,
 )
 from durable_shuffle.shuffle.log.records import Closed, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal, stage_released
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents, indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import read_extents
 from durable_shuffle.shuffle.stream.offset import Arrival, LaneOffset, StreamOffset
-from durable_shuffle.shuffle.write.log_producer_log import appender_log, read_tail, refuse_holes
-from durable_shuffle.shuffle.write.run_log import newest_schema
 
 _KEPT_RECORDS = 256
 
@@ -170,7 +172,7 @@ class _Lane:
         self.subpartitions = tuple(owned.tolist())
         self._owned = owned
         self._upto = upto
-        self._kept: dict[int, LogProducerRecord] = {}
+        self._kept: dict[int, AppenderRecord] = {}
 
     def schema(self) -> bytes:
         """Return the schema message of the newest rows."""
@@ -246,10 +248,10 @@ class _Lane:
         size = rows.copy()
         np.add.at(rows, entries["subpartition"], entries["rows"])
         np.add.at(size, entries["subpartition"], entries["length"])
-        ends = record.progress.ordinals(len(self._owned), where)
+        ends = record.after.ordinals(len(self._owned), where)
         return Arrival(self._producer, slot, ends, rows[self._owned], size[self._owned])
 
-    def _ordinals(self, record: LogProducerRecord, slot: int) -> tuple[int, ...]:
+    def _ordinals(self, record: AppenderRecord, slot: int) -> tuple[int, ...]:
         if isinstance(record, Closed):
             state = read_state(self._stage)
             if state.release is not None:
@@ -257,9 +259,9 @@ class _Lane:
             raise NotFoundError(
                 f"a log was closed before its producer ended: {self._log.key(slot)!r}"
             )
-        return tuple(record.progress.ordinals(len(self._owned), self._log.key(slot)).tolist())
+        return tuple(record.after.ordinals(len(self._owned), self._log.key(slot)).tolist())
 
-    def _record(self, slot: int) -> LogProducerRecord | None:
+    def _record(self, slot: int) -> AppenderRecord | None:
         found = self._kept.get(slot)
         if found is None:
             found = appender_log(self._log).record(slot)

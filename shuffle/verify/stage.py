@@ -20,8 +20,8 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, Append, parts_of
 from durable_shuffle.shuffle.log.producer_log import producer_state
 from durable_shuffle.shuffle.log.records import (
     PRODUCER_RECORDS,
@@ -150,7 +150,7 @@ class StageWalk:
         self._producers = self.describe.producers if self.describe else None
         self._codec: Decoder[Any] = PRODUCER_RECORDS
         if self.describe is not None and self.describe.writing == "log":
-            self._codec = LOG_PRODUCER_RECORDS
+            self._codec = APPENDER_RECORDS
         elif self.describe is None and self.state.release is not None:
             self._codec = AnyRecord()
         if self._seal is not None:
@@ -338,7 +338,7 @@ class StageWalk:
             shifts, own = np.zeros(len(extents), dtype=np.uint64), b""
             try:
                 if isinstance(record, Append):
-                    shifts, own = parts_of(record, len(extents), key)
+                    shifts, own = record.shift_array(len(extents), key), record.schema
                 rows_schema = schema_from_bytes(own) if own else schema
             except DurableShuffleError as error:
                 self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))

@@ -7,7 +7,7 @@ no record was sent for, or whose slot another's record holds.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NoReturn
 
@@ -15,24 +15,32 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     FencedError,
     InvalidInputError,
     OutcomeUnknownError,
 )
 from durable_shuffle.serialization.markers import EndMode, Marker
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.layout import is_id
-from durable_shuffle.shuffle.log.log_producer_records import (
-    LOG_PRODUCER_RECORDS,
+from durable_shuffle.shuffle.log.appender_log import (
+    APPENDER_RECORDS,
     Append,
+    Appended,
+    AppenderOpen,
+    AppenderTail,
+    Begun,
     End,
-    ProducerOpen,
-    Progress,
+    appender_log,
+    appending,
+    opening,
+    refuse_other_writer,
+    state_behind,
+    whole_tail,
 )
-from durable_shuffle.shuffle.log.records import EXTENT, Closed
+from durable_shuffle.shuffle.log.layout import is_id
+from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import Won, refuse_older
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.log_producer_log import appender_log, successor, whole_tail
 from durable_shuffle.shuffle.write.segment_writer import (
     IdBatch,
     SegmentWriter,
@@ -44,24 +52,12 @@ Ordinals = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """What one call of `append` came to."""
-
-    slot: int
-    """Of the newest record of this attempt."""
-    rows: int
-    wrote: bool
-    """False if the batch id was appended before: nothing was read or written."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Unsettled:
     """A record that was built for the next slot, and the segments that it names."""
 
     record: Append | End
     data: bytes
     keys: list[str]
-    rows: int = 0
 
 
 class LogProducer:
@@ -72,13 +68,13 @@ class LogProducer:
     """
 
     def __init__(
-        self, stage: StageHandle, opened: ProducerOpen, slot: int, settings: Settings
+        self, stage: StageHandle, opened: AppenderOpen, slot: int, settings: Settings
     ) -> None:
         self._stage, self._opened, self._settings = stage, opened, settings
         self._log = stage.producer_log(opened.producer)
         self._writes = stage.subpartitions_of(opened.producer)
         self._slot = slot
-        self._newest: ProducerOpen | Append | End = opened
+        self._newest: AppenderOpen | Append | End = opened
         self._next_segment = 0
         self._unsettled: _Unsettled | None = None
         self._fenced: str | None = None
@@ -119,26 +115,25 @@ class LogProducer:
             raise InvalidInputError(f"an OPEN needs a random id of its own, found={record_id!r}")
         slots = stage.producer_log(producer)
         tail, _ = appender_log(slots).decide(
-            whole_tail(slots),
-            lambda tail: successor(stage, producer, tail.last, record_id, generation),
+            whole_tail(slots), lambda tail: _successor(stage, producer, tail, record_id, generation)
         )
-        assert isinstance(tail.last, ProducerOpen)  # `successor` proposes nothing else
+        assert isinstance(tail.last, AppenderOpen)  # `_successor` proposes nothing else
         return cls(stage, tail.last, tail.next_slot - 1, settings)
 
     @property
     def epoch(self) -> int:
         """Counts the OPENs of this producer, from 1. Orders attempts; says nothing of ownership."""
-        return self._opened.epoch
+        return self._opened.after.epoch
 
     @property
     def source_position(self) -> bytes:
         """That of the last APPEND, also of attempts before; b"" at the start."""
-        return self._newest.progress.source_position
+        return self._newest.after.source_position
 
     @property
     def batch_id(self) -> str:
         """The newest batch id that was appended, "" if none was."""
-        return self._newest.progress.batch_id
+        return self._newest.after.batch_id
 
     @property
     def rows(self) -> int:
@@ -178,10 +173,10 @@ class LogProducer:
         self._check_usable()
         if batch_id and batch_id == self.batch_id:
             return Appended(self._slot, 0, wrote=False)
-        built = self._write(batches, source_position, markers, batch_id or self.batch_id)
-        self._unsettled = built
+        rows_before = self.rows
+        self._unsettled = self._write(batches, source_position, markers, batch_id or self.batch_id)
         self.settle()
-        return Appended(self._slot, built.rows, wrote=True)
+        return Appended(self._slot, self.rows - rows_before, wrote=True)
 
     def end(self, mode: EndMode) -> None:
         """Win END: no more records. Safe to repeat with the same mode, also when it was unsettled.
@@ -196,15 +191,8 @@ class LogProducer:
         waiting = self._unsettled
         if waiting is None or not isinstance(waiting.record, End) or waiting.record.mode != mode:
             self._check_usable()
-            record = End(
-                record_id=self._opened.record_id,
-                epoch=self.epoch,
-                generation=self._opened.generation,
-                mode=mode,
-                progress=self._newest.progress,
-            )
-            data = LOG_PRODUCER_RECORDS.encode(record)
-            self._unsettled = _Unsettled(record, data, [])
+            record = End(self._opened.record_id, mode, self._newest.after)
+            self._unsettled = _Unsettled(record, APPENDER_RECORDS.encode(record), [])
         self.settle()
 
     @property
@@ -234,12 +222,12 @@ class LogProducer:
             self._next_segment += len(sent.keys)
             return
         key = self._log.key(self._slot + 1)
-        winner = LOG_PRODUCER_RECORDS.decode(answer.existing, key)
+        winner = APPENDER_RECORDS.decode(answer.existing, key)
         give_back(self._stage.storage, sent.keys)
         who = "released: " + winner.cause if isinstance(winner, Closed) else winner.record_id
         self._fenced = f"slot {self._slot + 1} holds the record of {who}"
         if not isinstance(winner, Closed):
-            refuse_older(self._log, self._slot + 1, found=winner.epoch, mine=self.epoch)
+            refuse_older(self._log, self._slot + 1, found=winner.after.epoch, mine=self.epoch)
         self._check_usable()
 
     def _write(
@@ -250,9 +238,8 @@ class LogProducer:
         batch_id: str,
     ) -> _Unsettled:
         """Write the segments and build the record that makes them count."""
-        before = self._ordinals()
         ordinals = np.zeros(self._stage.describe.partitions, dtype=np.uint64)
-        ordinals[self._writes] = before
+        ordinals[self._writes] = self._ordinals()
         writer = SegmentWriter(
             self._stage,
             self._opened.producer,
@@ -261,36 +248,20 @@ class LogProducer:
             next_ordinals=ordinals,
             first_number=self._next_segment,
         )
+        reached = replace(self._newest.after, source_position=source_position, batch_id=batch_id)
         try:
             for batch, ids in checked_batches(self._stage, batches):
                 writer.add(batch, ids)
             writer.finish(markers)
-            after = ordinals[self._writes]
-            self._check_owned(ordinals, after)
-            record = Append(
-                record_id=self._opened.record_id,
-                epoch=self.epoch,
-                generation=self._opened.generation,
-                rows=int(after.sum() - before.sum()),
-                memory_bytes=writer.memory_bytes,
-                segments=tuple(writer.segments),
-                extents=_packed(writer),
-                progress=Progress(source_position, batch_id, after.astype("<u8").tobytes()),
-            )
-            data = LOG_PRODUCER_RECORDS.encode(record)
+            part = writer.part(Begun(self._opened.record_id, self._slot))
+            record = appending(self._stage, self._opened.producer, reached, [part])
+            data = APPENDER_RECORDS.encode(record)
         except BaseException:
             # no record was sent that names them, and none will be; their numbers stay used
             self._next_segment += len(writer.written_keys)
             give_back(self._stage.storage, writer.written_keys)
             raise
-        return _Unsettled(record, data, writer.written_keys, record.rows)
-
-    def _check_owned(self, ordinals: Ordinals, owned: Ordinals) -> None:
-        if ordinals.sum() != owned.sum():
-            raise InvalidInputError(
-                f"rows for a subpartition that producer {self._opened.producer} does not write: "
-                f"stage={self._stage.path.prefix!r}"
-            )
+        return _Unsettled(record, data, writer.written_keys)
 
     def close(self) -> None:
         """Let go. Ends nothing: without END the next attempt continues. Idempotent."""
@@ -309,7 +280,7 @@ class LogProducer:
 
     def _ordinals(self) -> Ordinals:
         name = self._log.key(self._slot)
-        return self._newest.progress.ordinals(len(self._writes), name)
+        return self._newest.after.ordinals(len(self._writes), name)
 
     def _check_usable(self) -> None:
         if self._fenced is not None:
@@ -334,6 +305,27 @@ class LogProducer:
         )
 
 
-def _packed(writer: SegmentWriter) -> bytes:
-    found = np.concatenate([*writer.extents, np.zeros(0, dtype=EXTENT)])
-    return found[np.lexsort((found["first_ordinal"], found["subpartition"]))].tobytes()
+def _successor(
+    stage: StageHandle, producer: int, tail: AppenderTail, record_id: str, generation: int
+) -> AppenderOpen:
+    """Return the OPEN that may follow the end of the log. Pure."""
+    where = f"producer={producer} stage={stage.path.prefix!r}"
+    state, last = state_behind(stage, producer, tail), tail.last
+    if last is not None and not isinstance(last, Closed) and state.generation > generation:
+        raise FencedError(
+            f"a newer launch writes, generation {state.generation} against {generation}: {where}; "
+            "stop"
+        )
+    refuse_other_writer(tail, None, where)
+    match last:
+        case AppenderOpen() | Append() | End() if last.record_id == record_id:
+            raise InvalidInputError(
+                f"an OPEN needs an id of its own, {record_id} was used: {where}"
+            )
+        case End() if last.mode != "SUSPEND":
+            raise InvalidInputError(f"the producer has ended with {last.mode}: {where}")
+        case AppenderOpen() if last.producer != producer:
+            raise CorruptDataError(
+                f"an OPEN of producer {last.producer} stands in the log: {where}"
+            )
+    return opening(state, producer, record_id, generation, None)

@@ -9,47 +9,67 @@ records or not at all.
 - A part carries the OPEN under which it was written. A commit never opens: it appends while that
   OPEN is the newest one, else the run is fenced. So no list of runs is needed.
 - A batch that is in the log stays as it is. A commit that comes again changes and deletes nothing.
-- A write job never opens. The first record that names it, APPEND_PARTS or ABORT, is its fate; where
+- A write job never opens. The first record that names it, APPEND or ABORT, is its fate; where
   another writer has its slot it takes the next one.
+- A commit deletes nothing. What was written under an OPEN that another one followed can never be
+  named, so the next run deletes it (`clear_behind`). Of a write job nobody knows that before an
+  ABORT is its fate (`abort_job`).
 
-Nothing is deleted here: see `run_clearing.py`. It must not know Spark.
+It must not know Spark.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes
-from durable_shuffle.serialization.errors import (
-    AbortedError,
-    FencedError,
-    IncompatibleError,
-    InvalidInputError,
-)
+from durable_shuffle.serialization.errors import AbortedError, FencedError, IncompatibleError
 from durable_shuffle.serialization.schema_change import shown
-from durable_shuffle.shuffle.log.log_producer_records import (
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.appender_log import (
     Append,
-    AppendParts,
-    ProducerOpen,
-    Progress,
-    RunAbort,
-    Streaming,
-)
-from durable_shuffle.shuffle.log.records import EXTENT, Closed, SegmentInfo, unpack_extents
-from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.log_producer_log import (
+    Appended,
+    AppenderOpen,
     AppenderTail,
+    Begun,
+    JobAbort,
+    Part,
     appender_log,
+    appending,
+    decides,
+    newest_schema,
+    opening,
     read_tail,
+    refuse_other_writer,
+    state_behind,
     whole_tail,
 )
+from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.write.segment_writer import (
+    IdBatch,
+    SegmentWriter,
+    checked_batches,
+    give_back,
+)
+
+SEGMENT_NUMBERS = 1 << 31
+"""Tasks of a run draw the numbers of their segments below this; one that is taken is refused by the
+storage, and the task is tried again."""
+
+FIRST_ORDINALS = 1 << 60
+"""And the first ordinal of their count below this, so that frames of two tasks have other seeds."""
 
 LOOK_BACK = 32
 """A run that is about to open looks for an OPEN of its own in so many records: it was followed, and
 stops. One that opened before them opens again, which fences the newest run and costs no row."""
+
+CLEAR_RECORDS = 1000
+"""A run that takes over reads at most so many records to tell what others left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +86,6 @@ class Run:
         return hashlib.sha256(f"{self.id} {epoch}".encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What a task writes its part under."""
-
-    attempt: str
-    """Names its segments: id of the run's OPEN, or of the write job."""
-    slot: int
-    """The log was read up to here, exclusive, and did not hold the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one task wrote of a batch. Its ordinals are of its own count."""
-
-    begun: Begun
-    number: int
-    """Of the task within the batch: rows of lower ones come first."""
-    rows: int
-    memory_bytes: int
-    segments: tuple[SegmentInfo, ...]
-    extents: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BatchAppended:
-    """What `append_batch` came to."""
-
-    slot: int
-    """Of the record that makes the batch count."""
-    rows: int
-    """0 if the batch was there already."""
-    wrote: bool
-    first: bool = False
-    """It is the first one behind the run's OPEN, which followed another run's."""
-
-
 def has_batch(tail: AppenderTail, run: Run, batch: int, name: str) -> bool:
     """Decide whether a batch of a query is in the log already; a write job never is. Pure.
 
@@ -111,28 +95,17 @@ def has_batch(tail: AppenderTail, run: Run, batch: int, name: str) -> bool:
         IncompatibleError: batches between the newest and this one are missing: the query's
             checkpoint is of another stage.
     """
-    if isinstance(tail.last, Closed):
-        raise FencedError(f"the stage was released, cause={tail.last.cause}: {name}; stop")
-    if tail.last is not None and tail.last.progress.stream is None:
-        raise InvalidInputError(
-            f"this log is written by a pipeline, not by streaming queries: {name}; give another "
-            "stage"
-        )
+    refuse_other_writer(tail, run.query, name)
     if not run.query:
         return False
-    stream = _stream(tail)
-    if stream.query not in ("", run.query):
-        raise InvalidInputError(
-            f"streaming query {stream.query} writes here, found streaming query {run.query}: "
-            f"{name}; give another stage, another producer, or the checkpoint of that query"
-        )
-    if batch > stream.batches:
-        there = f"batches up to {stream.batches - 1}" if stream.batches else "none of it"
+    batches = 0 if tail.last is None or isinstance(tail.last, Closed) else tail.last.after.batches
+    if batch > batches:
+        there = f"batches up to {batches - 1}" if batches else "none of it"
         raise IncompatibleError(
             f"the checkpoint of query {run.query} is of another stage: it writes batch {batch} and "
             f"{name} has {there}; give the stage that it wrote, or a new checkpoint"
         )
-    return batch < stream.batches
+    return batch < batches
 
 
 def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, AppenderTail]:
@@ -164,34 +137,68 @@ def begin_batch(
         OutcomeUnknownError, UnavailableError: call again.
     """
     log = stage.producer_log(producer)
-    tail = read_tail(log, batch)
-    if not _owns(tail, run) and not has_batch(tail, run, batch, log.prefix):
-        tail = whole_tail(log)
-        _refuse_followed(log, tail, run)
 
-    def unless_open(tail: AppenderTail) -> ProducerOpen | None:
-        if has_batch(tail, run, batch, log.prefix) or _owns(tail, run):
+    def owns(tail: AppenderTail) -> bool:
+        state = state_behind(stage, producer, tail)
+        return state.owner == run.attempt(state.epoch)
+
+    def unless_open(tail: AppenderTail) -> AppenderOpen | None:
+        if has_batch(tail, run, batch, log.prefix) or owns(tail):
             return None
-        return opening(stage, producer, tail, run)
+        state = state_behind(stage, producer, tail)
+        # equal for all processes of the run
+        attempt = run.attempt(state.epoch + 1)
+        return opening(state, producer, attempt, state.generation, run.query)
 
+    tail = read_tail(log, batch)
+    if not owns(tail) and not has_batch(tail, run, batch, log.prefix):
+        tail = whole_tail(log)
+        _refuse_followed(log, tail.next_slot, state_behind(stage, producer, tail).owner, run)
     tail, _ = appender_log(log).decide(tail, unless_open)
     if has_batch(tail, run, batch, log.prefix):
         return None, tail
-    return Begun(_stream(tail).opened, tail.next_slot), tail
+    return Begun(state_behind(stage, producer, tail).owner, tail.next_slot), tail
 
 
-def opening(stage: StageHandle, producer: int, tail: AppenderTail, run: Run) -> ProducerOpen:
-    """Return the OPEN of a run behind `tail`; equal for all processes of the run. Pure."""
-    state = before(stage, producer, tail)
-    epoch = state.epoch + 1
-    stream = Streaming(run.query, _stream(tail).batches, run.attempt(epoch))
-    progress = replace(state.progress, stream=stream)
-    return ProducerOpen(stream.opened, epoch, state.generation, producer, progress)
+def write_part(
+    stage: StageHandle,
+    producer: int,
+    begun: Begun,
+    number: int,
+    batches: Iterable[IdBatch],
+    *,
+    first_segment: int,
+    first_ordinal: int,
+    settings: Settings,
+) -> Part:
+    """Write rows that count once `append_batch` names them.
+
+    Args:
+        number: of the task within the batch: rows of lower ones come first.
+        first_segment: number of the task's first segment, drawn below SEGMENT_NUMBERS.
+        first_ordinal: of the task's own count, drawn below FIRST_ORDINALS.
+
+    Raises:
+        InvalidInputError: rows that do not fit the stage.
+        ConflictError: a segment's number is taken: draw another.
+    """
+    ordinals = np.full(stage.describe.partitions, first_ordinal, dtype=np.uint64)
+    writer = SegmentWriter(
+        stage, producer, begun.attempt, settings, next_ordinals=ordinals, first_number=first_segment
+    )
+    try:
+        for batch, ids in checked_batches(stage, batches):
+            writer.add(batch, ids)
+        writer.finish()
+    except BaseException:
+        give_back(stage.storage, writer.written_keys[:-1])  # the last one may be another task's
+        raise
+    return writer.part(begun, number)
 
 
 def append_batch(
     stage: StageHandle, producer: int, run: Run, batch: int, parts: Sequence[Part], schema: bytes
-) -> BatchAppended:
+) -> Appended:
     """Make a batch count: one record names the segments of all its parts. It may be called again at
     any time: a batch that counts stays as it is, and nothing is deleted.
 
@@ -211,139 +218,127 @@ def append_batch(
     if not parts:
         tail = read_tail(log, batch)
         if has_batch(tail, run, batch, log.prefix):
-            return BatchAppended(tail.next_slot - 1, 0, wrote=False)
+            return Appended(tail.next_slot - 1, 0, wrote=False)
         raise IncompatibleError(f"batch {batch} was there and is gone: {log.prefix!r}")
     attempts = {part.begun.attempt for part in parts}
     attempt = min(attempts)
     first = False  # whether the record stands right behind an OPEN that followed another run's
 
     def stands(tail: AppenderTail) -> bool:
-        if isinstance(tail.last, RunAbort) and tail.last.attempt == attempt:
+        if isinstance(tail.last, JobAbort) and tail.last.attempt == attempt:
             raise AbortedError(
                 f"this write job was given up before it committed: {attempt} "
                 f"cause={tail.last.cause} {log.prefix!r}; start it again"
             )
-        mine = isinstance(tail.last, AppendParts) and tail.last.record_id == attempt
-        return mine and (not run.query or _stream(tail).batches == batch + 1)
+        if not isinstance(tail.last, Append) or tail.last.record_id != attempt:
+            return False
+        return not run.query or tail.last.after.batches == batch + 1
 
-    def unless_stands(tail: AppenderTail) -> AppendParts | None:
+    def unless_stands(tail: AppenderTail) -> Append | None:
         nonlocal first
         if stands(tail):
             return None
         log.refuse_hole(tail.next_slot)
         there = has_batch(tail, run, batch, log.prefix)
-        if run.query and (there or attempts != {_stream(tail).opened}):
-            raise _fenced(run, tail, log)
-        first = isinstance(tail.last, ProducerOpen) and tail.last.epoch > 1
-        return _append(stage, producer, tail, run, batch, parts, schema)
+        state = state_behind(stage, producer, tail)
+        if run.query:
+            if there or attempts != {state.owner}:
+                raise _fenced(run, state.owner, log)
+            state = replace(state, batches=batch + 1)
+        first = isinstance(tail.last, AppenderOpen) and state.epoch > 1
+        _check_schema(stage, producer, tail, schema)
+        return appending(stage, producer, state, parts, schema)
 
     records = appender_log(log)
     begun = records.tail_at(min(part.begun.slot for part in parts))
     tail, appended = records.decide(records.read(begun, until=stands), unless_stands)
     if appended is None:
-        return BatchAppended(tail.next_slot - 1, 0, wrote=False)
-    assert isinstance(appended, AppendParts)  # `unless_stands` proposes nothing else
-    return BatchAppended(tail.next_slot - 1, appended.rows, wrote=True, first=first)
+        return Appended(tail.next_slot - 1, 0, wrote=False)
+    assert isinstance(appended, Append)  # `unless_stands` proposes nothing else
+    return Appended(tail.next_slot - 1, appended.rows, wrote=True, first=first)
 
 
-def newest_schema(stage: StageHandle, producer: int, tail: AppenderTail) -> bytes:
-    """Return the schema message of the rows that were appended last, else the stage's."""
+def abort_job(
+    stage: StageHandle, producer: int, attempt: str, record_id: str, cause: str, *, since: int = 0
+) -> bool:
+    """Make ABORT the fate of a write job unless it has one; return True if no APPEND of it counts.
+
+    Only after True may anybody delete its segments.
+
+    Args:
+        since: slot below which no record names the job.
+    """
     log = appender_log(stage.producer_log(producer))
-    slot, record = tail.next_slot - 1, tail.last
-    while record is not None and not isinstance(record, Append):
+
+    def decided(tail: AppenderTail) -> bool:
+        return decides(tail.last, attempt)
+
+    def unless_decided(tail: AppenderTail) -> JobAbort | None:
+        state = state_behind(stage, producer, tail)
+        return None if decided(tail) else JobAbort(record_id, attempt, cause, state)
+
+    tail, _ = log.decide(log.read(log.tail_at(since), until=decided), unless_decided)
+    return isinstance(tail.last, JobAbort | Closed)
+
+
+def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:
+    """Delete all segments of an attempt that was aborted."""
+    keys = (info.key for info in stage.storage.list(stage.path.segments_prefix))
+    stage.storage.delete([k for k in keys if parse_segment_key(k)[:2] == (producer, attempt)])
+
+
+def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
+    """Delete segments that the runs before this one left and no record names; return how many.
+
+    Called by a run that has appended for the first time. A run that appended has cleared up behind
+    those before it, so the walk back ends there. After `CLEAR_RECORDS` it is given up: gc does it.
+
+    Args:
+        attempt: id of the OPEN by which the caller writes.
+    """
+    log = appender_log(stage.producer_log(producer))
+    slot = read_tail(log.slots).next_slot
+    named: set[tuple[str, int]] = set()
+    followed: set[str] = set()
+    opened = False
+    for _ in range(CLEAR_RECORDS):
         slot -= 1
         record = log.record(slot) if slot >= 0 else None
-    return record.schema if isinstance(record, AppendParts) else stage.describe.schema
+        if record is None:
+            break
+        if isinstance(record, AppenderOpen):
+            # only what stands below the own OPEN was followed; above it, a run may be writing
+            if opened:
+                followed.add(record.record_id)
+                if any(author == record.record_id for author, _ in named):
+                    break
+            opened = opened or record.record_id == attempt
+        elif isinstance(record, Append):
+            named |= {(record.record_id, segment.number) for segment in record.segments}
+    else:
+        return 0
+    doomed = []
+    for info in stage.storage.list(stage.path.segments_prefix):
+        mine, author, number = parse_segment_key(info.key)
+        if mine == producer and author in followed and (author, number) not in named:
+            doomed.append(info.key)
+    stage.storage.delete(doomed)
+    return len(doomed)
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What the next record goes on from."""
-
-    epoch: int
-    generation: int
-    progress: Progress
-
-
-def before(stage: StageHandle, producer: int, tail: AppenderTail) -> Before:
-    """Return what the record behind `tail` goes on from. Pure."""
-    last = tail.last
-    if last is None or isinstance(last, Closed):
-        ordinals = bytes(8 * len(stage.subpartitions_of(producer)))
-        return Before(0, stage.describe.generation, Progress(b"", "", ordinals, Streaming()))
-    return Before(last.epoch, last.generation, last.progress)
-
-
-def _stream(tail: AppenderTail) -> Streaming:
-    if tail.last is None or isinstance(tail.last, Closed):
-        return Streaming()
-    return tail.last.progress.stream or Streaming()
-
-
-def _owns(tail: AppenderTail, run: Run) -> bool:
-    """Return whether the newest OPEN is one of this run's."""
-    if tail.last is None or isinstance(tail.last, Closed):
-        return False
-    return _stream(tail).opened == run.attempt(tail.last.epoch)
-
-
-def _refuse_followed(log: SlotLog, tail: AppenderTail, run: Run) -> None:
+def _refuse_followed(log: SlotLog, end: int, newest: str, run: Run) -> None:
     """Refuse a run that opened before, and is not the owner any more."""
-    for slot in range(tail.next_slot - 1, max(-1, tail.next_slot - 1 - LOOK_BACK), -1):
-        record = appender_log(log).tail_at(slot + 1).last
-        if isinstance(record, ProducerOpen) and record.record_id == run.attempt(record.epoch):
-            raise _fenced(run, tail, log)
+    records = appender_log(log)
+    for slot in range(end, max(0, end - LOOK_BACK), -1):
+        record = records.tail_at(slot).last
+        if isinstance(record, AppenderOpen) and record.record_id == run.attempt(record.after.epoch):
+            raise _fenced(run, newest, log)
 
 
-def _fenced(run: Run, tail: AppenderTail, log: SlotLog) -> FencedError:
+def _fenced(run: Run, newest: str, log: SlotLog) -> FencedError:
     return FencedError(
         f"another run of query {run.query} took over, this one must stop: run={run.id} newest "
-        f"OPEN={_stream(tail).opened}: {log.prefix!r}"
-    )
-
-
-def _append(
-    stage: StageHandle,
-    producer: int,
-    tail: AppenderTail,
-    run: Run,
-    batch: int,
-    parts: Sequence[Part],
-    schema: bytes,
-) -> AppendParts:
-    """Return the record that makes the parts count behind `tail`."""
-    name = stage.path.producer_log_prefix(producer)
-    state = before(stage, producer, tail)
-    owned = stage.subpartitions_of(producer)
-    ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)
-    ordinals[owned] = state.progress.ordinals(len(owned), name)
-    _check_schema(stage, producer, tail, schema)
-    ordered = sorted(parts, key=lambda part: part.number)
-    found = [unpack_extents(part.extents, name).copy() for part in ordered]
-    shifts = []
-    for extents in found:
-        for entry in extents:
-            k, own = int(entry["subpartition"]), int(entry["first_ordinal"])
-            first = int(ordinals[k])
-            shifts.append((own - first) % 2**64)
-            entry["first_ordinal"] = first
-            ordinals[k] += entry["rows"]
-    extents = np.concatenate([*found, np.zeros(0, dtype=EXTENT)])
-    order = np.lexsort((extents["first_ordinal"], extents["subpartition"]))
-    stream = _stream(tail)
-    if run.query:
-        stream = replace(stream, batches=batch + 1)
-    return AppendParts(
-        record_id=parts[0].begun.attempt,
-        epoch=state.epoch,
-        generation=state.generation,
-        rows=sum(part.rows for part in parts),
-        memory_bytes=sum(part.memory_bytes for part in parts),
-        segments=tuple(segment for part in ordered for segment in part.segments),
-        extents=extents[order].tobytes(),
-        progress=Progress(b"", "", ordinals[owned].astype("<u8").tobytes(), stream),
-        shifts=np.array(shifts, dtype="<u8")[order].tobytes(),
-        schema=schema,
+        f"OPEN={newest}: {log.prefix!r}"
     )
 
 

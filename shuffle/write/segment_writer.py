@@ -18,7 +18,8 @@ from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInp
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.records import SegmentInfo
+from durable_shuffle.shuffle.log.appender_log import Begun, Part
+from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -92,6 +93,13 @@ class SegmentWriter:
             marked=self._stage.subpartitions_of(self._producer).tolist(),
         )
         self._store(segment)
+
+    def part(self, begun: Begun, number: int = 0) -> Part:
+        """Return all that was written, for a record of an appender's log."""
+        extents = np.concatenate([*self.extents, np.zeros(0, dtype=EXTENT)])
+        rows = int(extents["rows"].sum())
+        segments = tuple(self.segments)
+        return Part(begun, number, rows, self.memory_bytes, segments, extents.tobytes())
 
     def _ordered(self) -> IdBatch:
         """Return the held rows by partition, and hold them no more.

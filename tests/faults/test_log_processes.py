@@ -86,7 +86,9 @@ def spawn(tmp_path: Path) -> Iterator[Callable[[int], list[Worker]]]:
 def log_of(stage: StageHandle) -> list[tuple[str, int]]:
     """(kind, epoch) of the records in the producer's log."""
     prefix = stage.path.producer_log_prefix(0)
-    return [(kind, fields["epoch"]) for _, kind, fields in records_below(stage.storage, prefix)]
+    return [
+        (kind, fields["after"]["epoch"]) for _, kind, fields in records_below(stage.storage, prefix)
+    ]
 
 
 def assert_source_once(stage: StageHandle, rows: int = ROWS) -> None:

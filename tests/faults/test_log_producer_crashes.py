@@ -82,7 +82,7 @@ def appended_rows(stage: StageHandle) -> int:
             fields["record_id"] == owner
         )  # nothing of a fenced attempt stands above its successor
         rows += fields.get("rows", 0)
-        assert fields["progress"]["source_position"] == (b"%d" % rows if rows else b"")
+        assert fields["after"]["source_position"] == (b"%d" % rows if rows else b"")
     return rows
 
 

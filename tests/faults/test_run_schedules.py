@@ -15,6 +15,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.log.appender_log import Part
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.cleanup import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -23,8 +24,7 @@ from durable_shuffle.shuffle.stream.offset import Limits, advance, offset_from_j
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.write.run_clearing import clear_behind
-from durable_shuffle.shuffle.write.run_log import Part
+from durable_shuffle.shuffle.write.run_log import clear_behind
 
 BATCHES, PARTITIONS = 6, 3
 

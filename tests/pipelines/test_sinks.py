@@ -14,11 +14,10 @@ from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, StageSink
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.log.log_producer_records import End
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.log_feed import LogFeed
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 
 def next_stage(one: OneConsumer) -> StageHandle:

@@ -19,9 +19,8 @@ from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, Source
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 TASK = "in-p0000"
 SETTINGS = PipelineSettings(append_rows=3, append_seconds=3600)
@@ -157,7 +156,7 @@ def test_a_source_that_forgets_where_it_was(one: OneConsumer) -> None:
 
     def fails(position: Any, producer: int) -> Iterator[Any]:
         yield [{"n": 0}, {"n": 1}, {"n": 2}], 9
-        while producer_status(one.stage, 0).progress.source_position == b"":  # type: ignore[union-attr]
+        while producer_status(one.stage, 0).after.source_position == b"":  # type: ignore[union-attr]
             yield None
         raise OSError("away")
 
@@ -273,7 +272,7 @@ def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
         def make(position: Any, producer: int, upto: int = upto, link: Any = link) -> Iterator[Any]:
             yield from numbers(upto).read(position, producer, 1)
             if upto == 4:
-                while (producer_status(one.stage, 0).progress.next_ordinals)[0] < 4:  # type: ignore[union-attr]
+                while (producer_status(one.stage, 0).after.next_ordinals)[0] < 4:  # type: ignore[union-attr]
                     yield None
                 link.deliver(StopTasks((TASK,), link.epoch, StopMode.SUSPEND))
                 while True:

@@ -11,8 +11,8 @@ from fuzz_target import Target, envelope
 from durable_shuffle.serialization import field_types
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold
+from durable_shuffle.shuffle.log.appender_log import Append
 from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
-from durable_shuffle.shuffle.log.log_producer_records import Append, parts_of
 from durable_shuffle.shuffle.log.records import Claim, Commit
 from durable_shuffle.shuffle.log.stage_fold import StageState, with_record
 
@@ -74,8 +74,8 @@ def use(record: Any) -> None:
         record.extent_array()
     if isinstance(record, Append):
         extents = record.extent_array("name")
-        parts_of(record, len(extents), "name")
-        record.progress.ordinals(len(record.progress.next_ordinals) // 8, "name")
+        record.shift_array(len(extents), "name")
+        record.after.ordinals(len(record.after.next_ordinals) // 8, "name")
 
 
 _FITTING = {

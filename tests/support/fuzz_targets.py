@@ -31,6 +31,7 @@ from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputE
 from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.serialization.msgpack_codec import decode_records, encode_records
 from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
 from durable_shuffle.shuffle.log.layout import (
     parse_compacted_key,
@@ -38,7 +39,6 @@ from durable_shuffle.shuffle.log.layout import (
     parse_segment_key,
     parse_stage_folder,
 )
-from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS
 from durable_shuffle.shuffle.log.records import JOB_RECORDS, PRODUCER_RECORDS, STAGE_RECORDS
 from durable_shuffle.shuffle.stream.offset import offset_from_json
 
@@ -92,7 +92,7 @@ def targets() -> dict[str, Target]:
     """Return all targets by name."""
     codecs: dict[str, RecordCodec[Any]] = {
         "job": JOB_RECORDS, "stage": STAGE_RECORDS, "producer": PRODUCER_RECORDS,
-        "log producer": LOG_PRODUCER_RECORDS, "consumer": CONSUMER_RECORDS, "request": REQUESTS,
+        "log producer": APPENDER_RECORDS, "consumer": CONSUMER_RECORDS, "request": REQUESTS,
         "status": STATUSES, "report": REPORTS, "entry": ENTRIES, "parked": PARKED,
     }  # fmt: skip
     arrow = [

@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 from small_stage import SMALL, SeededIds
 
+from durable_shuffle.shuffle.log.appender_log import Appended, Begun, Part
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.run_log import (
-    BatchAppended,
-    Begun,
-    Part,
+    FIRST_ORDINALS,
+    SEGMENT_NUMBERS,
     Run,
     append_batch,
     begin_batch,
     begin_job,
+    write_part,
 )
-from durable_shuffle.shuffle.write.run_parts import FIRST_ORDINALS, SEGMENT_NUMBERS, write_part
 
 ROWS = 12
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -56,7 +56,7 @@ class EngineRun:
         """Return whether this commit is the one that counts."""
         return self.append(batch, parts).wrote
 
-    def append(self, batch: int, parts: list[Part | None]) -> BatchAppended:
+    def append(self, batch: int, parts: list[Part | None]) -> Appended:
         """Commit a batch; what a commit comes to."""
         found = [part for part in parts if part is not None]
         schema = self.stage.describe.schema

@@ -25,9 +25,15 @@ from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputE
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor
+from durable_shuffle.shuffle.log.appender_log import (
+    AppenderRecord,
+    End,
+    appender_log,
+    producer_status,
+    whole_tail,
+)
 from durable_shuffle.shuffle.log.consumer_records import Finished
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, consumers_prefix
-from durable_shuffle.shuffle.log.log_producer_records import End, LogProducerRecord
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
@@ -37,7 +43,6 @@ from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.consumers import listed_consumers
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.log_producer_log import appender_log, producer_status, whole_tail
 
 _THREADS = 16
 
@@ -92,14 +97,14 @@ def first_look(
     return FirstLook(finished, positions)
 
 
-def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, LogProducerRecord]]:
+def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, AppenderRecord]]:
     """Return per producer the slot and the record behind which a new consumer begins.
 
     A producer that is missing: at its first record. Never below what was released.
     """
     if stage.describe.writing != "log":
         return {}
-    found: dict[int, tuple[int, LogProducerRecord]] = {}
+    found: dict[int, tuple[int, AppenderRecord]] = {}
     released = read_state(stage).released_below(stage.describe.producers)
     for producer in range(stage.describe.producers):
         log = stage.producer_log(producer)
@@ -117,7 +122,7 @@ def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, Log
 
 
 def _column(
-    stage: StageHandle, vector: Mapping[int, tuple[int, LogProducerRecord]], k: int
+    stage: StageHandle, vector: Mapping[int, tuple[int, AppenderRecord]], k: int
 ) -> dict[int, ProducerPosition]:
     """Return where the task of one subpartition begins."""
     found: dict[int, ProducerPosition] = {}
@@ -129,7 +134,7 @@ def _column(
         name = stage.producer_log(producer).key(slot)
         if isinstance(record, Closed):
             raise CorruptDataError(f"a log was closed before its producer ended: {name!r}")
-        ordinals = record.progress.ordinals(len(writes), name)
+        ordinals = record.after.ordinals(len(writes), name)
         next_ordinal = int(ordinals[int(writes.searchsorted(k))])
         found[producer] = ProducerPosition(next_ordinal, slot=slot)
     return {p: at for p, at in found.items() if at.next_ordinal}

@@ -33,14 +33,13 @@ from durable_shuffle.serialization.markers import EndMode
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.task import ConsumerTask
+from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.layout import check_name
-from durable_shuffle.shuffle.log.log_producer_records import End
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 FORMATS = ("parquet", "json")
 

@@ -31,10 +31,9 @@ from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 _AHEAD = 16
 """Items that wait at most."""

@@ -6,8 +6,8 @@ import pytest
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import Frame, FrameKind, record_parts
+from durable_shuffle.shuffle.log.appender_log import Append, AppenderState
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.log_producer_records import AppendParts, Progress
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.read.extents import (
     Extent,
@@ -94,18 +94,16 @@ ATTEMPT = "a" * 32
 
 
 def appended(entries: list[tuple[int, ...]], length: int = 100) -> list[Extent]:
-    """Return the extents of an APPEND_PARTS with these EXTENT entries, its shifts are 5, 6, …"""
-    record = AppendParts(
+    """Return the extents of an APPEND with these EXTENT entries, its shifts are 5, 6, …"""
+    record = Append(
         record_id=ATTEMPT,
-        epoch=1,
-        generation=1,
         rows=0,
         memory_bytes=0,
         segments=(SegmentInfo(3, length, b""),),
         extents=np.array(entries, dtype=EXTENT).tobytes(),
-        progress=Progress(b"", "", b""),
         shifts=np.arange(5, 5 + len(entries), dtype="<u8").tobytes(),
         schema=b"schema",
+        after=AppenderState(1, 1, ATTEMPT, "", 0, "", b"", b""),
     )
     return list(appended_extents(PATH, 2, 9, record, lambda e: e["subpartition"] < 8, "slot 9"))
 

@@ -27,7 +27,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.markers import Checkpoint, EndMode, EndOfData
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.log_producer_records import LOG_PRODUCER_RECORDS, Append
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
@@ -351,12 +351,12 @@ def test_position_behind_the_end_is_refused(stage: StageHandle, open_producer: O
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda a: replace(a, record_id="f" * 32),
+        lambda a: replace(a, record_id="f" * 32, after=replace(a.after, owner="f" * 32)),
         lambda a: replace(a, extents=a.extents[:-1]),
         lambda a: replace(a, extents=b""),
         lambda a: replace(a, segments=()),
-        lambda a: replace(a, progress=replace(a.progress, next_ordinals=bytes(24))),
-        lambda a: replace(a, progress=replace(a.progress, next_ordinals=bytes(16))),
+        lambda a: replace(a, after=replace(a.after, next_ordinals=bytes(24))),
+        lambda a: replace(a, after=replace(a.after, next_ordinals=bytes(16))),
     ],
     ids=["foreign", "cut extents", "no extents", "no segments", "other ordinals", "fewer ordinals"],
 )
@@ -366,10 +366,10 @@ def test_record_that_does_not_join_up_is_refused(
     """Intact by its checksum, wrong by its content: an error that names the slot, no guess."""
     open_producer().append(numbered_rows(0, 9, PARTITIONS), b"")
     log = stage.producer_log(0)
-    record = LOG_PRODUCER_RECORDS.decode(log.read(1) or b"", "test")
+    record = APPENDER_RECORDS.decode(log.read(1) or b"", "test")
     assert isinstance(record, Append)
     stage.storage.delete([log.key(1)])
-    log.append(1, LOG_PRODUCER_RECORDS.encode(damage(record)))
+    log.append(1, APPENDER_RECORDS.encode(damage(record)))
     with pytest.raises(CorruptDataError, match="0000000001"):
         read_log_rows(stage, 0)
 

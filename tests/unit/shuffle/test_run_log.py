@@ -39,8 +39,7 @@ from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import StageScan, standing_pieces
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.run_clearing import abort_job, clear_behind
-from durable_shuffle.shuffle.write.run_log import LOOK_BACK, append_batch
+from durable_shuffle.shuffle.write.run_log import LOOK_BACK, abort_job, append_batch, clear_behind
 
 PARTITIONS = 3
 

@@ -15,7 +15,7 @@ from typing import Any
 PHASES = {
     "open": ("put_if_absent", r"/producers/p\d+/\d+$", b"OPEN"),
     "segment": ("put", r"/segments/", b""),
-    "record": ("put_if_absent", r"/producers/p\d+/\d+$", b"APPEND_PARTS"),
+    "record": ("put_if_absent", r"/producers/p\d+/\d+$", b"APPEND"),
     "rows": ("read_ranges", r"/segments/", b""),
     "cursor": ("put_if_absent", r"/consumers/", b""),
 }

@@ -27,12 +27,11 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.log.log_producer_records import End
+from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.log_producer_log import producer_status
 
 
 @pytest.mark.requirement("R-F135-24")

@@ -36,7 +36,7 @@ MUTATIONS = (
         "compaction",
         "frames are moved without a look at their checksums",
         "shuffle/repair/compaction.py",
-        "        check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)",
+        "        check_frames(stage, int(subpartitions[n]), entries[n], [found[n]], settings)",
         "        pass",
         f"{COMPACTION} -k damaged",
     ),

@@ -43,6 +43,7 @@ _OFFSETS = MappingProxyType(
         _lib.Type_LARGE_LIST: "<i8",
     }
 )
+_UNIONS = frozenset({_lib.Type_SPARSE_UNION, _lib.Type_DENSE_UNION})
 _LISTS = frozenset({_lib.Type_LIST, _lib.Type_LARGE_LIST, _lib.Type_FIXED_SIZE_LIST})
 # types without children, of which the cheap validation checks all but nulls and offsets
 _FLAT = frozenset(
@@ -130,7 +131,7 @@ def check_lengths(metadata: memoryview, body: memoryview, max_bytes: int) -> Non
 
 
 def check_columns(batch: pa.RecordBatch) -> None:
-    """Refuse offsets that point outside their data, and wrong null counts.
+    """Refuse offsets that point outside their data or name a value twice, and wrong null counts.
 
     Args:
         batch: has passed Arrow's cheap validation.
@@ -139,7 +140,7 @@ def check_columns(batch: pa.RecordBatch) -> None:
         CorruptDataError: names the column's number.
         pa.ArrowInvalid: Arrow's full validation refuses a column of a rare type.
     """
-    if batch.num_rows <= _FEW_ROWS:
+    if batch.num_rows <= _FEW_ROWS and not holds_dense_union(batch.schema):
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid:
@@ -175,6 +176,33 @@ def _check(array: pa.Array, number: int) -> None:
         _check(array.storage, number)
     else:
         array.validate(full=True)
+        if kind in _UNIONS and rows:  # without rows Arrow has no buffers to look at
+            _check_union(array, number)
+
+
+def _check_union(array: pa.UnionArray, number: int) -> None:
+    """Refuse a union of which a few stored values would become many, because rows share them."""
+    if array.type.id == _lib.Type_DENSE_UNION:
+        codes = np.asarray(array.type_codes)
+        offsets = np.asarray(array.offsets)
+        for code in array.type.type_codes:
+            own = offsets[codes == code]
+            if np.count_nonzero(own[1:] <= own[:-1]):
+                raise CorruptDataError(f"column {number}: rows of {array.type} share a value")
+    for child in range(array.type.num_fields):
+        _check(array.field(child), number)
+
+
+def holds_dense_union(schema: pa.Schema) -> bool:
+    """Return whether a column is a dense union or is built on one."""
+    return any(map(_is_dense, schema.types))
+
+
+def _is_dense(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_dense(kind.storage_type)
+    below = (kind.field(child).type for child in range(kind.num_fields))
+    return kind.id == _lib.Type_DENSE_UNION or any(map(_is_dense, below))
 
 
 def _check_offsets(array: pa.Array, number: int, dtype: str) -> None:

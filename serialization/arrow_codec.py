@@ -21,6 +21,7 @@ from durable_shuffle.serialization.arrow_checks import (
     MAX_INFLATED_BYTES,
     check_columns,
     check_lengths,
+    holds_dense_union,
 )
 from durable_shuffle.serialization.bare_values import may_be_bare, refuse_bare
 from durable_shuffle.serialization.checksum import Bytes
@@ -292,17 +293,18 @@ def _slices(batch: pa.RecordBatch, bounds: Sequence[tuple[int, int]]) -> Iterato
 
     For an array of zero length, Arrow writes the offsets of the whole original array: 4 MB for a
     string column of a million rows. The same happens to strings inside lists that are all empty.
+    Rows of a dense union that share a value get one each, because readers refuse shared values.
     """
     empty = _empty_like(batch)
-    nested = any(pa.types.is_nested(field.type) for field in batch.schema)
-    bare = may_be_bare(batch.schema)
+    bare, dense = may_be_bare(batch.schema), holds_dense_union(batch.schema)
+    nested = dense or any(pa.types.is_nested(field.type) for field in batch.schema)
     for start, length in bounds:
         part = batch.slice(start, length) if length else empty
         if bare:
             refuse_bare(part, MAX_INFLATED_BYTES, InvalidInputError)
         if nested and length:
             excess = pa.ipc.get_record_batch_size(part) - 2 * part.nbytes
-            if excess > _EXCESS_BYTES:
+            if excess > _EXCESS_BYTES or dense:
                 part = part.take(pa.array(range(length), pa.int64()))
         yield part
 

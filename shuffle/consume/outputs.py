@@ -21,7 +21,8 @@ from durable_shuffle.serialization.frames import (
 from durable_shuffle.shuffle.consume.task import ConsumerTask
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.read.extents import read_frames
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
+from durable_shuffle.shuffle.storage.range_plan import PIECE_BYTES, read_pieces
 from durable_shuffle.shuffle.write.segments import frame_bounds, wanted_bytes
 
 
@@ -68,13 +69,13 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
         NotFoundError: the object is missing.
     """
     name = output.key.rsplit("/", 1)[-1]
-    data = storage.read_range(output.key, 0, output.length)
+    pieces = read_pieces(storage, ByteRange(output.key, 0, output.length), 4 * PIECE_BYTES)
 
     def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
         return (decode_frame(frame, schema, at=begin),)
 
     yield from read_frames(
-        data,
+        pieces,
         lambda ordinal: frame_seed(name, 0, 0, ordinal),
         batch_of,
         rows=output.rows,

@@ -46,7 +46,7 @@ from durable_shuffle.shuffle.read.position import (
     first_behind,
     ordinal_of,
 )
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
 
 EffectHandler = Callable[[str, bytes], None]
 """Takes (token, payload). It may be called again with a token that it has seen, and must then do
@@ -357,6 +357,10 @@ class ConsumerTask:
             return None
         if not isinstance(state, bytes):
             raise InvalidInputError(f"a state is bytes, found {type(state).__name__}")
+        if len(state) > MAX_WHOLE_BYTES:
+            raise InvalidInputError(
+                f"a state has at most {MAX_WHOLE_BYTES} bytes, found {len(state)}"
+            )
         if len(state) <= self.settings.inline_state_bytes:
             return state
         if self._written is None or self._written[0] != state:

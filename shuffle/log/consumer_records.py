@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 
 ResumeMode = Literal["exact", "approximate"]
 
@@ -46,6 +48,13 @@ class StateRef:
     key: str
     length: int
     sha256: bytes
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.length <= MAX_WHOLE_BYTES:
+            raise InvalidInputError(
+                f"length of a consumer's state: expected at most {MAX_WHOLE_BYTES} bytes, "
+                f"found {self.length}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputE
 from durable_shuffle.serialization.field_types import FieldError
 from durable_shuffle.shuffle.log.layout import check_name, is_id
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 
 LAYOUT_VERSION = 1
 """Version of paths, logs and segments; a CLAIM in slot 0 of a job states it."""
@@ -87,6 +88,15 @@ class SegmentInfo:
     number: int
     length: int
     sha256: bytes
+
+
+def _check_index(kind: str, index: str, index_bytes: int) -> None:
+    """Refuse a name that cannot be part of a key, and a length that no index has."""
+    check_id(f"the index of a {kind}", index)
+    if not 0 <= index_bytes <= MAX_WHOLE_BYTES:
+        raise InvalidInputError(
+            f"index_bytes of a {kind}: expected at most {MAX_WHOLE_BYTES}, found {index_bytes}"
+        )
 
 
 # -- job log
@@ -224,7 +234,7 @@ class Seal:
     memory_bytes: int
 
     def __post_init__(self) -> None:
-        check_id("the index of a SEAL", self.index)
+        _check_index("SEAL", self.index, self.index_bytes)
         for name, size in TABLES:
             if len(getattr(self, name)) != size * self.producers:
                 raise InvalidInputError(
@@ -252,7 +262,7 @@ class Compact:
 
     def __post_init__(self) -> None:
         check_id("the id of a COMPACT", self.record_id)
-        check_id("the index of a COMPACT", self.index)
+        _check_index("COMPACT", self.index, self.index_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +307,7 @@ class Replace:
     cause: str
 
     def __post_init__(self) -> None:
-        check_id("the index of a REPLACE", self.index)
+        _check_index("REPLACE", self.index, self.index_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """An extent: whole frames of one subpartition in a segment, and the one loop that decodes them.
 
-An extent is made of an index entry of a sealed stage, or of an APPEND. Whoever holds all its bytes
-reads it with `Extent.frames`, which checks that rows delivered are rows committed. A view takes
-frames one by one as buffers arrive (`frame_source`); verify goes on behind a damaged frame
-(`verify_segment`).
+An extent is made of an index entry of a sealed stage, or of an APPEND. `Extent.frames` reads it
+from pieces of any length and holds one piece and one frame, whatever length is stated for the
+extent. It checks that rows delivered are rows committed. A view takes frames one by one as buffers
+arrive (`frame_source`); verify goes on behind a damaged frame (`verify/segment.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,11 +76,16 @@ class Extent:
         )
 
     def frames(
-        self, data: Bytes, incarnation: str, decode: DecodeFrame[T], *, max_body_bytes: int
+        self,
+        pieces: Iterable[Bytes],
+        incarnation: str,
+        decode: DecodeFrame[T],
+        *,
+        max_body_bytes: int,
     ) -> Iterator[T]:
-        """Yield what `decode` makes of each frame, given the bytes of the whole extent."""
+        """Yield what `decode` makes of each frame; see `read_frames`."""
         return read_frames(
-            data,
+            pieces,
             lambda ordinal: self.seed(incarnation, ordinal),
             decode,
             rows=self.rows,
@@ -144,7 +149,7 @@ def appended_extents(
 
 
 def read_frames(
-    data: Bytes,
+    pieces: Iterable[Bytes],
     seed: Callable[[int], int],
     decode: DecodeFrame[T],
     *,
@@ -156,7 +161,7 @@ def read_frames(
     """Yield what `decode` makes of each frame of an extent, in order, every checksum checked.
 
     Args:
-        data: the bytes of the extent.
+        pieces: the bytes of the extent, in order. Each is let go before the next is asked for.
         seed: of the frame whose first record has this ordinal.
         rows: how many were committed.
         place: where the extent stands, for messages.
@@ -166,11 +171,14 @@ def read_frames(
     """
     decoder = FrameDecoder(seed, first_ordinal=first_ordinal, max_body_bytes=max_body_bytes)
     try:
-        decoder.feed(data)
         begin = before = 0
-        while (frame := decoder.next_record()) is not NEED_DATA:
-            yield from decode(frame, begin, before)
-            begin, before = decoder.record_position, before + frame.rows
+        for piece in pieces:
+            decoder.feed(piece)
+            del piece
+            while (frame := decoder.next_record()) is not NEED_DATA:
+                yield from decode(frame, begin, before)
+                begin, before = decoder.record_position, before + frame.rows
+                del frame
         decoder.end()
         refuse_other_rows(before, committed=rows)
     except CorruptDataError as error:

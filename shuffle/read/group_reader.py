@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extents import indexed_extent
-from durable_shuffle.shuffle.read.sealed_reader import check_entries, decode_extent, fetch
-from durable_shuffle.shuffle.seal.index import ENTRY_BYTES, entry_offset, parse_entry, parse_slice
+from durable_shuffle.shuffle.read.sealed_reader import Pieces, decode_extent, fetch, read_slices
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.range_plan import join_near
 
@@ -46,13 +44,13 @@ def read_group(
     ]
     extents.sort(key=lambda e: (e.producer, e.subpartition, e.first_ordinal))
     ranges = [extent.where for extent in extents]
-    for extent, (_, data) in zip(extents, _in_order(stage, ranges, settings), strict=True):
-        yield from decode_extent(stage, extent, data, settings)
+    for extent, (_, pieces) in zip(extents, _in_order(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, extent, pieces, settings)
 
 
 def _in_order(
     stage: StageHandle, ranges: list[ByteRange], settings: Settings
-) -> Iterator[tuple[ByteRange, memoryview]]:
+) -> Iterator[tuple[ByteRange, Pieces]]:
     """Yield each range with its bytes, in the given order.
 
     Ranges are fetched in the order in which they are stored if that takes fewer requests and all of
@@ -66,40 +64,3 @@ def _in_order(
     found = dict(fetch(stage, standing, settings))
     for where in ranges:
         yield where, found.pop(where)
-
-
-def read_slices(
-    stage: StageHandle, seal: Seal, first: int, end: int
-) -> Iterator[npt.NDArray[np.void]]:
-    """Yield the checked index entries of each subpartition in [first, end)."""
-    if not 0 <= first < end <= stage.describe.partitions:
-        raise InvalidInputError(
-            f"no such subpartitions: found=[{first}, {end}) "
-            f"partitions={stage.describe.partitions} stage={stage.path.prefix!r}"
-        )
-    name = stage.path.index_key(seal.index)
-    try:
-        table = stage.storage.read_range(name, entry_offset(first), ENTRY_BYTES * (end - first))
-        entries = [
-            parse_entry(
-                table[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES],
-                first + at,
-                key=name,
-                partitions=stage.describe.partitions,
-                producers=seal.producers,
-            )
-            for at in range(end - first)
-        ]
-        low = entries[0][0]
-        high = entries[-1][0] + entries[-1][1]
-        if any(not low <= e[0] <= e[0] + e[1] <= high <= seal.index_bytes for e in entries):
-            raise CorruptDataError(f"index slices are out of order: key={name!r}")
-        data = stage.storage.read_range(name, low, high - low)
-    except NotFoundError:
-        require_not_released(stage)  # says so if that is why
-        raise
-    for k, (offset, length, crc) in enumerate(entries, start=first):
-        one = data[offset - low : offset - low + length]
-        found = parse_slice(one, crc, name=name, subpartition=k)
-        check_entries(stage, seal, found, name=name, subpartition=k)
-        yield found

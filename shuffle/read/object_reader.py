@@ -23,8 +23,8 @@ def read_pairs(
         NotFoundError: a segment is gone; says so if the stage was released.
     """
     incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
-    for extent, data in fetch_extents(stage, seal, subpartition, settings):
-        yield from extent.frames(data, incarnation, _pairs, max_body_bytes=limit)
+    for extent, pieces in fetch_extents(stage, seal, subpartition, settings):
+        yield from extent.frames(pieces, incarnation, _pairs, max_body_bytes=limit)
 
 
 def _pairs(frame: Frame, _begin: int, _before: int) -> Iterable[Pair]:

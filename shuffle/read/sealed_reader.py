@@ -7,6 +7,8 @@ empty.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +28,21 @@ from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
 from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
+    MAX_SLICE_BYTES,
     entry_offset,
     parse_entry,
     parse_slice,
 )
 from durable_shuffle.shuffle.storage.contract import ByteRange
-from durable_shuffle.shuffle.storage.range_plan import join_near, together
+from durable_shuffle.shuffle.storage.range_plan import (
+    PIECE_BYTES,
+    join_near,
+    read_pieces,
+    together,
+)
+
+Pieces: TypeAlias = Iterable[memoryview]
+"""The bytes of a range, in order; read them before the next range is asked for."""
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -41,30 +52,50 @@ def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArr
         CorruptDataError: the index is damaged, or a producer has no entry.
         NotFoundError: the index is gone; says so if the stage was released.
     """
-    if not 0 <= subpartition < stage.describe.partitions:
+    return next(read_slices(stage, seal, subpartition, subpartition + 1))
+
+
+def read_slices(
+    stage: StageHandle, seal: Seal, first: int, end: int
+) -> Iterator[npt.NDArray[np.void]]:
+    """Yield the checked index entries of each subpartition in [first, end).
+
+    Raises:
+        CorruptDataError: the index is damaged, or a producer has no entry.
+        NotFoundError: the index is gone; says so if the stage was released.
+    """
+    if not 0 <= first < end <= stage.describe.partitions:
         raise InvalidInputError(
-            f"no such subpartition: found={subpartition} partitions={stage.describe.partitions} "
-            f"stage={stage.path.prefix!r}"
+            f"no such subpartitions: found=[{first}, {end}) "
+            f"partitions={stage.describe.partitions} stage={stage.path.prefix!r}"
         )
     name = stage.path.index_key(seal.index)
-    try:
-        raw = stage.storage.read_range(name, entry_offset(subpartition), ENTRY_BYTES)
+    places: list[ByteRange] = []
+    checksums: list[int] = []
+    where = ByteRange(name, entry_offset(first), ENTRY_BYTES * (end - first))
+    table = _read_index(stage, where)
+    for n, k in enumerate(range(first, end)):
         offset, length, crc = parse_entry(
-            raw,
-            subpartition,
+            table[n * ENTRY_BYTES : (n + 1) * ENTRY_BYTES],
+            k,
             key=name,
             partitions=stage.describe.partitions,
             producers=seal.producers,
         )
-        if offset + length > seal.index_bytes:
-            raise CorruptDataError(f"an index slice ends beyond the index: key={name!r}")
-        data = stage.storage.read_range(name, offset, length)
-    except NotFoundError:
-        require_not_released(stage)  # says so if that is why
-        raise
-    entries = parse_slice(data, crc, name=name, subpartition=subpartition)
-    check_entries(stage, seal, entries, name=name, subpartition=subpartition)
-    return entries
+        joined = not places or offset == places[-1].start + places[-1].length
+        if not joined or offset + length > seal.index_bytes:
+            raise CorruptDataError(
+                f"an index slice is out of order or ends beyond the index: key={name!r} "
+                f"subpartition={k}"
+            )
+        places.append(ByteRange(name, offset, length))
+        checksums.append(crc)
+    runs = join_near(places, near_bytes=0, run_bytes=MAX_SLICE_BYTES)
+    parts = (part for run in runs for _, part in run.parts(_read_index(stage, run.where)))
+    for k, part, crc in zip(range(first, end), parts, checksums, strict=True):
+        entries = parse_slice(part, crc, name=name, subpartition=k)
+        check_entries(stage, seal, entries, name=name, subpartition=k)
+        yield entries
 
 
 def check_entries(
@@ -117,54 +148,80 @@ def read_subpartition(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    for extent, data in fetch_extents(stage, seal, subpartition, settings):
-        yield from decode_extent(stage, extent, data, settings)
+    for extent, pieces in fetch_extents(stage, seal, subpartition, settings):
+        yield from decode_extent(stage, extent, pieces, settings)
 
 
 def fetch_extents(
     stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
-) -> Iterator[tuple[Extent, memoryview]]:
+) -> Iterator[tuple[Extent, Pieces]]:
     """Yield the extents of partition k that hold rows, each with its bytes."""
     entries = read_extents(stage, seal, subpartition)
     entries = entries[entries["rows"] > 0]
     extents = [indexed_extent(stage.path, subpartition, entry) for entry in entries]
-    for extent, (_, data) in zip(
+    for extent, (_, pieces) in zip(
         extents, fetch(stage, [extent.where for extent in extents], settings), strict=True
     ):
-        yield extent, data
+        yield extent, pieces
 
 
 def fetch(
     stage: StageHandle, ranges: Iterable[ByteRange], settings: Settings
-) -> Iterator[tuple[ByteRange, memoryview]]:
+) -> Iterator[tuple[ByteRange, Pieces]]:
     """Yield each range with its bytes, in order; holds about `writer_memory_bytes` at a time.
+
+    A longer range comes in several pieces, each fetched when it is asked for.
 
     Raises:
         NotFoundError: a segment is gone; says so if the stage was released.
     """
+    longest = max(settings.writer_memory_bytes, PIECE_BYTES)
     for group in together(join_near(ranges), most_bytes=settings.writer_memory_bytes):
-        try:
+        where = group[0].where
+        if where.length > longest:  # such a range is alone in its group
+            yield where, _read_long(stage, where, longest)
+            continue
+        with _or_released(stage):
             buffers = stage.storage.read_ranges([run.where for run in group])
-        except NotFoundError:
-            require_not_released(stage)  # says so if that is why
-            raise
         for n, run in enumerate(group):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
-            yield from run.parts(data)
+            for inside, part in run.parts(data):
+                yield inside, (part,)
+                del part
             del data
 
 
+def _read_long(stage: StageHandle, where: ByteRange, piece_bytes: int) -> Iterator[memoryview]:
+    with _or_released(stage):
+        yield from read_pieces(stage.storage, where, piece_bytes)
+
+
+def _read_index(stage: StageHandle, where: ByteRange) -> memoryview:
+    with _or_released(stage):
+        return stage.storage.read_range(where.key, where.start, where.length)
+
+
+@contextmanager
+def _or_released(stage: StageHandle) -> Iterator[None]:
+    """Say so if the stage was released, when an object is missing."""
+    try:
+        yield
+    except NotFoundError:
+        require_not_released(stage)
+        raise
+
+
 def decode_extent(
-    stage: StageHandle, extent: Extent, data: memoryview, settings: Settings
+    stage: StageHandle, extent: Extent, pieces: Pieces, settings: Settings
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one extent, whose bytes are `data`, checked and counted."""
+    """Yield the batches of one extent, checked and counted."""
 
     def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
         check = settings.check_offsets
         return (decode_frame(frame, stage.schema, at=begin, check_offsets=check),)
 
     limit = settings.max_frame_bytes
-    return extent.frames(data, stage.path.incarnation, batch_of, max_body_bytes=limit)
+    return extent.frames(pieces, stage.path.incarnation, batch_of, max_body_bytes=limit)
 
 
 def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

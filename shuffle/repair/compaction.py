@@ -19,18 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.serialization.errors import (
-    InvalidInputError,
-    NotReadyError,
-)
+from durable_shuffle.serialization.checksum import Bytes
+from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import COMPACTED
 from durable_shuffle.shuffle.log.records import Compact, Replace, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_released
 from durable_shuffle.shuffle.read.extents import indexed_extent
-from durable_shuffle.shuffle.read.group_reader import read_slices
-from durable_shuffle.shuffle.read.sealed_reader import fetch
+from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.seal.index import pack_index
 from durable_shuffle.shuffle.seal.index_rewrite import commit_rewrite
 from durable_shuffle.shuffle.write.segment_writer import give_back
@@ -233,26 +230,30 @@ def _copied(
     found = [b""] * len(entries)
     extents = (indexed_extent(stage.path, int(subpartitions[n]), entries[n]) for n in order)
     ranges = (extent.where for extent in extents)
-    for n, (_, data) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
-        found[n] = bytes(data)
-        check_frames(stage, int(subpartitions[n]), entries[n], found[n], settings)
+    for n, (_, pieces) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
+        found[n] = b"".join(pieces)
+        check_frames(stage, int(subpartitions[n]), entries[n], [found[n]], settings)
     return found
 
 
 def check_frames(
-    stage: StageHandle, subpartition: int, entry: np.void, data: bytes, settings: Settings
+    stage: StageHandle,
+    subpartition: int,
+    entry: np.void,
+    pieces: Iterable[Bytes],
+    settings: Settings,
 ) -> None:
     """Check that every frame of an extent is intact and in its place.
 
     Args:
         entry: the extent's INDEX_ENTRY.
-        data: the extent's bytes.
+        pieces: the extent's bytes.
 
     Raises:
         CorruptDataError: a frame is damaged, or the number of rows is not the committed one.
     """
     extent, limit = indexed_extent(stage.path, subpartition, entry), settings.max_frame_bytes
-    for _ in extent.frames(data, stage.path.incarnation, lambda *_: (), max_body_bytes=limit):
+    for _ in extent.frames(pieces, stage.path.incarnation, lambda *_: (), max_body_bytes=limit):
         pass
 
 

@@ -3,8 +3,9 @@
 Strategy: restore a segment byte for byte or not at all. First try it whole, from the segment itself
 or from a segment with the same SHA-256 in another COMMIT of the producer. Otherwise build it extent
 by extent, from the intact extents of the segment and from compactions, whose frames are copies.
-Every frame is checked, and in the end the SHA-256 that the COMMIT states. It must not trust a
-listing or change a byte.
+Every frame is checked, and in the end the SHA-256 that the COMMIT states. The bytes are checked
+piece by piece and held only if all of them are intact. It must not trust a listing or change a
+byte.
 """
 
 import hashlib
@@ -19,9 +20,12 @@ from durable_shuffle.shuffle.log.layout import COMPACTED
 from durable_shuffle.shuffle.log.records import Commit, Compact, Seal, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extents import indexed_extent
-from durable_shuffle.shuffle.read.group_reader import read_slices
+from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.repair.compaction import check_frames
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, ByteRange
+from durable_shuffle.shuffle.storage.range_plan import PIECE_BYTES, read_pieces
+from durable_shuffle.shuffle.verify.segment_bytes import StoredBytes
 
 Moved = dict[tuple[int, int, int], list[np.void]]
 """(producer, subpartition, first ordinal) -> INDEX_ENTRY items of its compacted copies."""
@@ -56,22 +60,22 @@ class RepairSources:
         Args:
             others: other COMMITs of the same producer.
         """
-        own = self._read(commit, info)
-        if own is not None and _is(own[: info.length], info):
-            return own[: info.length]
-        for other in others:
-            for same in other.segments:
-                if same == info and (data := self._read(other, info)) and _is(data, info):
-                    return data
-        parts = list(self._extents(commit, info, own or b""))
-        if None in parts:
-            return None
-        whole = b"".join(part for part in parts if part is not None)
-        return whole if _is(whole, info) else None
+        if info.length > MAX_WHOLE_BYTES:
+            return None  # too long to be held; its producer runs again
+        holders = [commit, *(other for other in others if info in other.segments)]
+        for holder in holders:
+            if self._digest(key := self._key(holder, info), info.length) == info.sha256:
+                return self._bytes([ByteRange(key, 0, info.length)], info)
+        places = list(self._intact_places(commit, info))
+        found = [where for where in places if where is not None]
+        return self._bytes(found, info) if len(found) == len(places) else None
 
     def intact(self, commit: Commit) -> bool:
         """Return whether every segment of a COMMIT has the bytes that it states."""
-        return all((data := self._read(commit, s)) and _is(data, s) for s in commit.segments)
+        return all(
+            self._digest(self._key(commit, info), info.length, whole=True) == info.sha256
+            for info in commit.segments
+        )
 
     def _take_in(self, seal: Seal, producers: frozenset[int]) -> None:
         try:
@@ -85,8 +89,10 @@ class RepairSources:
         except (CorruptDataError, NotFoundError):
             return  # this compaction is damaged; entries taken so far are checked when used
 
-    def _extents(self, commit: Commit, info: SegmentInfo, own: bytes) -> Iterator[bytes | None]:
-        """Yield the bytes of each extent, in the segment's order; None if no copy is intact."""
+    def _intact_places(self, commit: Commit, info: SegmentInfo) -> Iterator[ByteRange | None]:
+        """Yield where each extent is intact, in the segment's order; None if no copy of it is."""
+        key = self._key(commit, info)
+        own = self._stored(key, info.length)
         extents = commit.extent_array()
         extents = extents[(extents["segment"] == info.number) & (extents["length"] > 0)]
         for extent in extents[np.argsort(extents["offset"], kind="stable")]:
@@ -94,40 +100,57 @@ class RepairSources:
             for name in ("segment", "offset", "length", "first_ordinal", "rows"):
                 entry[name] = extent[name]
             entry["producer"] = commit.producer
-            start, k = int(extent["offset"]), int(extent["subpartition"])
-            data: bytes | None = own[start : start + int(extent["length"])]
-            if not self._good(k, entry, data):
-                data = self._copy(k, entry)
-            yield data
+            start, length = int(extent["offset"]), int(extent["length"])
+            k = int(extent["subpartition"])
+            if own and self._good(k, entry, own.pieces(start, start + length)):
+                yield ByteRange(key, start, length)
+            else:
+                yield self._copy(k, entry)
 
-    def _copy(self, k: int, entry: np.void) -> bytes | None:
+    def _copy(self, k: int, entry: np.void) -> ByteRange | None:
         place = int(entry["producer"]), k, int(entry["first_ordinal"])
         for moved in self._moved.get(place, ()):
             where = indexed_extent(self._stage.path, k, moved).where
-            try:
-                found = self._stage.storage.read_range(where.key, where.start, where.length)
-            except (CorruptDataError, NotFoundError):
-                continue
-            if self._good(k, entry, bytes(found)):
-                return bytes(found)
+            pieces = read_pieces(self._stage.storage, where, PIECE_BYTES)
+            if where.length == int(entry["length"]) and self._good(k, entry, pieces):
+                return where
         return None
 
-    def _good(self, k: int, entry: np.void, data: bytes | None) -> bool:
-        if data is None or len(data) != int(entry["length"]):
-            return False
+    def _good(self, k: int, entry: np.void, pieces: Iterable[memoryview]) -> bool:
         try:
-            check_frames(self._stage, k, entry, data, self._settings)
-        except CorruptDataError:
+            check_frames(self._stage, k, entry, pieces, self._settings)
+        except (CorruptDataError, NotFoundError):
             return False
         return True
 
-    def _read(self, commit: Commit, info: SegmentInfo) -> bytes | None:
-        key = self._stage.path.segment_key(commit.producer, commit.record_id, info.number)
+    def _stored(self, key: str, length: int) -> StoredBytes | None:
         try:
-            return self._stage.storage.read(key, info.length)
+            return StoredBytes(self._stage.storage, key, length)
         except (CorruptDataError, NotFoundError):
             return None
 
+    def _digest(self, key: str, length: int, *, whole: bool = False) -> bytes | None:
+        """Return the SHA-256 of the first `length` bytes of an object; None if they are not there.
 
-def _is(data: bytes, info: SegmentInfo) -> bool:
-    return len(data) == info.length and hashlib.sha256(data).digest() == info.sha256
+        Args:
+            whole: None, too, if the object is longer.
+        """
+        try:
+            data = StoredBytes(self._stage.storage, key, length)
+            if len(data) != length or (whole and data.goes_on()):
+                return None
+            return data.digest()
+        except (CorruptDataError, NotFoundError):
+            return None
+
+    def _bytes(self, places: list[ByteRange], info: SegmentInfo) -> bytes | None:
+        """Return the bytes of the ranges joined; None if they are not the segment's."""
+        try:
+            found = fetch(self._stage, places, self._settings)
+            data = b"".join(piece for _, pieces in found for piece in pieces)
+        except (CorruptDataError, NotFoundError):
+            return None
+        return data if hashlib.sha256(data).digest() == info.sha256 else None
+
+    def _key(self, commit: Commit, info: SegmentInfo) -> str:
+        return self._stage.path.segment_key(commit.producer, commit.record_id, info.number)

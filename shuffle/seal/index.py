@@ -17,8 +17,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
 from durable_shuffle.shuffle.log.records import Commit
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, MOST_BYTES
 
 INDEX_ENTRY = np.dtype(
     [
@@ -41,6 +46,8 @@ _ENTRY = struct.Struct("<QQII")  # offset, length, slice crc, entry crc
 HEADER_BYTES = _HEADER.size
 ENTRY_BYTES = _ENTRY.size
 _CHECKED = 20  # of either struct: all but its own CRC
+MAX_SLICE_BYTES = MOST_BYTES
+"""Longest slice of one subpartition: 1,198,372 extents."""
 
 
 def content_tag(commit: Commit) -> bytes:
@@ -87,9 +94,20 @@ def pack_index(
         counts: how many of them each subpartition has, by number.
         producers: M.
         key: of the object; an index is valid under this one alone.
+
+    Raises:
+        InvalidInputError: there are more extents than readers accept.
     """
-    payload, partitions = entries.tobytes(), len(counts)
+    partitions = len(counts)
     offset = HEADER_BYTES + ENTRY_BYTES * partitions
+    length, longest = entries.nbytes, max(counts, default=0) * INDEX_ENTRY.itemsize
+    if offset + length > MAX_WHOLE_BYTES or longest > MAX_SLICE_BYTES:
+        raise InvalidInputError(
+            f"the index has {offset + length} bytes, {longest} for one partition; at most "
+            f"{MAX_WHOLE_BYTES} and {MAX_SLICE_BYTES} are possible: use fewer map tasks or "
+            f"partitions, or a larger writer_memory_bytes; key={key!r}"
+        )
+    payload = entries.tobytes()
     table = bytearray()
     start = 0
     for subpartition, count in enumerate(counts):
@@ -157,7 +175,8 @@ def parse_entry(
         )
     offset, length, crc, own = _ENTRY.unpack(data)
     seed = _entry_seed(key, partitions, producers, subpartition)
-    if own != zlib.crc32(bytes(data[:_CHECKED]), seed) or length % INDEX_ENTRY.itemsize:
+    wrong = length % INDEX_ENTRY.itemsize or length > MAX_SLICE_BYTES
+    if own != zlib.crc32(bytes(data[:_CHECKED]), seed) or wrong:
         raise CorruptDataError(
             f"an index entry is damaged, or that of another index: key={key!r} "
             f"subpartition={subpartition} of {partitions} producers={producers}"

@@ -41,6 +41,10 @@ T = TypeVar("T")
 MOST_BYTES = MAX_CONTROL_BYTES
 """`read` refuses a longer object unless the caller passes a higher limit."""
 
+MAX_WHOLE_BYTES = 1 << 30
+"""Longest object that is read whole, whatever length a record states: an index, a consumer's state.
+Segments and outputs have no limit, because they are read in pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:

@@ -18,6 +18,10 @@ RUN_BYTES = 8 << 20
 
 REQUESTS_AT_ONCE = 16
 
+PIECE_BYTES = 16 << 20
+"""A long range is fetched and held in pieces of at least this length. What its length is stated to
+be may be forged: a sparse file of any length takes no space."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -66,6 +70,16 @@ def read_runs(storage: Storage, runs: Sequence[Run]) -> list[memoryview]:
     """Return the bytes of every range of every run, in order."""
     found = storage.read_ranges([run.where for run in runs])
     return [part for run, data in zip(runs, found, strict=True) for _, part in run.parts(data)]
+
+
+def read_pieces(storage: Storage, where: ByteRange, piece_bytes: int) -> Iterator[memoryview]:
+    """Yield the bytes of a range in order, each piece fetched when it is asked for.
+
+    One piece of no bytes if the range is empty, so that a missing object is noticed.
+    """
+    end = where.start + where.length
+    for start in range(where.start, max(end, where.start + 1), piece_bytes):
+        yield storage.read_range(where.key, start, min(piece_bytes, end - start))
 
 
 def together(

@@ -12,7 +12,7 @@ from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_
 from durable_shuffle.serialization.frames import Frame
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.sealed_reader import fetch
+from durable_shuffle.shuffle.read.sealed_reader import Pieces, fetch
 from durable_shuffle.shuffle.stream.scan import Piece
 
 
@@ -29,14 +29,14 @@ def read_pieces(
     extents = [piece.extent for piece in pieces]
     messages = {extent.schema for extent in extents} - {b""}
     schemas = {b"": stage.schema} | {data: schema_from_bytes(data) for data in messages}
-    for piece, (_, data) in zip(
+    for piece, (_, parts) in zip(
         pieces, fetch(stage, [extent.where for extent in extents], settings), strict=True
     ):
-        yield from _rows(stage, piece, data, schemas[piece.extent.schema], settings)
+        yield from _rows(stage, piece, parts, schemas[piece.extent.schema], settings)
 
 
 def _rows(
-    stage: StageHandle, piece: Piece, data: memoryview, schema: pa.Schema, settings: Settings
+    stage: StageHandle, piece: Piece, parts: Pieces, schema: pa.Schema, settings: Settings
 ) -> Iterator[pa.RecordBatch]:
     def wanted(frame: Frame, begin: int, before: int) -> Iterator[pa.RecordBatch]:
         skip, end = max(0, piece.skip - before), min(frame.rows, piece.end - before)
@@ -45,4 +45,4 @@ def _rows(
             yield batch.slice(skip, end - skip)
 
     limit = settings.max_frame_bytes
-    return piece.extent.frames(data, stage.path.incarnation, wanted, max_body_bytes=limit)
+    return piece.extent.frames(parts, stage.path.incarnation, wanted, max_body_bytes=limit)

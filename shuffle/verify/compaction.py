@@ -5,15 +5,14 @@ byte. All fields but the location are equal, and moved extents follow each other
 without a gap. COMPACT states the SHA-256 of each segment. No byte is left unchecked.
 """
 
-import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath
-from durable_shuffle.shuffle.log.records import Compact, Seal, SegmentInfo
+from durable_shuffle.shuffle.log.records import Compact, Seal
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     INDEX_ENTRY,
@@ -25,6 +24,7 @@ from durable_shuffle.shuffle.seal.index import (
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify.index import check_index
 from durable_shuffle.shuffle.verify.report import Finding, finding_of
+from durable_shuffle.shuffle.verify.segment_bytes import StoredBytes, check_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,13 @@ def check_compaction(
         findings.extend(found)
     for info in compact.segments:
         key = path.compacted_key(compact.record_id, info.number)
-        size, finding = _check_segment(storage, key, info)
-        objects, checked_bytes = objects + (size is not None), checked_bytes + (size or 0)
-        findings.extend(finding)
+        try:
+            moved = StoredBytes(storage, key, info.length)
+            findings.extend(check_bytes(moved, info.length, info.sha256))
+        except DurableShuffleError as error:
+            findings.append(finding_of(error, key, f"a segment of {info.length} bytes"))
+        else:
+            objects, checked_bytes = objects + 1, checked_bytes + moved.size
     return CompactionCheck(objects, checked_bytes, tuple(findings))
 
 
@@ -106,20 +110,3 @@ def _entries(
         )
         slices.append(parse_slice(data[start : start + length], crc, name=key, subpartition=k))
     return np.concatenate(slices), [len(one) for one in slices[1:]]
-
-
-def _check_segment(
-    storage: Storage, key: str, info: SegmentInfo
-) -> tuple[int | None, list[Finding]]:
-    try:
-        data = storage.read(key, max(info.length, MOST_BYTES))
-    except DurableShuffleError as error:
-        return None, [finding_of(error, key, f"a segment of {info.length} bytes")]
-    found = hashlib.sha256(data).digest()
-    if len(data) == info.length and found == info.sha256:
-        return len(data), []
-    expected = f"{info.length} bytes with SHA-256 {info.sha256.hex()}"
-    what = f"{len(data)} bytes with {found.hex()}"
-    return len(data), [
-        Finding(key, ErrorKind.CORRUPT_DATA, expected, what, 0, max(len(data), info.length))
-    ]

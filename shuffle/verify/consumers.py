@@ -5,7 +5,6 @@ After a damaged record the fold continues at the next full record, which needs n
 outputs and the state to check are those of the last state that the fold reached.
 """
 
-import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from typing import Any
 
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
-from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
 from durable_shuffle.shuffle.log.consumer_records import (
@@ -23,9 +21,11 @@ from durable_shuffle.shuffle.log.consumer_records import (
 )
 from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix, parse_consumer_key
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.read.extents import read_frames
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify.report import ConsumerVerdict, Finding, finding_of
+from durable_shuffle.shuffle.verify.segment_bytes import StoredBytes, check_bytes
 
 
 def check_consumers(storage: Storage, job: str, settings: Settings) -> tuple[ConsumerVerdict, ...]:
@@ -68,15 +68,6 @@ class _Tally:
     objects: int
     checked_bytes: int
     findings: list[Finding] = field(default_factory=list)
-
-    def read(self, storage: Storage, key: str, length: int, expected: str) -> bytes | None:
-        try:
-            data = storage.read(key, max(length, MOST_BYTES))
-        except DurableShuffleError as error:
-            self.findings.append(finding_of(error, key, expected))
-            return None
-        self.objects, self.checked_bytes = self.objects + 1, self.checked_bytes + len(data)
-        return data
 
     def wrong(self, key: str, expected: str, found: str) -> None:
         self.findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found))
@@ -134,33 +125,31 @@ def _check_output(
     if data is None:
         return
     nonce = output.key.rsplit("/", 1)[-1]
-    decoder = FrameDecoder(
-        lambda ordinal: frame_seed(nonce, 0, 0, ordinal), max_body_bytes=settings.max_frame_bytes
-    )
-    rows = 0
     try:
-        decoder.feed(data)
-        while (frame := decoder.next_record()) is not NEED_DATA:
-            rows += frame.rows
-        decoder.end()
+        for _ in read_frames(
+            data.pieces(0, len(data)),
+            lambda ordinal: frame_seed(nonce, 0, 0, ordinal),
+            lambda *_: (),
+            rows=output.rows,
+            place=f"output={output.key!r}",
+            max_body_bytes=settings.max_frame_bytes,
+        ):
+            pass
     except DurableShuffleError as error:
         tally.findings.append(finding_of(error, output.key, "intact frames"))
-        return
-    if rows != output.rows:
-        tally.wrong(output.key, f"rows in frames {output.rows}", f"{rows}")
 
 
 def _check_object(
     storage: Storage, named: OutputRef | StateRef, what: str, tally: _Tally
-) -> bytes | None:
+) -> StoredBytes | None:
     """Return the object that a record names, or None with a finding if it is missing or differs."""
-    data = tally.read(storage, named.key, named.length, f"{what} of {named.length} bytes")
-    if data is None:
+    key, length = named.key, named.length
+    try:
+        data = StoredBytes(storage, key, length)
+        findings = check_bytes(data, length, named.sha256)
+    except DurableShuffleError as error:
+        tally.findings.append(finding_of(error, key, f"{what} of {length} bytes"))
         return None
-    if len(data) != named.length:
-        tally.wrong(named.key, f"{what} of {named.length} bytes", f"{len(data)} bytes")
-        return None
-    if hashlib.sha256(data).digest() != named.sha256:
-        tally.wrong(named.key, f"sha256 {named.sha256.hex()}", hashlib.sha256(data).hexdigest())
-        return None
-    return data
+    tally.objects, tally.checked_bytes = tally.objects + 1, tally.checked_bytes + data.size
+    tally.findings.extend(findings)
+    return None if findings else data

@@ -5,7 +5,6 @@ frame. A damaged body costs one finding, because its header still says where the
 starts. A damaged header ends the walk of its extent; the next extent is walked all the same.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,9 +32,9 @@ from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.serialization.pair_codec import unpack_pairs
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import shifted
-from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.report import Finding, finding_of
-from durable_shuffle.shuffle.verify.segment_bytes import WHOLE_BYTES, LongSegment, pieces
+from durable_shuffle.shuffle.verify.segment_bytes import StoredBytes, check_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,61 +68,16 @@ class SegmentCheck:
 def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:
     """Read one segment and check every byte of it."""
     key, length = task.key, task.info.length
-    if length > WHOLE_BYTES:
-        return _check_long(storage, task)
     try:
-        data = storage.read(key, max(length, MOST_BYTES))
-    except DurableShuffleError as error:
-        return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
-    findings: list[Finding] = []
-    if len(data) != length:
-        start, end = sorted((len(data), length))
-        findings.append(
-            Finding(
-                key,
-                ErrorKind.CORRUPT_DATA,
-                f"{length} bytes",
-                f"{len(data)} bytes",
-                start,
-                end - start,
-            )
-        )
-    if len(data) >= length:
-        digest = hashlib.sha256(memoryview(data)[:length]).digest()
-        if digest != task.info.sha256:
-            expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
-            findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
-    rows = _check_extents(task, memoryview(data)[:length], findings)
-    return SegmentCheck(rows, 1, len(data), tuple(findings))
-
-
-def _check_long(storage: Storage, task: SegmentTask) -> SegmentCheck:
-    """Do the same as `check_segment` while holding only a piece or one record at a time."""
-    key, length = task.key, task.info.length
-    data, findings = LongSegment(storage, key, length), list[Finding]()
-    try:
-        digest = data.digest()
-        if digest != task.info.sha256:
-            expected, found = f"SHA-256 {task.info.sha256.hex()}", digest.hex()
-            findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, 0, length))
+        data = StoredBytes(storage, key, length)
+        findings = check_bytes(data, length, task.info.sha256)
         rows = _check_extents(task, data, findings)
     except DurableShuffleError as error:
         return SegmentCheck(0, 0, 0, (finding_of(error, key, f"a segment of {length} bytes"),))
-    try:
-        storage.read_range(key, length, 1)
-    except CorruptDataError:
-        pass  # the object ends where its COMMIT says
-    except DurableShuffleError as error:
-        findings.append(finding_of(error, key, f"a segment of {length} bytes"))
-    else:
-        expected, found = f"{length} bytes", f"at least {length + 1} bytes"
-        findings.append(Finding(key, ErrorKind.CORRUPT_DATA, expected, found, length, 1))
-    return SegmentCheck(rows, 1, length, tuple(findings))
+    return SegmentCheck(rows, 1, data.size, tuple(findings))
 
 
-def _check_extents(
-    task: SegmentTask, data: memoryview | LongSegment, findings: list[Finding]
-) -> int:
+def _check_extents(task: SegmentTask, data: StoredBytes, findings: list[Finding]) -> int:
     """Check all extents, add to `findings`, and return the number of rows of intact frames."""
     rows = 0
     shifts = task.shifts or (0,) * len(task.extents)
@@ -135,7 +89,7 @@ def _check_extents(
 
 
 def _check_extent(
-    task: SegmentTask, extent: np.void, shift: int, data: memoryview | LongSegment
+    task: SegmentTask, extent: np.void, shift: int, data: StoredBytes
 ) -> tuple[int, list[Finding]]:
     """Return (rows of intact frames, findings) of one extent."""
     start, length = int(extent["offset"]), int(extent["length"])
@@ -154,7 +108,7 @@ def _check_extent(
             return good, findings
         try:
             seeded = shifted(ordinal, shift)
-            parts = pieces(data, start, min(start + size, end))
+            parts = data.pieces(start, min(start + size, end))
             good += _check_frame(task, int(extent["subpartition"]), seeded, parts)
         except DurableShuffleError as error:
             expected = f"a frame with first ordinal {ordinal}"
@@ -168,9 +122,7 @@ def _check_extent(
     return good, findings
 
 
-def _measure(
-    task: SegmentTask, data: memoryview | LongSegment, start: int, end: int
-) -> tuple[int, int]:
+def _measure(task: SegmentTask, data: StoredBytes, start: int, end: int) -> tuple[int, int]:
     """Return (bytes, rows) of the frame at `start`, including the frames that continue it."""
     at = start
     while True:  # ends: every turn passes a header

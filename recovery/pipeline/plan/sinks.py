@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -188,6 +188,10 @@ class FileSink:
         assert self._task is not None
         data = encode_file(batches, self._place.schema, self.format)
         key = f"{self._folder}{self._task.ids.new_id()}"
+        if len(data) > MAX_WHOLE_BYTES:
+            raise InvalidInputError(
+                f"the file of one commit has at most {MAX_WHOLE_BYTES} bytes, found {len(data)}"
+            )
         self._storage.put(key, [data])
         rows = sum(batch.num_rows for batch in batches)
         ref = OutputRef(key, len(data), rows, hashlib.sha256(data).digest())
@@ -195,7 +199,7 @@ class FileSink:
 
     def publish(self, parked: Parked) -> None:
         assert self._storage is not None
-        data = self._storage.read(parked.output.key, parked.output.length)
+        data = self._storage.read(parked.output.key, min(parked.output.length, MAX_WHOLE_BYTES))
         if hashlib.sha256(data).digest() != parked.output.sha256:
             raise CorruptDataError(f"a parked file is not what was parked: {parked.output.key!r}")
         self._storage.put(parked.name, [data])

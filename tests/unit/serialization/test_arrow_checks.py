@@ -235,3 +235,31 @@ def test_a_frame_holds_the_rows_that_it_states() -> None:
         decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema, at=96)
     with pytest.raises(IncompatibleError, match="kind MSGPACK"):
         decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema, at=0)
+
+
+def shared_union(rows: int) -> pa.Array:
+    """Return a dense union whose rows all name one value."""
+    values = pa.array(["x" * 1000])
+    codes, places = pa.array([0] * rows, pa.int8()), pa.array([0] * rows, pa.int32())
+    return pa.UnionArray.from_dense(codes, places, [values], ["a"])
+
+
+SHARED = {
+    "plain": lambda u: u,
+    "in a list": lambda u: pa.ListArray.from_arrays(pa.array([*range(len(u) + 1)], pa.int32()), u),
+    "in a struct": lambda u: pa.StructArray.from_arrays([u], names=["s"]),
+    "in a union": lambda u: pa.UnionArray.from_sparse(pa.array([0] * len(u), pa.int8()), [u]),
+}
+
+
+@pytest.mark.parametrize("rows", [10, ROWS])
+@pytest.mark.parametrize("place", sorted(SHARED))
+def test_a_value_that_many_rows_share_is_refused(place: str, rows: int) -> None:
+    """Rows of a dense union that name one value multiply it; each gets its own when written."""
+    array = SHARED[place](shared_union(rows))
+    body, schema = body_of(array)
+    with pytest.raises(CorruptDataError, match=r"column 0: rows of dense_union.* share a value"):
+        decode_batch(body, schema)
+    batch = pa.RecordBatch.from_arrays([array], names=["c"])
+    (written,) = encode_slices(batch, [(0, rows)], "none")
+    assert decode_batch(written, schema).to_pylist() == batch.to_pylist()

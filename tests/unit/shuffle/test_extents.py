@@ -31,7 +31,7 @@ def extent(counts: list[int]) -> bytes:
     return b"".join(bytes(part) for part in parts)
 
 
-def read(data: bytes, rows: int) -> list[tuple[bytes, int]]:
+def read(data: bytes, rows: int, piece: int = 1 << 20) -> list[tuple[bytes, int]]:
     """Return the body of each frame with how many rows stand before it."""
 
     def decode(frame: Frame, _begin: int, before: int) -> list[tuple[bytes, int]]:
@@ -39,7 +39,7 @@ def read(data: bytes, rows: int) -> list[tuple[bytes, int]]:
 
     return list(
         read_frames(
-            data,
+            (data[at : at + piece] for at in range(0, len(data), piece)),
             lambda ordinal: ordinal,
             decode,
             rows=rows,
@@ -54,6 +54,15 @@ def test_frames_come_in_order_with_the_rows_before_them() -> None:
     """Three frames of 2, 3 and 1 rows; an extent without frames has no rows."""
     assert read(extent([2, 3, 1]), 6) == [(b"0", 0), (b"1", 2), (b"2", 5)]
     assert read(b"", 0) == []
+
+
+@pytest.mark.parametrize("piece", [1, 7, 40, 41, 100])
+def test_pieces_are_cut_anywhere(piece: int) -> None:
+    """An extent read in short pieces gives the same frames, and the same refusals."""
+    data = extent([2, 3, 1])
+    assert read(data, 6, piece) == read(data, 6)
+    with pytest.raises(CorruptDataError, match="here"):
+        read(data[:-1], 6, piece)
 
 
 @pytest.mark.parametrize("committed", [0, 5, 7])
@@ -78,7 +87,7 @@ def test_what_the_decoder_refuses_names_the_place() -> None:
         raise CorruptDataError(f"no pair at byte {begin}")
 
     frames = read_frames(
-        extent([1]),
+        [extent([1])],
         lambda ordinal: ordinal + FIRST,
         refuse,
         rows=1,

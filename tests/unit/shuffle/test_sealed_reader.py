@@ -30,6 +30,8 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read import sealed_reader
+from durable_shuffle.shuffle.read.group_reader import read_group
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
 from durable_shuffle.shuffle.release.cleanup import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -103,12 +105,29 @@ def test_partitions_read_as_the_dictionary(stage: StageHandle, sealed: Seal) -> 
     assert expected(3) == []
 
 
+@pytest.mark.parametrize("piece", [1000, 30_000])
+def test_long_extents_are_read_in_pieces(
+    stage: StageHandle, sealed: Seal, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extents over `writer_memory_bytes` give the same rows; a lost segment is named."""
+    monkeypatch.setattr(sealed_reader, "PIECE_BYTES", piece)
+    settings = dataclasses.replace(SMALL)
+    object.__setattr__(settings, "writer_memory_bytes", 1)  # below what a user may set
+    for k in range(PARTITIONS):
+        assert read_rows(stage, sealed, k, settings) == expected(k)
+        group = read_group(stage, sealed, k, k + 1, settings)
+        assert [row for batch in group for row in batch.to_pylist()] == expected(k)
+    stage.storage.delete(segments(stage))
+    with pytest.raises(NotFoundError, match="segments/"):
+        read_rows(stage, sealed, 0, settings)
+
+
 @pytest.mark.parametrize("k", [-1, PARTITIONS, 2**40])
 def test_a_subpartition_that_does_not_exist_is_refused(
     stage: StageHandle, sealed: Seal, k: int
 ) -> None:
     """Never read as empty."""
-    with pytest.raises(InvalidInputError, match=f"found={k} partitions=4"):
+    with pytest.raises(InvalidInputError, match=rf"found=\[{k}, {k + 1}\) partitions=4"):
         read_rows(stage, sealed, k)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -13,10 +12,9 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.consume.run import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
-    OnNewCode,
-    StagesOfFrames,
     check_consume,
 )
+from durable_shuffle.jobs.consume.task import OnNewCode
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.jobs.engine.checks import check_option, check_version, is_column
@@ -48,28 +46,28 @@ Retention = Literal["until_released", "when_consumed"] | timedelta
 class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     """Durable stages of one Spark job.
 
-    The newest driver of a job wins: creating this object claims the job, and an older driver stops
-    with FencedError at its next write. Stored stages outlive the Spark application; a later run
-    with the same job name and the same plan reads them instead of computing them again.
+    Creating this object claims the job; an older driver of the job stops with FencedError at its
+    next write. Stored stages outlive the Spark application. A later run with the same job name and
+    the same plan reads them instead of computing them again.
 
     Args:
         spark: a classic or Spark Connect session.
-        url: any fsspec URL with an exclusive create (local folders, S3, GCS, Azure). Default: the
-            Spark conf `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
+        url: fsspec URL of a local folder, S3, GCS or Azure. Default: the Spark conf
+            `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
         job: name of the job under `url`; letters, digits, '.', '_', '-'.
         version: default for the `version` of each call.
-        reuse: "auto" reuses stored stages that match, "never" computes every stage again,
-            "require" raises IncompatibleError if a stage would have to start from nothing; a
-            stage that is partly stored is still completed.
-        on_conflict: "take_over" claims the job from any other driver, "fail" raises ConflictError
+        reuse: "auto" reuses stored stages that match. "never" computes every stage again.
+            "require" raises IncompatibleError if nothing of a stage is stored, and completes a
+            stage that is partly stored.
+        on_conflict: "take_over" claims the job from any other driver. "fail" raises ConflictError
             if any driver ever claimed it.
-        lost_records: what to do if a wanted stage is on storage but the job's log does not name
-            it, because the log lost its end. "refuse" raises CorruptDataError (`verify --repair`
-            enters the stage into the log again); "ignore" computes the stage again.
+        lost_records: what to do if the job's log lost the record of a wanted stage. "refuse"
+            raises CorruptDataError; `verify --repair` enters the stage again. "ignore" computes
+            the stage again.
         retention: "until_released" keeps stages until you call `release`. "when_consumed" deletes
-            a stage when every consumer that you declared (`register_consumers`) has finished; this
-            is checked here, when a `with` block ends without an error, and in `release_consumed`.
-            A timedelta releases, here, every stage that is older.
+            a stage when every declared consumer (`register_consumers`) has finished; this is
+            checked here, in `release_consumed`, and when a `with` block ends without an error. A
+            timedelta releases, here, every older stage.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
         clock: for tests; default the machine's.
@@ -113,22 +111,23 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             )
         self._retention = retention
         self._spark, self._job = spark, job
-        self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
-        self._settings = settings or Settings()
+        clock, ids = clock or SystemClock(), ids or RandomIds()
+        self._clock, self._ids = clock, ids
+        self._settings = settings = settings or Settings()
         self._url = url or default_url(spark)
-        patience = self._settings.storage_call_seconds
+        patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
         if can_register():
             add_source(spark)
-        storage = preflight(spark, task_storage, job, self._ids)
+        storage = preflight(spark, task_storage, job, ids)
         self._storage = CountingStorage(storage)
-        self._log = JobLog.claim(
-            self._storage, job, self._ids.new_id(), take_over=on_conflict == "take_over"
-        )
+        take_over = on_conflict == "take_over"
+        self._log = JobLog.claim(self._storage, job, ids.new_id(), take_over=take_over)
         self._reports: list[StageReport] = []
         self._consumer_reports: list[ConsumerReport] = []
-        self._stages_of_frames = StagesOfFrames()
+        self._stages_of_frames: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
+        """Which stage a DataFrame reads, whole and unchanged."""
         self._version, self._results = version, WeakKeyDictionary()
         self._native: list[str] = []
         engine = engine_for(spark)
@@ -137,20 +136,15 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             task_storage=task_storage,
             log=self._log,
             policy=reuse,
-            settings=self._settings,
-            clock=self._clock,
-            ids=self._ids,
+            settings=settings,
+            clock=clock,
+            ids=ids,
             engine=engine,
             lost_records=lost_records,
         )
         seen = SeenInputs(spark, (self._storage.description, job))
         self._runner = StageRunner(
-            engine=engine,
-            store=store,
-            version=version,
-            settings=self._settings,
-            ids=self._ids,
-            seen=seen,
+            engine=engine, store=store, version=version, settings=settings, ids=ids, seen=seen
         )
         self._queries = make_query_runner(
             spark,
@@ -158,8 +152,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             store=store,
             version=version,
             policy=reuse,
-            settings=self._settings,
-            ids=self._ids,
+            settings=settings,
+            ids=ids,
             seen=seen,
         )
         self._consumers = Consumers(
@@ -167,9 +161,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             storage=self._storage,
             task_storage=storage,
             log=self._log,
-            settings=self._settings,
-            clock=self._clock,
-            ids=self._ids,
+            settings=settings,
+            clock=clock,
+            ids=ids,
         )
         if isinstance(retention, timedelta):
             self.release(older_than=retention)
@@ -179,12 +173,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     def __enter__(self) -> "DurableShuffle":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Keep the stored stages; they outlive this object.
 
         With `retention="when_consumed"` and no error, delete the stages that were consumed.
@@ -213,15 +202,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     ) -> DataFrame:
         """Store `df` once and return the stored rows: same partitions, same order.
 
-        Eager: when this returns, every partition is committed. Use it where you would use
-        `checkpoint()`.
+        Eager, as `df.checkpoint()`: when this returns, every partition is committed.
 
         Args:
             name: label of the stage, default "durable"; part of its identity.
-            version: your promise about inputs that another run cannot recognise: an RDD, a table
-                behind JDBC, everything on Spark Connect. If the version is the same, these inputs
-                hold the same rows. The rest of the plan is still compared. Give two inputs that
-                have the same plan two versions. Default: the version of this object.
+            version: your promise that inputs which another run cannot recognise hold the same rows
+                as long as the version is the same. Such inputs are an RDD, a table behind JDBC,
+                and everything on Spark Connect. The rest of the plan is still compared. Two inputs
+                with the same plan need two versions. Default: the version of this object.
             progress: show a bar on standard error, or plain lines if it is not a terminal.
 
         Raises:
@@ -244,8 +232,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """Store `df`, partitioned as `df.repartition(n, *cols)` would, and return the stored rows.
 
         Eager: when this returns, every partition is committed. Each key is in the partition where
-        Spark itself would put it, so on classic Spark a join or group-by on the key that follows
-        needs no second exchange. Without columns, rows go to the partitions in turn.
+        Spark itself puts it, so on classic Spark a later join or group-by on the key needs no
+        second exchange. Without columns, rows go to the partitions in turn.
 
         Args:
             n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. As in Spark,
@@ -276,28 +264,27 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     ) -> DataFrame | None:
         """Feed stored rows to a Python function; after a failure it resumes inside its partition.
 
-        Eager: runs one task per partition of the stage. Each task acknowledges its position and
-        the rows that it yielded so far in one record. If an executor, the driver or a task fails,
-        the next attempt continues at the row after the last acknowledgement; with `resume="exact"`
-        every row is in the result exactly once. A consumer that has finished does not run again;
-        its stored result is returned. A consumer is recognised by its name and the stage. Other
-        code under the same name is refused (see `on_new_code`).
+        Eager: runs one task per partition of the stage. A task acknowledges its position and the
+        rows that it yielded so far in one record. After a failure, the next attempt continues
+        behind the last acknowledgement; with `resume="exact"` every row is in the result exactly
+        once. A consumer is recognised by its name and the stage. If it has finished, it does not
+        run again; its stored result is returned.
 
         Args:
             df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
                 `stages()`. Any other DataFrame is first stored, as by `durable`.
-            consumer: name of the consumer, part of its identity.
+            consumer: name of the consumer.
             process: takes a RecordBatch of consecutive rows; returns a RecordBatch, a Table, an
                 iterable of these, or None. Or an object with `process`, `snapshot() -> bytes` and
-                `restore(bytes)`: each acknowledgement then includes its snapshot. `finish()` and
-                `close()` are called if the object has them. Each task works on its own copy.
+                `restore(bytes)`; its snapshot is part of each acknowledgement. `finish()` and
+                `close()` are called if it has them. Each task works on its own copy.
             schema: of what `process` returns. Without a schema `process` must return None.
             checkpoint_every: a task acknowledges after this many rows, from 1. No batch has more.
             resume: "approximate" never delivers a row twice. After a failure it drops the rows
                 that were delivered but not acknowledged; `report()` counts them.
-            on_new_code: what to do if rows were already acknowledged under this name by different
-                code. "fail" raises IncompatibleError. "go_on" keeps those results and gives the
-                remaining rows to the new code, so the result comes from both.
+            on_new_code: what to do if other code acknowledged rows under this name. "fail" raises
+                IncompatibleError. "go_on" keeps those results and gives the remaining rows to the
+                new code.
             name: label of the stage, if this call stores `df_or_stage`.
 
         Returns:
@@ -332,9 +319,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why.
 
         Without `n` and columns, explain `query(df)`: which exchanges are committed and which would
-        run. Spark Connect has no `query`; there, explain `durable(df)` instead. Nothing is written.
-        On Spark Connect a small job may run, to count the partitions of a stage that is partly
-        stored.
+        run. On Spark Connect, which has no `query`, explain `durable(df)` then. Nothing is written.
+        On Spark Connect a small job may run, to count the partitions of a partly stored stage.
         """
         check_version(version)
         if n is None and not cols:
@@ -364,7 +350,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         frame, report = self._runner.run(request, version, progress=progress)
         self._reports.append(report)
         path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
-        self._stages_of_frames.add(frame, path)
+        self._stages_of_frames[frame] = path
         return frame
 
     def _repartition_request(

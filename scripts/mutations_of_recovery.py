@@ -153,8 +153,8 @@ MUTATIONS = (
         "retention",
         "a Spark consumer holds nothing back",
         "jobs/consume/run.py",
-        "            [request.consumer],\n            ids",
-        "            [f'not {request.consumer}'.replace(' ', '-')],\n            ids",
+        "stage, [request.consumer], ids",
+        "stage, [f'not {request.consumer}'.replace(' ', '-')], ids",
         "tests/spark/test_retention.py -k consume_holds",
     ),
 )

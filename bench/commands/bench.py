@@ -15,8 +15,14 @@ from typing import Annotated, Any
 import typer
 
 from durable_shuffle.bench.commands.demo import STDOUT, Data, JsonFile, Work, end, figures_file
-from durable_shuffle.jobs.cli.call import FAILURE, MISUSE, Call
-from durable_shuffle.jobs.cli.params import Debug, StorageOption, StorageOptionsEnv
+from durable_shuffle.jobs.cli.call import (
+    FAILURE,
+    MISUSE,
+    Call,
+    Debug,
+    StorageOption,
+    StorageOptionsEnv,
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -100,7 +106,7 @@ def bench_recovery(
       durable-shuffle bench recovery --workload W4,W5 --fault F1,F2,F3,F4 --rounds 3 --seed 7
       durable-shuffle bench recovery --against native,checkpoint,parquet --html recovery.html
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call:
+    with Call("", as_json=json_file == STDOUT, debug=debug) as call:
 
         def run(console: Any) -> dict[str, Any]:
             from durable_shuffle.bench.matrix.recovery import RecoveryOptions, run_recovery_bench
@@ -145,7 +151,7 @@ def bench_throughput(
       durable-shuffle bench throughput --workload W1 --scale 1 --against native --rounds 5
       durable-shuffle bench throughput --against native,dask --html throughput.html
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call:
+    with Call("", as_json=json_file == STDOUT, debug=debug) as call:
 
         def run(console: Any) -> dict[str, Any]:
             from durable_shuffle.bench.matrix.matrix import RecoveryOptions
@@ -194,7 +200,13 @@ def bench_storage(
     as_json = json_file == STDOUT
     with (
         tempfile.TemporaryDirectory(prefix="durable-shuffle-bench-") as folder,
-        Call(url or folder, storage_option, storage_options_env, as_json=as_json, debug=debug) as c,
+        Call(
+            url or folder,
+            as_json=as_json,
+            storage_option=storage_option,
+            storage_options_env=storage_options_env,
+            debug=debug,
+        ) as c,
     ):
 
         def run(console: Any) -> dict[str, Any]:
@@ -233,7 +245,10 @@ def bench_chaos(
       durable-shuffle bench chaos --seed 7
       durable-shuffle bench chaos --scale 0.2 --json chaos.json
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
+    with (
+        Call("", as_json=json_file == STDOUT, debug=debug) as call,
+        figures_file(json_file) as file,
+    ):
         try:
             from rich.console import Console
 

@@ -14,8 +14,7 @@ from typing import Annotated
 
 import typer
 
-from durable_shuffle.jobs.cli.call import MISUSE, Call
-from durable_shuffle.jobs.cli.params import Debug
+from durable_shuffle.jobs.cli.call import MISUSE, Call, Debug
 
 Scale = Annotated[float, typer.Option(help="TPC-H scale factor; 1 is about 1 GB of text.")]
 JsonFile = Annotated[
@@ -90,7 +89,10 @@ def demo_consume(
       durable-shuffle demo consume
       durable-shuffle demo consume --kills 50 --rows 1000000 --seed 7 --json consume.json
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
+    with (
+        Call("", as_json=json_file == STDOUT, debug=debug) as call,
+        figures_file(json_file) as file,
+    ):
         from rich.console import Console
 
         from durable_shuffle.bench.consumer_demo.demo import ConsumeDemoOptions, run_consume_demo
@@ -132,7 +134,10 @@ def demo_enrich(
       durable-shuffle demo enrich --spark
       durable-shuffle demo enrich --kills 20 --seed 7 --json enrich.json
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
+    with (
+        Call("", as_json=json_file == STDOUT, debug=debug) as call,
+        figures_file(json_file) as file,
+    ):
         from rich.console import Console
 
         from durable_shuffle.bench.enrich_demo.demo import EnrichDemoOptions, run_enrich_demo
@@ -173,7 +178,10 @@ def demo_hop(
       durable-shuffle demo hop
       durable-shuffle demo hop --kills 20 --seed 7 --json hop.json
     """
-    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
+    with (
+        Call("", as_json=json_file == STDOUT, debug=debug) as call,
+        figures_file(json_file) as file,
+    ):
         try:
             import duckdb  # noqa: F401 - judges in the end
             from rich.console import Console
@@ -195,7 +203,10 @@ def _run(
     *,
     debug: bool,
 ) -> None:
-    with Call(as_json=json_file == STDOUT, debug=debug) as call, figures_file(json_file) as file:
+    with (
+        Call("", as_json=json_file == STDOUT, debug=debug) as call,
+        figures_file(json_file) as file,
+    ):
         try:
             from rich.console import Console
 

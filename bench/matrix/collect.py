@@ -20,7 +20,7 @@ from durable_shuffle.bench.workloads.cases import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
 from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import read_lines
-from durable_shuffle.jobs.inspect.stage_details import stage_details
+from durable_shuffle.jobs.inspect.details import stage_details
 from durable_shuffle.jobs.reports.timeline import Timeline
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import slot_name

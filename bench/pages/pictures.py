@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from durable_shuffle.bench.pages.bars import PEER_COLOURS
 from durable_shuffle.bench.workloads.cases import FAULTS
-from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS, PEER_COLOURS
+from durable_shuffle.jobs.reports.drawing import OUTCOME_COLOURS
 from durable_shuffle.jobs.reports.timeline import OUTCOMES, Timeline, rows_of_lane
 
 _FAULT = "#d11a3a"

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import Any
 
 from durable_shuffle.bench.pages.bars import Amount, bar_chart
 from durable_shuffle.bench.workloads.cases import FAULTS, PEERS, WORKLOADS
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.page import (
+    Html,
     Value,
     code,
+    element,
     heading,
     page,
     plain_list,
@@ -63,7 +64,7 @@ def recovery_page(document: dict[str, Any]) -> str:
         section("Schedule", "Drawn from the seed: the same seed hits the same places."),
         plain_list(document["schedule"][1:]),
         section("Again on your machine"),
-        f"<p>{code(document['command'])}</p>",
+        element("p", code(document["command"])),
     ]
     if document["refused"]:
         body += [
@@ -71,11 +72,8 @@ def recovery_page(document: dict[str, Any]) -> str:
             plain_list([f"{r['cell']}: {r['why']}" for r in document["refused"]]),
         ]
     known = {s["peer"] for s in summary}
-    body.append(
-        "<footer>"
-        + " · ".join(f"{escape(n)}: {escape(t)}" for n, t in PEERS.items() if n in known)
-        + "</footer>"
-    )
+    peers = " · ".join(f"{name}: {text}" for name, text in PEERS.items() if name in known)
+    body.append(element("footer", peers))
     return page(title, body)
 
 
@@ -144,7 +142,7 @@ def _lost(s: dict[str, Any]) -> str:
     return f"{s['seconds_lost']:+.1f} s{spread}"
 
 
-def _timelines(entries: Sequence[dict[str, Any]]) -> list[str]:
+def _timelines(entries: Sequence[dict[str, Any]]) -> list[Html]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in entries:
         groups.setdefault((entry["workload"], entry["fault"]), []).append(entry)
@@ -152,14 +150,14 @@ def _timelines(entries: Sequence[dict[str, Any]]) -> list[str]:
     for (workload, fault), found in groups.items():
         drawn = [(e["peer"], Timeline.from_dict(e)) for e in found]
         seconds = max(timeline.seconds for _, timeline in drawn)
-        parts.append(f"<h3>{workload} {fault}: {escape(FAULTS[fault].title)}</h3>")
-        parts.append(f'<p class="soft">{escape(WORKLOADS[workload])}</p>')
-        inner = "".join(
-            f"<h3>{escape(peer)}, {timeline.took:.1f} s</h3>{timeline_svg(timeline, seconds)}"
-            for peer, timeline in drawn
-        )
+        parts.append(element("h3", f"{workload} {fault}: {FAULTS[fault].title}"))
+        parts.append(element("p", WORKLOADS[workload], class_="soft"))
+        inner = []
+        for peer, timeline in drawn:
+            inner.append(element("h3", f"{peer}, {timeline.took:.1f} s"))
+            inner.append(timeline_svg(timeline, seconds))
         key = legend([timeline for _, timeline in drawn])
-        parts.append(f'<div class="card">{inner}{key}</div>')
+        parts.append(element("div", *inner, key, class_="card"))
     return parts
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from durable_shuffle.bench.pages.bars import Amount, bar_chart
 from durable_shuffle.bench.workloads.cases import WORKLOADS
-from durable_shuffle.jobs.reports.page import code, heading, page, section, table
+from durable_shuffle.jobs.reports.page import code, element, heading, page, section, table
 from durable_shuffle.jobs.text import size
 
 
@@ -49,7 +49,7 @@ def throughput_page(document: dict[str, Any]) -> str:
             left=2,
         ),
         section("Again on your machine"),
-        f"<p>{code(document['command'])}</p>",
+        element("p", code(document["command"])),
     ]
     return page("What a hand-over costs", body)
 
@@ -95,7 +95,7 @@ def storage_page(document: dict[str, Any]) -> str:
             left=1,
         ),
         section("Again on your machine"),
-        f"<p>{code(document['command'])}</p>",
+        element("p", code(document["command"])),
     ]
     return page("What storage costs", body)
 

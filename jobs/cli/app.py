@@ -1,8 +1,4 @@
-"""The commands, put together. Each is in a file of its own.
-
-The ready-made runs (`demo`, `bench`) are no part of the product, which imports nothing of them:
-they are found by name when one of them is called.
-"""
+"""All commands. The ready-made runs (`demo`, `bench`) are imported by name when one is called."""
 
 import importlib
 from typing import Any, NamedTuple
@@ -12,25 +8,18 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from durable_shuffle.jobs.cli.cat import cat
-from durable_shuffle.jobs.cli.compact import compact
-from durable_shuffle.jobs.cli.gc import gc
-from durable_shuffle.jobs.cli.inspect import inspect
-from durable_shuffle.jobs.cli.ls import ls
+from durable_shuffle.jobs.cli.changing import compact, gc, release
+from durable_shuffle.jobs.cli.looking import inspect, ls, report, storage_check
 from durable_shuffle.jobs.cli.pipeline import pipeline_app
-from durable_shuffle.jobs.cli.pipeline_status import status
-from durable_shuffle.jobs.cli.release import release
-from durable_shuffle.jobs.cli.report import report
-from durable_shuffle.jobs.cli.storage_check import storage_check
 from durable_shuffle.jobs.cli.verify import verify
 
 
 class ReadyMade(NamedTuple):
-    """A group of commands that is imported when it is called."""
+    """A group of commands that is imported when it is called: the `app` of `module`."""
 
     module: str
-    """Its Typer application is the module's `app`."""
     summary: str
-    """What the list of commands says: the first sentence of its own help."""
+    """The first sentence of its own help."""
 
 
 READY_MADE = {
@@ -57,7 +46,7 @@ def ready_made(name: str) -> Any:
 
 
 class _Commands(TyperGroup):
-    """All commands; in the place of those that are ready-made stand their names and summaries."""
+    """All commands; imports the ready-made ones when they are called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -76,7 +65,6 @@ app = typer.Typer(
 )
 for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, report):
     app.command()(_command)
-pipeline_app.command()(status)
 app.add_typer(pipeline_app, name="pipeline")
-for _name, _found in READY_MADE.items():
-    app.add_typer(typer.Typer(), name=_name, help=_found.summary)
+for _name, _group in READY_MADE.items():
+    app.add_typer(typer.Typer(), name=_name, help=_group.summary)

@@ -1,19 +1,19 @@
-"""What every command does around its own work: storage options, output, errors, exit codes.
+"""What every command does around its own work: shared options, output, errors, exit codes.
 
-Strategy: a command runs inside `with Call(...) as call`; what it raises becomes one line on
-standard error, one more for each note that the error carries (with `--json` also a document on
-standard output) and an exit code. Whatever is written about an error passes `redact` first,
-tracebacks too.
+`@command` runs a function inside a `Call`. An error becomes one line on standard error, one more
+for each of its notes, and an exit code; with `--json` also a document on standard output. All texts
+about errors, tracebacks included, pass `redact` first.
 """
 
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from types import TracebackType
+from inspect import Signature, signature
+from typing import Annotated, Any
 
 import typer
 
@@ -28,12 +28,39 @@ from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.verify.job import JobCopy
 from durable_shuffle.shuffle.verify.stage import Progress
 
+Url = Annotated[str, typer.Argument(metavar="URL", help="Folder or URL, e.g. s3://bucket/shuffle.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: all jobs.")]
+_STAGE = "Name, the start of <name>-<fingerprint>, or the whole folder name."
+Stage = Annotated[str, typer.Argument(metavar="STAGE", help=_STAGE)]
+OptionalStage = Annotated[
+    str | None, typer.Argument(metavar="STAGE", help=f"{_STAGE} Default: all stages.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="For the fsspec driver; may be repeated. VALUE is read as JSON where it is JSON.",
+    ),
+]
+StorageOptionsEnv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Environment variable that holds the options as a JSON object: keeps secrets out of "
+        "the list of processes.",
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
 FAILURE, MISUSE = 1, 2
 
 PATIENCE_SECONDS = 15.0
 """How long one call to the storage is tried again: somebody waits for the answer."""
-
-
+_ENDS = (typer.Exit, typer.Abort, BrokenPipeError)
+"""These end a command and are no errors of it."""
 _TOO_LITTLE_MEMORY = (
     "this process may not take as much memory as the command needs: run it where there is more "
     "(a raised ulimit or container limit), or on less: one partition, fewer rows"
@@ -41,38 +68,37 @@ _TOO_LITTLE_MEMORY = (
 
 
 class Call:
-    """One run of a command."""
+    """One run of a command. Its parameters are the options that commands share."""
 
     def __init__(
         self,
-        url: str = "",
-        storage_option: Sequence[str] | None = None,
-        storage_options_env: str | None = None,
+        url: Url,
         *,
-        as_json: bool,
-        debug: bool,
+        as_json: AsJson = False,
+        storage_option: StorageOption = None,
+        storage_options_env: StorageOptionsEnv = None,
+        debug: Debug = False,
     ) -> None:
-        self._url, self._pairs, self._env = url, storage_option or (), storage_options_env
-        self._debug = debug
-        self.as_json = as_json
+        self.url, self.as_json, self._debug = url, as_json, debug
+        self._pairs, self._env = storage_option or (), storage_options_env
 
     @cached_property
     def storage(self) -> Storage:
         """The storage that the arguments name."""
-        return open_storage(self._url, self._options, call_seconds=PATIENCE_SECONDS)
+        return self.open(self.url)
 
-    @property
-    def storage_options(self) -> dict[str, object]:
-        """The options for the fsspec driver. They may hold secrets."""
-        return self._options
+    def open(self, url: str) -> Storage:
+        """Open a storage with the options of this call."""
+        return open_storage(url, self.storage_options, call_seconds=PATIENCE_SECONDS)
 
     @cached_property
-    def _options(self) -> dict[str, object]:
+    def storage_options(self) -> dict[str, object]:
+        """The options for the fsspec driver. They may hold secrets."""
         options = {} if self._env is None else _options_of_environment(self._env)
         return options | dict(_pair(n, text) for n, text in enumerate(self._pairs, 1))
 
     def emit(self, document: object, text: str) -> None:
-        """Write the one or the other, as asked for."""
+        """Write the document with --json, else the text."""
         typer.echo(json.dumps(document, indent=2) if self.as_json else text)
 
     def note(self, text: str) -> None:
@@ -94,43 +120,59 @@ class Call:
     def __enter__(self) -> "Call":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, _ENDS):
+            return
         if isinstance(error, DurableShuffleError):
             self._tell(error, error.kind.value, str(error))
-            raise typer.Exit(MISUSE if isinstance(error, InvalidInputError) else FAILURE) from None
-        if isinstance(error, MemoryError):
+        elif isinstance(error, MemoryError):
             self._tell(error, "memory", _TOO_LITTLE_MEMORY)
-            raise typer.Exit(FAILURE) from None
-        ours = isinstance(error, typer.Exit | typer.Abort | BrokenPipeError)
-        if isinstance(error, Exception) and not ours:
+        else:
             self._tell(error, "internal", f"{type(error).__name__}: {error}")
             if not self._debug:
                 self.note("this is a defect of durable-shuffle; --debug shows where")
-            raise typer.Exit(FAILURE) from None
+        raise typer.Exit(MISUSE if isinstance(error, InvalidInputError) else FAILURE) from None
 
     def _tell(self, error: Exception, kind: str, message: str) -> None:
         if self._debug:
             self.note(self._redacted("".join(traceback.format_exception(error))).rstrip())
-        lines = [
-            " ".join(self._redacted(text).split())
-            for text in (message, *getattr(error, "__notes__", ()))
-        ]
+        texts = (message, *getattr(error, "__notes__", ()))
+        first, *more = (" ".join(self._redacted(text).split()) for text in texts)
         if self.as_json:
-            self.emit({"error": {"kind": kind, "message": " ".join(lines)}}, "")
+            self.emit({"error": {"kind": kind, "message": " ".join([first, *more])}}, "")
         hint = "; run `durable-shuffle verify`" if isinstance(error, CorruptDataError) else ""
-        self.note("\n".join([f"error: {kind}: {lines[0]}{hint}", *lines[1:]]))
+        self.note("\n".join([f"error: {kind}: {first}{hint}", *more]))
 
     def _redacted(self, text: str) -> str:
         try:
-            options = self._options
+            options = self.storage_options
         except InvalidInputError:  # bad options: their texts hold no value of them
             options = {}
         return redact(text, options)
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that calls `function` with a `Call`, of which users see the options."""
+
+    def run(**given: Any) -> None:
+        with Call(**{name: given.pop(name) for name in signature(Call).parameters}) as call:
+            function(call, **given)
+
+    run.__signature__ = signature(Call)  # type: ignore[attr-defined]
+    return placed_between(run, function)
+
+
+def placed_between(run: Callable[..., None], inner: Callable[..., object]) -> Callable[..., None]:
+    """Return `run` as Typer shall see it: with the name and text of `inner`, and with its
+    parameters but the first between the positional and the named parameters of `run`."""
+    outer = [p for p in signature(run).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = [p for p in outer if p.kind is p.KEYWORD_ONLY]
+    own = list(signature(inner).parameters.values())[1:]
+    parameters = [*outer[: len(outer) - len(named)], *own, *named]
+    run.__name__, run.__doc__ = inner.__name__, inner.__doc__
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 @contextmanager

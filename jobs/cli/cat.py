@@ -1,35 +1,29 @@
-"""`durable-shuffle cat`: the rows of a stage, without Spark."""
+"""`durable-shuffle cat`: the rows of a stage, without Spark, as a table, JSON lines or CSV."""
 
+import base64
 import itertools
+import json
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
-from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.params import (
-    AsJson,
-    Debug,
+from durable_shuffle.jobs.cli.call import (
+    Call,
     Job,
     Stage,
-    StorageOption,
-    StorageOptionsEnv,
-    Url,
+    command,
 )
-from durable_shuffle.jobs.cli.rows import (
-    batch_rows,
-    column_names,
-    csv_line,
-    json_line,
-    json_value,
-    row_table,
-)
-from durable_shuffle.jobs.inspect.log_rows import LogRows
 from durable_shuffle.jobs.inspect.names import find_job, find_stage
+from durable_shuffle.jobs.inspect.producer_logs import LogRows
+from durable_shuffle.jobs.text import table
 from durable_shuffle.serialization.decimals import logical_batch
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
 from durable_shuffle.shuffle.base.settings import Settings
@@ -49,8 +43,9 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+@command
 def cat(
-    url: Url,
+    call: Call,
     job: Job,
     stage: Stage,
     *,
@@ -66,54 +61,44 @@ def cat(
     output_format: Annotated[Format, typer.Option("--format", help="How to write rows.")] = (
         Format.TABLE
     ),
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
 ) -> None:
     """Write rows of a sealed stage, partition by partition, in stored order.
 
-    Of a stage of log producers: what its logs hold at the moment, each producer's rows in order.
-    Standard error says whether producers have not ended, or rows were released.
+    For a stage of log producers: the rows that its logs hold now, each producer's rows in order.
+    Standard error says if producers have not ended or rows were released.
 
-    Bytes are written in base64, nested values as JSON; in CSV an empty field is null and "" is an
-    empty text. --json gathers all rows into one document: give it a limit, or use --format jsonl.
+    Bytes are written in base64, nested values as JSON. In CSV an empty field is null and "" is an
+    empty text. --json holds all rows in one document: give it a limit, or use --format jsonl.
 
     \b
     Examples:
       durable-shuffle cat /data/shuffle nightly orders
       durable-shuffle cat /data/shuffle nightly orders --partition 3 --format jsonl > orders-3.jsonl
     """
-    with Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug) as call:
-        copy = find_job(call.storage, job)
-        call.warn_of_damage(copy)
-        handle = open_stage(call.storage, find_stage(copy, stage))
-        if limit is None and output_format is Format.TABLE and not as_json:
-            limit = _TABLE_ROWS
-        names = column_names(handle.describe.columns)
-        source = _open(handle)
-        rows = _rows(handle, source, partition, limit)
-        if source.note is not None:
-            call.note(source.note)
-        if as_json:
-            document = {
-                "stage": handle.path.name,
-                "rows_in_stage": source.rows,
-                "columns": names,
-                "rows": [dict(zip(names, row, strict=True)) for row in rows],
-            }
-            call.emit(document, "")
-        elif output_format is Format.TABLE:
-            text, count = row_table(names, rows)
-            typer.echo(text)
-            of = f"of {source.rows} in the stage"
-            call.note(f"{count} rows {of}; --limit and --format jsonl show more")
-        else:
-            if output_format is Format.CSV:
-                sys.stdout.write(csv_line(names))
-            for row in rows:
-                is_csv = output_format is Format.CSV
-                sys.stdout.write(csv_line(row) if is_csv else json_line(names, row))
+    copy = find_job(call.storage, job)
+    call.warn_of_damage(copy)
+    handle = open_stage(call.storage, find_stage(copy, stage))
+    if limit is None and output_format is Format.TABLE and not call.as_json:
+        limit = _TABLE_ROWS
+    names = column_names(handle.describe.columns)
+    source = _open(handle)
+    rows = _rows(handle, source, partition, limit)
+    if source.note is not None:
+        call.note(source.note)
+    if call.as_json:
+        head = {"stage": handle.path.name, "rows_in_stage": source.rows, "columns": names}
+        call.emit(head | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}, "")
+    elif output_format is Format.TABLE:
+        text, count = row_table(names, rows)
+        typer.echo(text)
+        call.note(
+            f"{count} rows of {source.rows} in the stage; --limit and --format jsonl show more"
+        )
+    elif output_format is Format.CSV:
+        sys.stdout.write(csv_line(names))
+        sys.stdout.writelines(map(csv_line, rows))
+    else:
+        sys.stdout.writelines(json_line(names, row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +111,7 @@ class _Source:
     pairs: Callable[[int], Iterator[Pair]] | None = None
     """Of a stage of pairs, instead; log producers write none."""
     note: str | None = None
-    """What the reader must know of the rows that there are not."""
+    """Says why rows may be missing."""
 
 
 def _open(stage: StageHandle) -> _Source:
@@ -166,3 +151,79 @@ def _rows(
         yield from batch_rows(batch)
         if left == 0:
             return
+
+
+_ROWS = 1000
+"""How many rows are Python values at the same time."""
+
+_CELL_CHARS = 60
+"""Longest cell of a table; what is cut ends in an ellipsis."""
+
+
+def column_names(columns: Sequence[str]) -> list[str]:
+    """Return the column names; a name that was there before gets its column's number."""
+    names: list[str] = []
+    for number, name in enumerate(columns):
+        names.append(f"{name}#{number}" if name in names else name)
+    return names
+
+
+def batch_rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
+    """Yield rows of values that JSON can hold; few of them are in memory at a time."""
+    for start in range(0, batch.num_rows, _ROWS):
+        part = batch.slice(start, _ROWS)
+        columns = [[json_value(v) for v in column.to_pylist()] for column in part.columns]
+        for row in range(part.num_rows):
+            yield [column[row] for column in columns]
+
+
+def json_value(value: object) -> object:
+    """Return `value` as JSON can hold it: bytes in base64, times in ISO 8601, others as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta | Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):  # an entry of a map is a tuple
+        return [json_value(inner) for inner in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def json_line(names: Sequence[str], row: Sequence[object]) -> str:
+    """Return one line of JSON lines."""
+    return json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
+
+
+def csv_line(row: Sequence[object]) -> str:
+    """Return one line of CSV: null is nothing at all, the empty text is two quotes."""
+    return ",".join(map(_csv_field, row)) + "\n"
+
+
+def row_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[str, int]:
+    """Return aligned columns with cells of bounded length, and how many rows there are."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    return table(names, cells), len(cells)
+
+
+def _csv_field(value: object) -> str:
+    if value is None:
+        return ""
+    text = _plain(value)
+    if not text or any(c in text for c in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _cell(value: object) -> str:
+    text = "NULL" if value is None else _plain(value)
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= _CELL_CHARS else text[: _CELL_CHARS - 1] + "…"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

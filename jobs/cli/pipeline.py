@@ -3,26 +3,25 @@
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from inspect import getdoc
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from durable_shuffle.jobs.cli.call import Call
-from durable_shuffle.jobs.cli.params import (
-    AsJson,
-    Debug,
-    StorageOption,
-    StorageOptionsEnv,
-    Url,
-)
-from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.jobs.cli.call import AsJson, Call, Debug, command, placed_between
+from durable_shuffle.jobs.text import fields, table, when
+from durable_shuffle.recovery.job.phases import ENDS, JobPhase
 from durable_shuffle.recovery.pipeline.client import Answer, PipelineClient
 from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.coordinator.reporter import ALIVE_SECONDS
 from durable_shuffle.recovery.pipeline.plan.updates import arguments_of, pipeline_of
+from durable_shuffle.recovery.pipeline.status import PartView, StatusView
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
 Part = Annotated[str, typer.Argument(metavar="PART", help="A source or consumer.")]
@@ -40,6 +39,9 @@ Version = Annotated[str, typer.Option("--as", metavar="VERSION", help="What peop
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the answer.")
 ]
+
+_SHOWN = 5
+_LEAST_SECONDS = 0.2
 
 pipeline_app = typer.Typer(
     help="Run pipelines, and operate them from another terminal.",
@@ -62,13 +64,13 @@ def run(
 ) -> None:
     """Run a pipeline in this terminal until it ends; Ctrl-C or SIGTERM suspends it.
 
-    It stays when it is suspended from another terminal, so that it can be resumed from there.
+    If it is suspended from another terminal, it keeps running here, so that it can be resumed.
 
     \b
     Examples:
       durable-shuffle pipeline run shop.pipelines:orders --url ./data
     """
-    with Call(as_json=as_json, debug=debug) as call:
+    with Call("", as_json=as_json, debug=debug) as call:
         sys.path.insert(0, str(Path.cwd()))
         given = arguments_of(arguments) | ({} if url is None else {"url": url})
         text = json.dumps(given, sort_keys=True) if given else ""
@@ -88,94 +90,58 @@ def run(
             call.fail()
 
 
-@pipeline_app.command()
-def restart(
-    url: Url,
-    name: Name,
-    part: Part,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Start all tasks of a source or consumer anew, where they are.
+def _request(example: str = "") -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+    """Add a command that sends a request to a pipeline and shows the answer.
 
-    \b
-    Examples:
-      durable-shuffle pipeline restart ./data orders totals
+    The function takes a `PipelineClient` and what users type behind URL and NAME, as in `example`.
     """
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.restart(part),
-    )
+
+    def add(ask: Callable[..., Answer]) -> Callable[..., None]:
+        def send(call: Call, name: Name, *, wait: Wait = 60.0, **given: Any) -> None:
+            client = PipelineClient(name, storage=call.storage, wait_seconds=wait)
+            answer = ask(client, **given)
+            call.emit(asdict(answer), answer.text or "done")
+
+        verb = ask.__name__.replace("_", "-")
+        typed = f"durable-shuffle pipeline {verb} ./data orders {example}".rstrip()
+        whole = command(placed_between(send, ask))
+        return pipeline_app.command(verb, help=f"{getdoc(ask)}\n\n\b\nExamples:\n  {typed}")(whole)
+
+    return add
 
 
-@pipeline_app.command()
-def drop(
-    url: Url,
-    name: Name,
-    part: Part,
-    *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """End a source or consumer for good.
-
-    \b
-    Examples:
-      durable-shuffle pipeline drop ./data orders totals
-    """
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.drop(part),
-    )
+@_request("totals")
+def restart(client: PipelineClient, part: Part) -> Answer:
+    """Restart all tasks of a source or consumer from where they are."""
+    return client.restart(part)
 
 
-@pipeline_app.command()
+@_request("totals")
+def drop(client: PipelineClient, part: Part) -> Answer:
+    """End a source or consumer for good."""
+    return client.drop(part)
+
+
+@_request("shop.pipelines:orders --as v2")
 def update(
-    url: Url,
-    name: Name,
+    client: PipelineClient,
     reference: Reference,
     *,
     arguments: Arguments = "",
     version: Version = "",
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Have a running pipeline go on as another description says.
+) -> Answer:
+    """Change a running pipeline to another description.
 
-    The function is imported where the pipeline runs. Sources and consumers that are the same are
-    not touched; others end where they are and go on from there; one that does not fit what is
-    stored is refused, and nothing changes.
-
-    \b
-    Examples:
-      durable-shuffle pipeline update ./data orders shop.pipelines:orders --as v2
+    The function is imported where the pipeline runs. Sources and consumers that stay the same are
+    not touched. Others stop, and continue from where they are as the new description says. A
+    description that does not fit what is stored is refused, and nothing changes.
     """
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.update(reference, arguments_of(arguments), version),
-    )
+    return client.update(reference, arguments_of(arguments), version)
 
 
-@pipeline_app.command("allow-release")
+@_request("orders")
 def allow_release(
-    url: Url,
-    name: Name,
+    client: PipelineClient,
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="Name of a source or stream.")],
     *,
     upto: Annotated[
@@ -184,79 +150,134 @@ def allow_release(
             metavar="PRODUCER:SLOT", help="Only below this slot of its log; may be repeated."
         ),
     ] = None,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
-) -> None:
-    """Let data go that all consumers of a stage have committed, and never more than that.
+) -> Answer:
+    """Allow the pipeline to delete data that all consumers of a stage have committed.
 
-    A consumer that comes later begins at what is left, and then nothing more is released.
-
-    \b
-    Examples:
-      durable-shuffle pipeline allow-release ./data orders orders
+    A consumer that is added later begins at the oldest data left; then nothing more is deleted.
     """
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.allow_release(stage, dict(map(_upto, upto or ()))),
-    )
+    return client.allow_release(stage, dict(map(_upto, upto or ())))
+
+
+@_request("commit_seconds=5")
+def configure(
+    client: PipelineClient,
+    settings: Annotated[list[str], typer.Argument(metavar="SETTING=VALUE...")],
+) -> Answer:
+    """Change settings of all tasks, such as commit_seconds or append_rows."""
+    return client.configure(**dict(map(_setting, settings)))
+
+
+@_request()
+def drain(client: PipelineClient) -> Answer:
+    """Read nothing new, process and publish everything, then end for good."""
+    return client.drain()
+
+
+@_request()
+def suspend(client: PipelineClient) -> Answer:
+    """Stop all tasks where they are; the coordinator keeps running."""
+    return client.suspend()
+
+
+@_request()
+def resume(client: PipelineClient) -> Answer:
+    """Continue after a suspend."""
+    return client.resume()
+
+
+@_request()
+def cancel(client: PipelineClient) -> Answer:
+    """Stop at once; what is committed stays."""
+    return client.cancel()
 
 
 @pipeline_app.command()
-def configure(
-    url: Url,
+@command
+def status(
+    call: Call,
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="SETTING=VALUE...")],
     *,
-    wait: Wait = 60.0,
-    as_json: AsJson = False,
-    storage_option: StorageOption = None,
-    storage_options_env: StorageOptionsEnv = None,
-    debug: Debug = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=_LEAST_SECONDS, help="With --watch.")
+    ] = 1.0,
 ) -> None:
-    """Have all tasks use other settings: commit_seconds, append_rows and the like.
+    """Show phases, epochs, progress, lag, and restarts with their causes.
+
+    With --watch and --json, one document per line.
 
     \b
     Examples:
-      durable-shuffle pipeline configure ./data orders commit_seconds=5
+      durable-shuffle pipeline status ./data orders --watch
     """
-    _ask(
-        Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug),
-        name,
-        wait,
-        lambda client: client.configure(**dict(map(_setting, settings))),
+    client = PipelineClient(name, storage=call.storage)
+    if not watch:
+        view = client.status()
+        call.emit(asdict(view), status_text(view))
+        return
+    try:
+        _watch(client.status, every, as_json=call.as_json)
+    except KeyboardInterrupt:
+        return
+
+
+def _watch(read: Callable[[], StatusView], every: float, *, as_json: bool) -> None:
+    from rich.live import Live  # only where something is shown live
+    from rich.text import Text
+
+    clock = SystemClock()
+    if as_json:
+        while True:
+            typer.echo(json.dumps(asdict(read())))
+            clock.sleep(every)
+    with Live(Text(status_text(read())), auto_refresh=False) as live:
+        while True:
+            clock.sleep(every)
+            live.update(Text(status_text(read())), refresh=True)
+
+
+def _age(view: StatusView) -> str:
+    text = f"{view.age_seconds:.0f} s ago"
+    over = view.phase in {str(phase) for phase in ENDS}
+    if not over and view.age_seconds > 3 * ALIVE_SECONDS:
+        text += ": its coordinator may be gone"
+    return text
+
+
+def status_text(view: StatusView) -> str:
+    """Return a status for people."""
+    head = fields(
+        [
+            ("pipeline", view.name),
+            ("phase", view.phase),
+            ("generation", view.generation),
+            ("version", view.version),
+            ("last word", _age(view)),
+        ]
     )
+    columns = ["PART", "TASKS", "EPOCH", "RECORDS", "DURABLE", "LAG", "LAG SECONDS"]
+    text = f"{head}\n\n{table(columns, [_row(part) for part in view.parts])}"
+    if view.dropped:
+        text += f"\n\ndropped: {', '.join(view.dropped)}"
+    if view.restarts:
+        rows = [[when(r.wall_seconds), r.task, r.epoch, r.cause] for r in view.restarts[-_SHOWN:]]
+        text += f"\n\n{table(['RESTARTED', 'TASK', 'EPOCH', 'CAUSE'], rows)}"
+    return text
 
 
-def _plain(verb: str, text: str, ask: Callable[[PipelineClient], Answer]) -> None:
-    """Add a command that names nothing but the pipeline."""
-
-    def command(
-        url: Url,
-        name: Name,
-        *,
-        wait: Wait = 60.0,
-        as_json: AsJson = False,
-        storage_option: StorageOption = None,
-        storage_options_env: StorageOptionsEnv = None,
-        debug: Debug = False,
-    ) -> None:
-        call = Call(url, storage_option, storage_options_env, as_json=as_json, debug=debug)
-        _ask(call, name, wait, ask)
-
-    example = f"\b\nExamples:\n  durable-shuffle pipeline {verb} ./data orders"
-    pipeline_app.command(verb, help=f"{text}\n\n{example}")(command)
-
-
-def _ask(call: Call, name: str, wait: float, ask: Callable[[PipelineClient], Answer]) -> None:
-    with call:
-        client = PipelineClient(name, storage=call.storage, wait_seconds=wait)
-        answer = ask(client)
-        call.emit(asdict(answer), answer.text or "done")
+def _row(part: PartView) -> list[object]:
+    phases = Counter(task.phase for task in part.tasks)
+    epochs = sorted({task.epoch for task in part.tasks})
+    span = f"{epochs[0]}-{epochs[-1]}" if len(epochs) > 1 else epochs[0]
+    return [
+        part.part,
+        ", ".join(f"{count} {phase}" for phase, count in phases.items()),
+        span,
+        part.records,
+        part.durable,
+        part.lag_records,
+        None if part.lag_seconds is None else f"{part.lag_seconds:.1f}",
+    ]
 
 
 def _upto(text: str) -> tuple[int, int]:
@@ -278,16 +299,6 @@ def _setting(text: str) -> tuple[str, float]:
 
 
 def _suspend(number: int, _: object) -> None:
-    """Have SIGTERM do what Ctrl-C does, once: who sends it may send it to a whole group."""
+    """Make SIGTERM do what Ctrl-C does, once: it may be sent to a whole process group."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-_plain(
-    "drain",
-    "Take nothing new in, process and publish everything, end for good.",
-    PipelineClient.drain,
-)
-_plain("suspend", "Stop everybody where he is; the coordinator stays.", PipelineClient.suspend)
-_plain("resume", "Go on after a suspend.", PipelineClient.resume)
-_plain("cancel", "Stop at once; what is committed stays.", PipelineClient.cancel)

@@ -1,27 +1,27 @@
-"""Consuming a stored stage on Spark: one task per subpartition, resuming inside of it.
+"""Consume a stored stage on Spark: one task per partition, which can resume inside it.
 
-Strategy: register the consumer, so that what it has not finished stays; read every consumer task's
-log; tasks that have finished are not run. The others run as one Spark job. What they return are
-hints: the logs are read again, and what they say finished is the result.
+The consumer is registered first, so that the stage stays until it has finished. Tasks whose log
+says FINISHED do not run; the others run as one Spark job. What tasks return are hints: the logs are
+read again, and only what they say is the result.
 """
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.consume.step import is_stateful
 from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
+    ConsumeRequest,
     ConsumeSpec,
+    OnNewCode,
     consume_function,
     consume_result,
     consumer_log,
+    is_stateful,
     published_function,
 )
 from durable_shuffle.jobs.deploy.running_code import running_code
@@ -55,24 +55,7 @@ from durable_shuffle.shuffle.release.registry import register_consumers
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
-OnNewCode = Literal["fail", "go_on"]
 DEFAULT_CHECKPOINT_ROWS = 1_000_000
-_PATIENCE_SECONDS = 600.0
-"""A fenced task waits so long for a winner that acknowledges nothing, then lets Spark retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeRequest:
-    """What the user asked for, checked."""
-
-    consumer: str
-    process: Any
-    schema: StructType | None
-    checkpoint_every: int
-    resume: ResumeMode
-    on_new_code: OnNewCode
-    process_code: str
-    """Digest of `process`: its code and everything it uses that can be recognised."""
 
 
 def check_consume(
@@ -80,10 +63,10 @@ def check_consume(
     process: Any,
     schema: StructType | str | None,
     checkpoint_every: int,
-    resume: str,
-    on_new_code: str,
+    resume: ResumeMode,
+    on_new_code: OnNewCode,
 ) -> ConsumeRequest:
-    """Return the request.
+    """Return the request of a user.
 
     Raises:
         InvalidInputError: names what is wrong.
@@ -95,36 +78,13 @@ def check_consume(
         raise InvalidInputError(f"checkpoint_every must be an integer, found={checkpoint_every!r}")
     if checkpoint_every < 1:
         raise InvalidInputError(f"checkpoint_every must be at least 1, found={checkpoint_every}")
-    if resume not in ("exact", "approximate"):
-        raise InvalidInputError(f"resume must be 'exact' or 'approximate', found={resume!r}")
+    check_option("resume", resume, ("exact", "approximate"))
     columns = None if schema is None else as_schema("schema", schema)
     if columns is not None:
         check_columns(columns)
-    mode: ResumeMode = "exact" if resume == "exact" else "approximate"
     check_option("on_new_code", on_new_code, ("fail", "go_on"))
-    return ConsumeRequest(
-        consumer,
-        process,
-        columns,
-        checkpoint_every,
-        mode,
-        "go_on" if on_new_code == "go_on" else "fail",
-        identify_function(process).digest,
-    )
-
-
-class StagesOfFrames:
-    """Which stage a DataFrame reads, for as long as the DataFrame lives."""
-
-    def __init__(self) -> None:
-        self._paths: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
-
-    def add(self, df: DataFrame, path: StagePath) -> None:
-        self._paths[df] = path
-
-    def get(self, df: DataFrame) -> StagePath | None:
-        """Return the stage that `df` reads whole and unchanged; None for any other DataFrame."""
-        return self._paths.get(df)
+    digest = identify_function(process).digest
+    return ConsumeRequest(consumer, process, columns, checkpoint_every, resume, on_new_code, digest)
 
 
 class Consumers:
@@ -158,31 +118,30 @@ class Consumers:
             raise NotFoundError(f"the job has no such stage, or it was released: {path.prefix!r}")
         stage = open_stage(self._storage, path)
         require_seal(stage)
+        generation = self._log.generation
         register_consumers(
-            stage,
-            [request.consumer],
-            ids=self._ids,
-            generation=self._log.generation,
-            closed=False,
+            stage, [request.consumer], ids=self._ids, generation=generation, closed=False
         )
         tasks = range(stage.describe.partitions)
         before = self._resume_sets(stage, request, tasks)
         if request.on_new_code == "fail":
             _check_same_code(request, before, path)
-        missing = tuple(k for k, found in before.items() if not found.finished)
+        missing = tuple(k for k, state in before.items() if not state.finished)
         schema = None if request.schema is None else named_arrow_schema(request.schema)
         rows: list[dict[str, Any]] = []
         if missing:
-            spec = self._spec(stage, request, schema)
-            label = (
-                f"durable_shuffle: consume {path.name} as {request.consumer}, {len(missing)} tasks"
+            function = consume_function(self._spec(stage, request, schema), missing)
+            what = f"consume {path.name} as {request.consumer}, {len(missing)} tasks"
+            rows = self._engine.run_numbered(
+                function, len(missing), RESULT_SCHEMA, f"durable_shuffle: {what}"
             )
-            function = consume_function(spec, missing)
-            rows = self._engine.run_numbered(function, len(missing), RESULT_SCHEMA, label)
         results = [consume_result(row) for row in rows]
         after = before | self._resume_sets(stage, request, missing)
-        for k, found in after.items():
-            self._check_finished(stage, request, k, found, schema)
+        for k, state in after.items():
+            log = consumer_log(stage, request.consumer, k).prefix
+            if not state.finished:
+                raise CorruptDataError(f"a task reported its end, and its log does not: {log!r}")
+            check_outputs_schema(load_state(self._storage, state.state), schema, name=log)
         report = ConsumerReport(
             consumer=request.consumer,
             stage=path.folder,
@@ -191,39 +150,49 @@ class Consumers:
             tasks_run=len(missing),
             tasks_reused=len(tasks) - len(missing),
             views=sum(after[k].epoch - before[k].epoch for k in missing),
-            records=sum(_records(found) for found in after.values()),
+            records=sum(_records(state) for state in after.values()),
             records_acknowledged=sum(_records(after[k]) - _records(before[k]) for k in missing),
             records_delivered=sum(result.delivered for result in results),
-            records_dropped=sum(found.dropped for found in after.values()),
+            records_dropped=sum(state.dropped for state in after.values()),
             acknowledgements=sum(_written(after[k]) - _written(before[k]) for k in missing),
             resumed_from={r.subpartition: r.resumed_from for r in results if r.resumed_from},
-            outputs=sum(len(found.outputs) for found in after.values()),
-            output_rows=sum(o.rows for found in after.values() for o in found.outputs),
-            output_bytes=sum(o.length for found in after.values() for o in found.outputs),
+            outputs=sum(len(state.outputs) for state in after.values()),
+            output_rows=sum(o.rows for state in after.values() for o in state.outputs),
+            output_bytes=sum(o.length for state in after.values() for o in state.outputs),
             requests=self._storage.total - requests + sum(r.requests for r in results),
             retries=sum(r.tries_before for r in results),
             seconds=self._clock.monotonic() - start,
         )
         if schema is None or request.schema is None:
             return None, report
-        return self._published(stage, request, schema, after, report), report
+        logs = tuple(
+            (consumer_log(stage, request.consumer, k).prefix, state.next_slot - 1 - state.closed)
+            for k, state in sorted(after.items())
+        )
+        back = ReadBack(
+            function=published_function(
+                self._task_storage, logs, schema, settings=self._settings, code=running_code()
+            ),
+            partitions=len(logs),
+            hashed_by=(),
+            rows=report.output_rows,
+            memory_bytes=report.output_bytes,
+            # what a consumer that has finished published never changes
+            fingerprint=f"{path.folder} consumed by {request.consumer}",
+        )
+        return self._engine.read_rows(request.schema, back), report
 
     def _spec(
         self, stage: StageHandle, request: ConsumeRequest, schema: pa.Schema | None
     ) -> ConsumeSpec:
         return ConsumeSpec(
             stage=StageHandle(self._task_storage, stage.path, stage.describe),
-            consumer=request.consumer,
-            process=request.process,
+            request=request,
             schema=schema,
-            checkpoint_every=request.checkpoint_every,
-            resume=request.resume,
             generation=self._log.generation,
             settings=self._settings,
             tries=self._engine.task_tries,
-            patience_seconds=_PATIENCE_SECONDS,
             code=self._engine.code_of(request.process),
-            process_code=request.process_code,
         )
 
     def _resume_sets(
@@ -234,50 +203,6 @@ class Consumers:
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             return dict(pool.map(read, tasks))
-
-    def _check_finished(
-        self,
-        stage: StageHandle,
-        request: ConsumeRequest,
-        k: int,
-        found: ResumeSet,
-        schema: pa.Schema | None,
-    ) -> None:
-        name = consumer_log(stage, request.consumer, k).prefix
-        if not found.finished:
-            raise CorruptDataError(f"a task reported its end, and its log does not: {name!r}")
-        check_outputs_schema(load_state(self._storage, found.state), schema, name=name)
-
-    def _published(
-        self,
-        stage: StageHandle,
-        request: ConsumeRequest,
-        schema: pa.Schema,
-        finished: dict[int, ResumeSet],
-        report: ConsumerReport,
-    ) -> DataFrame:
-        assert request.schema is not None
-        logs = tuple(
-            (consumer_log(stage, request.consumer, k).prefix, found.next_slot - 1 - found.closed)
-            for k, found in sorted(finished.items())
-        )
-        function = published_function(
-            self._task_storage,
-            logs,
-            schema,
-            settings=self._settings,
-            code=running_code(),
-        )
-        back = ReadBack(
-            function=function,
-            partitions=len(logs),
-            hashed_by=(),
-            rows=report.output_rows,
-            memory_bytes=report.output_bytes,
-            # what a consumer that has finished published never changes
-            fingerprint=f"{stage.path.folder} consumed by {request.consumer}",
-        )
-        return self._engine.read_rows(request.schema, back)
 
 
 def _check_same_code(
@@ -290,8 +215,8 @@ def _check_same_code(
     """
     others = [
         k
-        for k, found in before.items()
-        if found.code not in ("", request.process_code) and (_records(found) or found.finished)
+        for k, state in before.items()
+        if state.code not in ("", request.process_code) and (_records(state) or state.finished)
     ]
     if others:
         raise IncompatibleError(
@@ -302,10 +227,10 @@ def _check_same_code(
         )
 
 
-def _records(found: ResumeSet) -> int:
-    return sum(at.next_ordinal for one in found.inputs.values() for at in one.acked.values())
+def _records(state: ResumeSet) -> int:
+    return sum(p.next_ordinal for read in state.inputs.values() for p in read.acked.values())
 
 
-def _written(found: ResumeSet) -> int:
+def _written(state: ResumeSet) -> int:
     """Return how many records of a log are not OPEN."""
-    return found.next_slot - found.epoch
+    return state.next_slot - state.epoch

@@ -1,29 +1,34 @@
-"""One Spark task that consumes one subpartition, and one that reads what was published.
+"""One Spark task that consumes one partition, and one that reads what was published.
 
-All state comes from their arguments, as in `tasks`. A task that was fenced, by a retry, by a
-speculative twin or as a zombie, waits for the winner and returns its result. Errors that a retry
-cannot mend come back as a row; those of the user's code and the rest are raised, so that Spark
-tries again from the last acknowledgement.
+All state comes from their arguments. A task that was fenced, by a retry or a speculative twin,
+waits for the winner and returns its result. An error that a retry cannot repair comes back as a
+row. All others are raised, so that Spark tries again from the last acknowledgement; an error of the
+user's code is a `UserCodeError` until then, never taken for one of this library.
 """
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.consume.step import UserCodeError, UserStep
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine.tasks import ArrowFunction, check_code
+from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.serialization import errors
+from durable_shuffle.serialization.arrow_codec import under_schema
+from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
     DurableShuffleError,
     FencedError,
     IncompatibleError,
+    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
@@ -48,29 +53,40 @@ RESULT_SCHEMA = (
 )
 
 
+_PATIENCE_SECONDS = 600.0
+"""A fenced task waits so long for a winner that acknowledges nothing, then lets Spark retry."""
+OnNewCode = Literal["fail", "go_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What the user asked for, checked."""
+
+    consumer: str
+    process: Any
+    schema: StructType | None
+    checkpoint_every: int
+    resume: ResumeMode
+    on_new_code: OnNewCode
+    process_code: str
+    """Digest of `process`: its code and everything it uses that can be recognised."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeSpec:
     """Everything that a consuming task needs."""
 
     stage: StageHandle
-    consumer: str
-    process: Any
+    request: ConsumeRequest
     schema: pa.Schema | None
-    checkpoint_every: int
-    resume: ResumeMode
+    """Storable form of the request's."""
     generation: int
     settings: Settings
     tries: int
     """How often Spark runs a failing task."""
-    patience_seconds: float
-    """How long a fenced task waits for a winner that writes nothing."""
     code: str
-    process_code: str
-    """Digest of `process`."""
-
-    def log(self, subpartition: int) -> SlotLog:
-        """The log of the task that reads one subpartition."""
-        return consumer_log(self.stage, self.consumer, subpartition)
+    """The task refuses to run other code; see `check_code`."""
+    patience_seconds: float = _PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +131,7 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
         try:
             done = _consume(spec, stage, subpartition)
         except FencedError:
-            log = consumer_log(stage, spec.consumer, subpartition)
+            log = consumer_log(stage, spec.request.consumer, subpartition)
             clock, patience = SystemClock(), spec.patience_seconds
             if await_finished(log, spec.generation, clock, patience) is None:
                 raise UnavailableError(
@@ -130,42 +146,37 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
         error = e
     except DurableShuffleError as e:
         error = e
-    return _row(
-        ConsumeResult(
-            subpartition,
-            done.delivered,
-            done.resumed_from,
-            counting.total,
-            context.attemptNumber(),
-        ),
-        error,
+    result = ConsumeResult(
+        subpartition, done.delivered, done.resumed_from, counting.total, context.attemptNumber()
     )
+    return _row(result, error)
 
 
 def _consume(spec: ConsumeSpec, stage: StageHandle, subpartition: int) -> Consumed:
-    step = UserStep(stage, copy.deepcopy(spec.process), spec.schema)
+    request = spec.request
+    step = UserStep(stage, copy.deepcopy(request.process), spec.schema)
     view = open_view(
         stage,
         subpartition,
-        consumer=spec.consumer,
-        resume=spec.resume,
+        consumer=request.consumer,
+        resume=request.resume,
         generation=spec.generation,
         settings=spec.settings,
-        code=spec.process_code,
+        code=request.process_code,
     )
     with view:
         try:
             return consume_view(
-                view, step, schema=spec.schema, checkpoint_every=spec.checkpoint_every
+                view, step, schema=spec.schema, checkpoint_every=request.checkpoint_every
             )
         finally:
             step.close()
 
 
 def _row(result: ConsumeResult, error: DurableShuffleError | None) -> pa.RecordBatch:
-    numbers = ("subpartition", "delivered", "resumed_from", "requests", "tries_before")
-    columns = [pa.array([getattr(result, name)], pa.int64()) for name in numbers]
+    numbers = asdict(result)
     texts = (None, None) if error is None else (type(error).__name__, str(error))
+    columns = [pa.array([number], pa.int64()) for number in numbers.values()]
     columns += [pa.array([text], pa.string()) for text in texts]
     return pa.RecordBatch.from_arrays(columns, names=[*numbers, "error", "message"])
 
@@ -219,3 +230,115 @@ def _published(
         raise CorruptDataError(f"expected FINISHED, found {record.KIND}: {log.key(slot)!r}")
     for output in record.outputs:
         yield from read_output(storage, output, schema)
+
+
+_STATEFUL = ("process", "snapshot", "restore")
+
+
+class UserCodeError(Exception):
+    """Carries what the user's code raised."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def is_stateful(process: Any) -> bool:
+    """Return True for an object with process, snapshot and restore, False for a function.
+
+    Raises:
+        InvalidInputError: neither; names what is missing.
+    """
+    missing = [name for name in _STATEFUL if not callable(getattr(process, name, None))]
+    if not missing:
+        return True
+    if callable(process):
+        return False
+    raise InvalidInputError(
+        "process must be a function of a RecordBatch, or an object with process, snapshot and "
+        f"restore: {type(process).__name__} has no {', '.join(missing)}"
+    )
+
+
+@dataclass(slots=True)
+class UserStep:
+    """The user's consumer as a `Step` of the consume loop."""
+
+    stage: StageHandle
+    user: Any
+    """A function, or an object that `is_stateful`; no other task has it."""
+    schema: pa.Schema | None
+    """Of what it yields, storable."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        plain = logical_batch(batch, self.stage.schema)
+        rows = under_schema(plain, self._input())
+        call = self.user.process if is_stateful(self.user) else self.user
+        with _user_code():
+            produced = call(rows)
+        return self._checked(produced)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        if not is_stateful(self.user) or not hasattr(self.user, "finish"):
+            return iter(())
+        with _user_code():
+            produced = self.user.finish()
+        return self._checked(produced)
+
+    def snapshot(self) -> bytes | None:
+        if not is_stateful(self.user):
+            return None
+        with _user_code():
+            state = self.user.snapshot()
+        if not isinstance(state, bytes):
+            raise InvalidInputError(f"snapshot must return bytes, found {type(state).__name__}")
+        return state
+
+    def restore(self, state: bytes | None) -> None:
+        if (state is not None) != is_stateful(self.user):
+            was = "a function" if state is None else "an object with a state"
+            raise IncompatibleError(
+                f"this consumer was run with {was} before, and acknowledged records: give another "
+                "consumer name"
+            )
+        if state is not None:
+            with _user_code():
+                self.user.restore(state)
+
+    def close(self) -> None:
+        """End this attempt."""
+        if is_stateful(self.user) and hasattr(self.user, "close"):
+            with _user_code():
+                self.user.close()
+
+    def _input(self) -> pa.Schema:
+        names = self.stage.describe.columns
+        logical = logical_schema(self.stage.schema)
+        return pa.schema([f.with_name(n) for f, n in zip(logical, names, strict=True)])
+
+    def _checked(self, produced: Any) -> Iterator[pa.RecordBatch]:
+        if produced is None:
+            return
+        if isinstance(produced, Iterable) and not isinstance(produced, (pa.RecordBatch, pa.Table)):
+            produced = _guarded(produced)
+        if self.schema is not None:
+            yield from checked_batches(produced, self.schema, "process")
+            return
+        for item in [produced] if isinstance(produced, (pa.RecordBatch, pa.Table)) else produced:
+            raise InvalidInputError(
+                f"process returned {type(item).__name__}, and consume() was given no schema for "
+                "what it returns"
+            )
+
+
+def _guarded(produced: Iterable[Any]) -> Iterator[Any]:
+    with _user_code():
+        yield from produced
+
+
+@contextmanager
+def _user_code() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise UserCodeError(error) from error

@@ -4,22 +4,36 @@ A local folder that the hosts do not share would lose data later. To find this o
 writes a nonce, and tasks on the executors read it back. A host that gets no task is not checked.
 """
 
+import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.deploy.remote_storage import RemoteStorage
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
+from durable_shuffle.serialization import errors
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    OutcomeUnknownError,
+)
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import (
+    MOST_BYTES,
+    ByteRange,
+    Bytes,
+    Created,
+    Exists,
+    ObjectInfo,
+    Storage,
+)
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"
@@ -34,9 +48,8 @@ def default_url(spark: SparkSession) -> str:
     Raises:
         InvalidInputError: none is set and the master is not `local*`.
     """
-    found = spark.conf.get(URL_CONF, None)
-    if found:
-        return str(found)
+    if url := spark.conf.get(URL_CONF, None):
+        return str(url)
     if is_local(spark):
         return LOCAL_DEFAULT
     raise InvalidInputError(
@@ -78,10 +91,10 @@ def check_worker_python(spark: SparkSession) -> None:
         InvalidInputError: names that Python and says how to choose another.
     """
     named = str(spark.sparkContext.pythonExec)
-    found = shutil.which(named)
-    if found is not None and Path(found).absolute().parent == Path(sys.executable).parent:
+    python = shutil.which(named)
+    if python is not None and Path(python).absolute().parent == Path(sys.executable).parent:
         return
-    command = [found or named, "-c", "import fsspec, msgpack, numpy, pyarrow"]
+    command = [python or named, "-c", "import fsspec, msgpack, numpy, pyarrow"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         reason = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
@@ -89,7 +102,7 @@ def check_worker_python(spark: SparkSession) -> None:
         reason = str(e)
     if reason:
         raise InvalidInputError(
-            f"Spark's tasks would run {found or named}, which lacks what durable-shuffle needs "
+            f"Spark's tasks would run {python or named}, which lacks what durable-shuffle needs "
             f"({reason}): activate your environment, or set PYSPARK_PYTHON={sys.executable} "
             "before the session is created"
         )
@@ -136,7 +149,7 @@ def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) ->
 
 
 def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) -> str:
-    """Let tasks read the nonce; return what is wrong, "" if all of them found it."""
+    """Let tasks read the nonce; return what is wrong, "" if all of them read it."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -152,3 +165,97 @@ def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) 
         if row["seen"] != nonce:
             return f"host {row['host']!r} found {row['seen']}"
     return ""
+
+
+Answers = list[bytes]
+"""The result of a request, as binary values."""
+
+_SCHEMA = "data array<binary>, error string, message string"
+
+
+@dataclass(frozen=True)
+class RemoteStorage:
+    """A storage whose every call runs as a one-task Spark job.
+
+    For Spark Connect clients that cannot reach the executors' storage. It is slow, one Spark job
+    per request, but only control records pass through the client, never data.
+    """
+
+    spark: SparkSession
+    storage: Storage
+
+    @property
+    def description(self) -> str:
+        return self.storage.description
+
+    def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self._call(lambda s: [s.read(key, most_bytes)])[0]
+
+    def read_range(self, key: str, start: int, length: int) -> memoryview:
+        return memoryview(self._call(lambda s: [bytes(s.read_range(key, start, length))])[0])
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        wanted = list(ranges)
+        data: Answers = self._call(lambda s: [bytes(view) for view in s.read_ranges(wanted)])
+        return [memoryview(part) for part in data]
+
+    def put(self, key: str, parts: Sequence[Bytes]) -> None:
+        data = b"".join(parts)
+
+        def put(s: Storage) -> Answers:
+            s.put(key, [data])
+            return []
+
+        self._call(put, write=True)
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        def put(s: Storage) -> Answers:
+            answer = s.put_if_absent(key, data)
+            return [] if isinstance(answer, Created) else [answer.existing]
+
+        existing = self._call(put, write=True)
+        return Exists(existing[0]) if existing else Created()
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        def look(s: Storage) -> Answers:
+            rows = [(i.key, i.size_bytes, i.modified_wall_seconds) for i in s.list(prefix)]
+            return [json.dumps(rows).encode()]
+
+        for key, size, modified in json.loads(self._call(look)[0]):
+            yield ObjectInfo(key, size, modified)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        wanted = [*keys]
+
+        def delete(s: Storage) -> Answers:
+            s.delete(wanted)
+            return []
+
+        self._call(delete, write=True)
+
+    def _call(self, verb: Callable[[Storage], Answers], *, write: bool = False) -> Answers:
+        storage, texts = self.storage, [("error", pa.string()), ("message", pa.string())]
+        schema = pa.schema([("data", pa.list_(pa.binary())), *texts])
+
+        def run(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            data, error, message = None, None, None
+            try:
+                data = verb(storage)
+            except DurableShuffleError as e:
+                error, message = type(e).__name__, str(e)
+            values = {"data": [data], "error": [error], "message": [message]}
+            yield pa.RecordBatch.from_pydict(values, schema)
+
+        try:
+            (row,) = self.spark.range(0, 1, 1, 1).mapInArrow(run, _SCHEMA).collect()
+        except Exception as error:
+            if not write:
+                raise
+            raise OutcomeUnknownError(
+                f"{self.description}: the task that was to write ended without an answer "
+                f"({type(error).__name__}); read it back before anything else is done"
+            ) from error
+        answer = row.asDict()
+        if answer["error"] is not None:
+            raise getattr(errors, answer["error"])(answer["message"])
+        return [bytes(item) for item in answer["data"]]

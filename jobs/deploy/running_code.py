@@ -23,10 +23,10 @@ _ARCHIVE = re.compile(r"(?:^|/)durable_shuffle-([^/]*)\.zip(?:/|$)")
 def package_sources() -> dict[str, bytes]:
     """Return archive name -> content of the Python files that any executor needs."""
     root = _root()
-    found = {"durable_shuffle/__init__.py": (root / "__init__.py").read_bytes()}
+    sources = {"durable_shuffle/__init__.py": (root / "__init__.py").read_bytes()}
     for folder in _FOLDERS:
-        found |= _sources(folder, without=(*_FOR_PEOPLE, *_NO_PRODUCT))
-    return found
+        sources |= _sources(folder, without=(*_FOR_PEOPLE, *_NO_PRODUCT))
+    return sources
 
 
 def sources_besides() -> dict[str, bytes]:
@@ -34,20 +34,20 @@ def sources_besides() -> dict[str, bytes]:
 
     Functions that the driver sends to executors may come from these folders.
     """
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     for folder in _NO_PRODUCT:
         if f"durable_shuffle.{folder.replace('/', '.')}" in sys.modules:
-            found |= _sources(folder, without=_FOR_PEOPLE)
-    return found
+            sources |= _sources(folder, without=_FOR_PEOPLE)
+    return sources
 
 
 def _sources(folder: str, without: tuple[str, ...] = ()) -> dict[str, bytes]:
-    base, found = _root() / folder, {}
+    base, sources = _root() / folder, {}
     for path in sorted(base.rglob("*.py")):
         name = f"{folder}/{path.relative_to(base).as_posix()}"
         if not name.startswith(tuple(f"{other}/" for other in without)):
-            found[f"durable_shuffle/{name}"] = path.read_bytes()
-    return found
+            sources[f"durable_shuffle/{name}"] = path.read_bytes()
+    return sources
 
 
 def _root() -> Path:

@@ -55,7 +55,7 @@ def _besides() -> dict[str, bytes]:
 
 def _compiled(sources: dict[str, bytes]) -> dict[str, bytes]:
     """Return archive name -> byte code (PEP 552) of the modules that this process has loaded."""
-    found = {}
+    compiled = {}
     for module in list(sys.modules):
         stem = module.replace(".", "/")
         for name in (f"{stem}.py", f"{stem}/__init__.py"):
@@ -63,8 +63,8 @@ def _compiled(sources: dict[str, bytes]) -> dict[str, bytes]:
             if path is not None:
                 code = SourceFileLoader(module, path).get_code(module)
                 head = MAGIC_NUMBER + _BY_HASH_UNCHECKED + source_hash(sources[name])
-                found[f"{name}c"] = head + marshal.dumps(code)
-    return found
+                compiled[f"{name}c"] = head + marshal.dumps(code)
+    return compiled
 
 
 def _file_of(module: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Reading what is stored, for people: jobs, stages, producers' logs and consumers, as values and
-as text.
+"""Read what is stored, for people: jobs, stages, logs and consumers, as values and as text.
 
-The commands (`jobs/cli/`), the pages (`jobs/reports/`) and the benchmarks are made of it. It
-imports `jobs/text.py` and the layers below, and neither commands nor Spark. Start at `names.py`:
-from what a user typed to a job or a stage.
+The commands (`jobs/cli/`), the pages (`jobs/reports/`) and the benchmarks use it. It imports
+`jobs/text.py` and the layers below, and neither commands nor Spark. Start at `names.py`, which
+finds the job or stage that a user typed. `summary.py` has one line per stage and consumer,
+`details.py` all of one stage, `producer_logs.py` the logs of log producers.
 """

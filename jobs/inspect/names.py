@@ -1,4 +1,4 @@
-"""From what a user typed to a job or a stage. A wrong name is told together with the right ones."""
+"""Find the job or stage that a user typed. The error for a wrong name lists the right ones."""
 
 import difflib
 import os
@@ -20,24 +20,20 @@ _SLOT = re.compile(r"\d{10,}")
 
 def list_jobs(storage: Storage) -> list[str]:
     """Return the jobs that a listing of the whole root shows, sorted."""
-    found: set[str] = set()
+    jobs: set[str] = set()
     for info in storage.list(""):
         parts = info.key.split("/")
-        if len(parts) < 3 or parts[0] in found:
+        if len(parts) < 3 or parts[0] in jobs:
             continue
         if (parts[1] == "log" and _SLOT.fullmatch(parts[2])) or (
             parse_stage_folder(parts[0], parts[1]) is not None
         ):
-            found.add(parts[0])
-    return sorted(found)
+            jobs.add(parts[0])
+    return sorted(jobs)
 
 
 def require_root(storage: Storage) -> None:
-    """Refuse a local root that is no folder. Object stores have none: there, empty is all we know.
-
-    Raises:
-        InvalidInputError: there is no such folder.
-    """
+    """Refuse a local root that is no folder. Object stores have no folders to ask for."""
     backend = getattr(storage, "backend", storage)
     if isinstance(backend, LocalStorage):
         root = backend.description.removeprefix("file:")
@@ -61,35 +57,35 @@ def find_job(storage: Storage, job: str) -> JobCopy:
         ) from None
 
 
-def folder(path: StagePath) -> str:
-    """Return the name of a stage's folder."""
-    return f"{path.name}-{path.fingerprint}-{path.incarnation}"
-
-
 def short_name(name: str, fingerprint: str) -> str:
-    """Return the start of a folder's name that people are shown; it names the stage, too."""
+    """Return the start of a folder's name that people see; it also names the stage."""
     return f"{name}-{fingerprint[:SHORT_ID]}"
 
 
+def live_stages(job: JobCopy) -> list[StagePath]:
+    """Return the stages that were not released, oldest first."""
+    return [path for path in job.paths if path not in job.released]
+
+
 def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
-    """Return the one stage that `text` names.
+    """Return the one stage that `text` names. A stage that is not released goes first.
 
     Args:
         text: a folder name, a stage's name, or the start of a folder name that is longer than the
-            stage's name. A stage that is not released goes before one that is.
+            stage's name.
         released: False never returns a released stage.
 
     Raises:
         InvalidInputError: none or several; names them.
         NotFoundError: the job log lost the record that names it.
     """
-    live = [path for path in job.paths if path not in job.released]
+    live = live_stages(job)
     gone = released_stages(job, text)
-    for found in (_matches(live, text), gone if released else []):
-        if len(found) > 1:
-            raise _ambiguous(job, text, found)
-        if found:
-            return found[0]
+    for matches in (_matches(live, text), gone if released else []):
+        if len(matches) > 1:
+            raise _ambiguous(job, text, matches)
+        if matches:
+            return matches[0]
     if gone:
         raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
     known = {*job.paths, *job.begun}
@@ -102,46 +98,32 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
 
 
 def released_stages(job: JobCopy, text: str) -> list[StagePath]:
-    """Return the released stages that `text` names, see `find_stage`; none if it names one that is
-    not released."""
-    live = [path for path in job.paths if path not in job.released]
+    """Return the released stages that `text` names; none if it also names a live stage."""
     gone = [path for path in job.paths if path in job.released]
-    return [] if _matches(live, text) else _matches(gone, text)
+    return [] if _matches(live_stages(job), text) else _matches(gone, text)
 
 
 def _matches(paths: Sequence[StagePath], text: str) -> list[StagePath]:
-    """Return the stages of the best kind of match that there is."""
-    for match in (_is_folder, _is_name, _is_prefix):
-        found = [path for path in paths if match(path, text)]
-        if found:
-            return found
-    return []
+    """Return the stages of that folder, else of that name, else whose folder begins so."""
+    return (
+        [path for path in paths if path.folder == text]
+        or [path for path in paths if path.name == text]
+        or [p for p in paths if len(text) > len(p.name) + 1 and p.folder.startswith(text)]
+    )
 
 
-def _ambiguous(job: JobCopy, text: str, found: Sequence[StagePath]) -> InvalidInputError:
+def _ambiguous(job: JobCopy, text: str, matches: Sequence[StagePath]) -> InvalidInputError:
     error = InvalidInputError(
         f"write more of the name: stage {text!r} of job {job.job!r} is ambiguous, "
-        f"{len(found)} match:"
+        f"{len(matches)} match:"
     )
-    short = [short_name(path.name, path.fingerprint) for path in found]
-    for path, name in list(zip(found, short, strict=True))[:_SHOWN]:
+    short = [short_name(path.name, path.fingerprint) for path in matches]
+    for path, name in list(zip(matches, short, strict=True))[:_SHOWN]:
         longer = f"{path.name}-{path.fingerprint}-{path.incarnation[:SHORT_ID]}"
         error.add_note(name if short.count(name) == 1 else longer)
-    if len(found) > _SHOWN:
-        error.add_note(f"and {len(found) - _SHOWN} more")
+    if len(matches) > _SHOWN:
+        error.add_note(f"and {len(matches) - _SHOWN} more")
     return error
-
-
-def _is_folder(path: StagePath, text: str) -> bool:
-    return folder(path) == text
-
-
-def _is_name(path: StagePath, text: str) -> bool:
-    return path.name == text
-
-
-def _is_prefix(path: StagePath, text: str) -> bool:
-    return len(text) > len(path.name) + 1 and folder(path).startswith(text)
 
 
 def _choices(what: str, text: str, names: Sequence[str]) -> str:

@@ -1,13 +1,15 @@
-"""What the logs of log producers hold, as plain values: one walk per log, no data."""
+"""Read the logs of log producers: what they say, and the rows that they name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.schema_change import fit_batch
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
     Append,
@@ -16,16 +18,21 @@ from durable_shuffle.shuffle.log.appender_log import (
     End,
     JobAbort,
     appender_log,
+    refuse_holes,
 )
 from durable_shuffle.shuffle.log.records import Closed
-from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_not_released
 from durable_shuffle.shuffle.log.stage_fold import StageState
 from durable_shuffle.shuffle.read.extent_feed import EndMode
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import standing_pieces
 
 Rows = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogAttempt:
     """What one OPEN began, or what one write job appended."""
 
@@ -102,50 +109,102 @@ def log_status(ended: int, producers: int) -> str:
 
 
 def _fold(
-    stage: StageHandle,
-    producer: int,
-    records: Iterable[tuple[int, AppenderRecord]],
-    upto: int,
+    stage: StageHandle, producer: int, records: Iterable[tuple[int, AppenderRecord]], upto: int
 ) -> ProducerLog:
     writes = stage.subpartitions_of(producer)
     rows = np.zeros((2, stage.describe.partitions), dtype=np.uint64)
-    found = ProducerLog(producer, [], *rows)
+    log = ProducerLog(producer, [], *rows)
     for slot, record in records:
         name = stage.producer_log(producer).key(slot)
         if isinstance(record, Closed):
-            found.closed = True
+            log.closed = True
             continue
         after = record.after
         if isinstance(record, AppenderOpen):
             opened = LogAttempt(record.record_id, slot, after.epoch, after.generation)
-            found.attempts.append(opened)
+            log.attempts.append(opened)
         elif isinstance(record, Append) and record.record_id != after.owner:
             job = LogAttempt(record.record_id, slot - 1, after.epoch, after.generation, job=True)
-            found.attempts.append(job)
-        elif not isinstance(record, JobAbort) and found.owner != record.record_id:
+            log.attempts.append(job)
+        elif not isinstance(record, JobAbort) and log.owner != record.record_id:
             raise CorruptDataError(f"{name}: a record of an attempt that is not open")
-        found.appended[writes] = after.ordinals(len(writes), name)
+        log.appended[writes] = after.ordinals(len(writes), name)
         if isinstance(record, Append):
-            _append(found, record, name, stored=slot >= upto)
+            _append(log, record, name, stored=slot >= upto)
         elif isinstance(record, End):
-            found.attempts[-1] = replace(found.attempts[-1], end=record.mode)
-        found.owner = after.owner
-    return found
+            log.attempts[-1].end = record.mode
+        log.owner = after.owner
+    return log
 
 
-def _append(found: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
+def _append(log: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
     length = sum(segment.length for segment in record.segments)
-    newest = reversed(range(len(found.attempts)))
-    at = next(n for n in newest if found.attempts[n].attempt == record.record_id)
-    last = found.attempts[at]
-    found.attempts[at] = replace(
-        last,
-        appends=last.appends + 1,
-        rows=last.rows + record.rows,
-        data_bytes=last.data_bytes + length,
-    )
-    found.segments.update((record.record_id, one.number) for one in record.segments)
+    attempt = next(a for a in reversed(log.attempts) if a.attempt == record.record_id)
+    attempt.appends += 1
+    attempt.rows += record.rows
+    attempt.data_bytes += length
+    log.segments.update((record.record_id, segment.number) for segment in record.segments)
     if stored:
-        extents = record.extent_array(name, len(found.stored))
-        np.add.at(found.stored, extents["subpartition"], extents["rows"])
-        found.data_bytes += length
+        extents = record.extent_array(name, len(log.stored))
+        np.add.at(log.stored, extents["subpartition"], extents["rows"])
+        log.data_bytes += length
+
+
+_SETTINGS = Settings(writer_memory_bytes=8 << 20)
+"""Little is fetched ahead: mostly the first rows are asked for."""
+
+
+class LogRows:
+    """What the logs of a stage of log producers hold at the moment that this is made.
+
+    The logs are copied into memory, each slot read once, so that every partition shows the same
+    moment and nothing is waited for.
+
+    Raises:
+        NotFoundError: the stage was released.
+        CorruptDataError, IncompatibleError: a record is damaged, lost, or not of this version.
+    """
+
+    def __init__(self, stage: StageHandle) -> None:
+        refuse_holes(stage)
+        memory = MemoryStorage()
+
+        def copy(log: SlotLog) -> None:
+            copied = SlotLog(memory, log.prefix)
+            for slot, data in log.read_from():
+                copied.append(slot, data)
+
+        producers = [stage.producer_log(p) for p in range(stage.describe.producers)]
+        with ThreadPoolExecutor(_SETTINGS.control_threads) as pool:
+            list(pool.map(copy, producers))
+        copy(stage.log())  # last: whoever closed a producer's log wrote to this one before
+        copied = StageHandle(memory, stage.path, stage.describe)
+        require_not_released(copied)
+        logs = read_producer_logs(copied, read_state(copied))
+        self._stage, self._pieces = stage, standing_pieces(copied)
+        self.producers = len(logs)
+        self.ended = sum(log.ended for log in logs)
+        """Producers that will never append again."""
+        self.rows = sum(int(log.stored.sum()) for log in logs)
+        """Rows that were appended and not released."""
+        self.released = sum(int(log.appended.sum()) for log in logs) - self.rows
+        """Rows that were released."""
+
+    def batches(self, k: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of partition k, producer by producer, each producer's in order.
+
+        Columns that were added to the stage later are left out.
+
+        Raises:
+            InvalidInputError: no such partition.
+            CorruptDataError: a frame fails its check or rows do not add up; names the segment.
+            NotFoundError: a segment is gone; says so if the stage was released meanwhile.
+        """
+        stage, count = self._stage, self._stage.describe.partitions
+        if not 0 <= k < count:
+            raise InvalidInputError(
+                f"no such partition: {k} of {count}, counted from 0: {stage.path.prefix!r}"
+            )
+        pieces = [piece for piece in self._pieces if piece.extent.subpartition == k]
+        for batch in read_pieces(stage, pieces, _SETTINGS):
+            yield fit_batch(batch, stage.schema)

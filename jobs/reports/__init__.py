@@ -1,6 +1,6 @@
 """`durable-shuffle report`: the life of a job as one self-contained HTML page.
 
-Reads through `jobs/inspect/`; no other part of the API knows it. Start at `job_history.py` (what is
-read) and `job_page.py` (what is shown); `timeline.py`, `drawing.py` and `axis.py` draw, and
-benchmarks draw with them too.
+It reads through `jobs/inspect/`. Start at `job_history.py` (what is read) and `job_page.py` (what
+is shown). `timeline.py` holds bars and marks, `drawing.py` draws them, `page.py` escapes texts and
+has the parts of pages; the benchmarks use these three, too.
 """

@@ -1,40 +1,76 @@
-"""Timelines as inline SVG: text in, text out. Pure.
+"""Timelines as inline SVG: values in, markup out. Pure.
 
-Colours come from style classes and `style.py`, so that one drawing reads on light and on dark.
+Colours come from style classes and `page.css`, so that one drawing reads on light and on dark.
 """
 
-from collections.abc import Mapping, Sequence
-from html import escape
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from durable_shuffle.jobs.reports.axis import axis, breaks
-from durable_shuffle.jobs.reports.drawn_time import clock_text, duration_text, wall_at
-from durable_shuffle.jobs.reports.style import OUTCOME_COLOURS
+from durable_shuffle.jobs.reports.page import Html, element
 from durable_shuffle.jobs.reports.timeline import (
     OUTCOMES,
     Bar,
     Mark,
     Outcome,
     Timeline,
+    clock_text,
+    duration_text,
     rows_of_lane,
+    wall_at,
 )
+
+OUTCOME_COLOURS = {
+    "done": "#7b93ad",
+    "reused": "#0d9488",
+    "again": "#e0523d",
+    "retry": "#e3a33b",
+    "open": "#5b7fd6",
+    "lost": "#9aa0a8",
+}
+"""Readable on white and on near-black alike; pictures use them too."""
 
 _WIDTH, _LEFT, _RIGHT = 1000, 118, 16
 _ROW, _GAP, _TOP, _BOTTOM = 17, 10, 40, 26
 _BARE_TOP = 8
 """Where there is no mark to be named."""
-_LEAST = 6.0
-"""Pixels of the shortest bar."""
+_SHORTEST_BAR = 6.0
+"""Pixels."""
 _LETTER = 6.2
 """Pixels of a letter on a bar, at most on average."""
 _LANE_LETTERS = 15
-Side = Literal["start", "end"]
-"""Of a text: where its mark is."""
 _NAME_ROOM = 64
 """Pixels that the name of a mark takes."""
+_APART = 84
+"""Pixels between labels with a time of day, at least."""
+_ROUND = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+"""Seconds between labels."""
 
 
-def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
+Side = Literal["start", "end"]
+"""At which end of a text its mark is."""
+Span = tuple[float, float]
+"""Pixels from the top to the bottom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where the lanes of a drawing are, in pixels."""
+
+    left: float
+    """Of second 0."""
+    scale: float
+    """Per second."""
+    top: float
+    bottom: float
+
+    def x(self, seconds: float) -> float:
+        """Return where a moment is."""
+        return self.left + seconds * self.scale
+
+
+def timeline_svg(timeline: Timeline, seconds: float | None = None) -> Html:
     """Return the drawing, in a box that scrolls where it is too wide.
 
     Args:
@@ -43,76 +79,129 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> str:
     """
     total = max(seconds or timeline.seconds, 1e-6)
     scale = (_WIDTH - _LEFT - _RIGHT) / total
-    lanes = [
-        (lane, rows_of_lane([b for b in timeline.bars if b.lane == lane], (_LEAST + 1) / scale))
-        for lane in timeline.lanes
-    ]
-    parts: list[str] = []
-    tops: dict[str, tuple[float, float]] = {}
-    named = timeline.pauses or any(m.kind in ("fault", "note") for m in timeline.marks)
-    top = float(_TOP if named else _BARE_TOP)
-    y = top
-    for lane, rows in lanes:
+    named = timeline.pauses or any(mark.kind in ("fault", "note") for mark in timeline.marks)
+    top = y = float(_TOP if named else _BARE_TOP)
+    parts: list[Html] = []
+    lanes: dict[str | None, Span] = {}
+    for lane in timeline.lanes:
+        bars = [bar for bar in timeline.bars if bar.lane == lane]
+        rows = rows_of_lane(bars, (_SHORTEST_BAR + 1) / scale)
         height = max(1, len(rows)) * _ROW + 4.0
-        tops[lane] = (y, y + height)
-        shown = lane if len(lane) <= _LANE_LETTERS else lane[: _LANE_LETTERS - 1] + "…"
-        parts.append(
-            f'<rect class="lane" x="{_LEFT}" y="{y:.1f}" width="{_WIDTH - _LEFT - _RIGHT}" '
-            f'height="{height:.1f}" rx="4"/>'
-            f'<text class="dim" x="{_LEFT - 8}" y="{y + height / 2 + 4:.1f}" font-size="12" '
-            f'text-anchor="end"><title>{escape(lane)}</title>{escape(shown)}</text>'
-        )
+        lanes[lane] = (y, y + height)
+        parts += _lane(lane, y, height)
         for number, row in enumerate(rows):
             parts += [_bar(timeline, bar, y + 2 + number * _ROW, scale) for bar in row]
         y += height + _GAP
-    bottom = y - _GAP
-    grid = axis(timeline, total, _LEFT, scale, (top, bottom))
-    cuts = breaks(timeline, _LEFT, scale, (top, bottom))
-    marks, free = [], 0.0
-    for mark in sorted(timeline.marks, key=lambda m: m.at):
-        x = _LEFT + mark.at * scale
-        if mark.kind == "fault":
-            side: Side | None = "end" if x > _WIDTH * 0.6 else "start"
-            marks.append(_mark(timeline, mark, x, bottom, tops, side))
-        elif mark.kind == "note":
-            side, free = _free_side(x, free)
-            marks.append(_mark(timeline, mark, x, bottom, tops, side))
-        elif mark.lane in tops:
-            marks.append(_change(timeline, mark, x, tops[mark.lane]))
-    height = bottom + _BOTTOM
+    frame = Frame(_LEFT, scale, top, y - _GAP)
     told = f"{timeline.title}: {timeline.took:.1f} seconds, {len(timeline.bars)} task attempts"
-    return (
-        f'<div class="scroll"><svg class="timeline" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
-        f'aria-label="{escape(told)}">{grid}{"".join(parts)}{cuts}{"".join(marks)}</svg></div>'
+    drawing = element(
+        "svg",
+        *axis(timeline, total, frame),
+        *parts,
+        *breaks(timeline, frame),
+        *_marks(timeline, frame, lanes),
+        class_="timeline",
+        viewBox=f"0 0 {_WIDTH} {frame.bottom + _BOTTOM:.0f}",
+        role="img",
+        aria_label=told,
     )
+    return element("div", drawing, class_="scroll")
 
 
-def _bar(timeline: Timeline, bar: Bar, y: float, scale: float) -> str:
-    x, width = _LEFT + bar.start * scale, max(_LEAST, (bar.end - bar.start) * scale - 1)
-    opacity = "" if bar.phase == "map" else ' fill-opacity="0.62"'
-    lost = ' class="lost"' if bar.outcome == "lost" else opacity
+def axis(timeline: Timeline, total: float, frame: Frame) -> Iterator[Html]:
+    """Yield lines and labels: round times of day, or seconds from the start up to `total`."""
+    clock = bool(timeline.spans)
+    for seconds, text in _clock_ticks(timeline, frame.scale) if clock else _ticks(total):
+        x = frame.x(seconds)
+        yield _line("grid", x, x, frame.top - 4, frame.bottom + 4)
+        yield _text(x, frame.bottom + 18, "start" if clock and seconds == 0 else "middle", 11, text)
+
+
+def breaks(timeline: Timeline, frame: Frame) -> Iterator[Html]:
+    """Yield a mark with its length for each pause that is drawn shortened."""
+    top, bottom = frame.top, frame.bottom
+    for pause in timeline.pauses:
+        x, told = frame.x(pause.at), duration_text(pause.seconds)
+        yield element(
+            "g",
+            element("title", f"nothing happened for {told}: drawn shortened"),
+            element("rect", class_="break", x=x - 4, y=top - 4, width=8, height=bottom - top + 8),
+            *(
+                _line("break-line", x + shift - 3, x + shift + 3, y + 6, y - 6)
+                for y in (bottom + 2, top - 2)
+                for shift in (-3, 3)
+            ),
+            _text(x, 15, "middle", 11, told),
+            data_mark="break",
+        )
+
+
+def _line(style: str, x1: float, x2: float, y1: float, y2: float) -> Html:
+    return element("line", class_=style, x1=x1, x2=x2, y1=y1, y2=y2)
+
+
+def _text(
+    x: float, y: float, anchor: str, size: float, *inside: str, style: str | None = "dim"
+) -> Html:
+    return element("text", *inside, class_=style, x=x, y=y, font_size=size, text_anchor=anchor)
+
+
+def _lane(lane: str, y: float, height: float) -> Iterator[Html]:
+    width = _WIDTH - _LEFT - _RIGHT
+    yield element("rect", class_="lane", x=_LEFT, y=y, width=width, height=height, rx=4)
+    shown = lane if len(lane) <= _LANE_LETTERS else lane[: _LANE_LETTERS - 1] + "…"
+    yield _text(_LEFT - 8, y + height / 2 + 4, "end", 12, element("title", lane), shown)
+
+
+def _bar(timeline: Timeline, bar: Bar, y: float, scale: float) -> Html:
+    x, width = _LEFT + bar.start * scale, max(_SHORTEST_BAR, (bar.end - bar.start) * scale - 1)
+    times = f"{bar.start:.2f} to {bar.end:.2f} s"
     if timeline.spans:
-        walls = [wall_at(timeline.spans, at) for at in (bar.start, bar.end)]
-        took = duration_text(walls[1] - walls[0])
-        times = f"{clock_text(walls[0], 1)} to {clock_text(walls[1], 1)} ({took})"
-    else:
-        times = f"{bar.start:.2f} to {bar.end:.2f} s"
-    told = f"{bar.label}: {bar.told or OUTCOMES[bar.outcome]}, {times}"
+        first, last = (wall_at(timeline.spans, seconds) for seconds in (bar.start, bar.end))
+        times = f"{clock_text(first, 1)} to {clock_text(last, 1)} ({duration_text(last - first)})"
+    lost, pale = bar.outcome == "lost", bar.phase != "map"
+    drawn = [
+        element("title", f"{bar.label}: {bar.told or OUTCOMES[bar.outcome]}, {times}"),
+        element(
+            "rect", x=x, y=y, width=width, height=_ROW - 3, rx=2.5,
+            fill=OUTCOME_COLOURS[bar.outcome], class_="lost" if lost else None,
+            fill_opacity="0.62" if pale and not lost else None,
+        ),
+    ]  # fmt: skip
     short = bar.short or bar.phase[0] + bar.label.rpartition(" ")[2]
     shown = next((t for t in (bar.label, short) if len(t) * _LETTER + 6 <= width), "")
-    text = ""
     if shown:
-        ink = "" if bar.outcome == "lost" else ' style="fill:#fff"'
-        text = (
-            f'<text x="{x + width / 2:.1f}" y="{y + _ROW - 5.5:.1f}" font-size="10.5" '
-            f'text-anchor="middle"{ink}>{escape(shown)}</text>'
-        )
-    return (
-        f'<g data-outcome="{bar.outcome}" data-phase="{escape(bar.phase)}">'
-        f"<title>{escape(told)}</title>"
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_ROW - 3}" rx="2.5" '
-        f'fill="{OUTCOME_COLOURS[bar.outcome]}"{lost}/>{text}</g>'
-    )
+        style, middle = None if lost else "on-bar", x + width / 2
+        drawn.append(_text(middle, y + _ROW - 5.5, "middle", 10.5, shown, style=style))
+    return element("g", *drawn, data_outcome=bar.outcome, data_phase=bar.phase)
+
+
+def _marks(timeline: Timeline, frame: Frame, lanes: Mapping[str | None, Span]) -> Iterator[Html]:
+    free = 0.0
+    for mark in sorted(timeline.marks, key=lambda mark: mark.at):
+        x, lane = frame.x(mark.at), lanes.get(mark.lane)
+        side: Side | None
+        if mark.kind == "fault":
+            side = "end" if x > _WIDTH * 0.6 else "start"
+            drawn = [
+                *_named_line(mark, x, 15, frame, side),
+                *_cross(x, lane or (_TOP, frame.bottom)),
+            ]
+        elif mark.kind == "note":
+            side, free = _free_side(x, free)
+            drawn = _named_line(mark, x, 31, frame, side)
+        elif lane is not None:
+            y, r = lane[0] + 2 + (_ROW - 3) / 2, 6.0
+            corners = ((x, y - r), (x + r, y), (x, y + r), (x - r, y))
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
+            drawn = [element("polygon", class_=mark.kind, points=points)]
+        else:
+            continue
+        when = f"{mark.at:.2f} s"
+        if timeline.spans:
+            when = clock_text(wall_at(timeline.spans, mark.at), 1)
+        told = f"{mark.text}, at {when}" + (f", {mark.lane}" if mark.lane else "")
+        yield element("g", element("title", told), *drawn, data_mark=mark.kind)
 
 
 def _free_side(x: float, free: float) -> tuple[Side | None, float]:
@@ -124,50 +213,55 @@ def _free_side(x: float, free: float) -> tuple[Side | None, float]:
     return None, free
 
 
-def _mark(
-    timeline: Timeline,
-    mark: Mark,
-    x: float,
-    bottom: float,
-    tops: dict[str, tuple[float, float]],
-    side: Side | None,
-) -> str:
-    y = 15 if mark.kind == "fault" else 31
-    text = ""
+def _named_line(mark: Mark, x: float, y: float, frame: Frame, side: Side | None) -> list[Html]:
+    """Return a line through all lanes, with its name at the top where there is room."""
+    parts = [_line(f"{mark.kind}-line", x, x, y - 10, frame.bottom)]
     if side is not None:
-        text = (
-            f'<text x="{x + (5 if side == "start" else -5):.1f}" y="{y}" font-size="12" '
-            f'text-anchor="{side}" '
-            f'class="{"fault-text" if mark.kind == "fault" else "dim"}">{escape(mark.text)}</text>'
-        )
-    line = (
-        f'<line class="{mark.kind}-line" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 10}" '
-        f'y2="{bottom:.1f}"/>'
-    )
-    cross = ""
-    hit = tops.get(mark.lane) if mark.lane else None
-    if mark.kind == "fault":
-        low, high = hit or (_TOP, bottom)
-        middle, r = (low + high) / 2, 6.5
-        cross = "".join(
-            f'<line class="kill" x1="{x - r:.1f}" x2="{x + r:.1f}" y1="{a:.1f}" y2="{b:.1f}"/>'
-            for a, b in ((middle - r, middle + r), (middle + r, middle - r))
-        )
-    return _group(timeline, mark, line + cross + text)
+        style = "fault-text" if mark.kind == "fault" else "dim"
+        parts.append(_text(x + (5 if side == "start" else -5), y, side, 12, mark.text, style=style))
+    return parts
 
 
-def _change(timeline: Timeline, mark: Mark, x: float, lane: tuple[float, float]) -> str:
-    y, r = lane[0] + 2 + (_ROW - 3) / 2, 6.0
-    points = f"{x:.1f},{y - r:.1f} {x + r:.1f},{y:.1f} {x:.1f},{y + r:.1f} {x - r:.1f},{y:.1f}"
-    return _group(timeline, mark, f'<polygon class="{mark.kind}" points="{points}"/>')
+def _cross(x: float, span: Span) -> list[Html]:
+    y, r = sum(span) / 2, 6.5
+    return [_line("kill", x - r, x + r, y - r, y + r), _line("kill", x - r, x + r, y + r, y - r)]
 
 
-def _group(timeline: Timeline, mark: Mark, inner: str) -> str:
-    when = f"{mark.at:.2f} s"
-    if timeline.spans:
-        when = clock_text(wall_at(timeline.spans, mark.at), 1)
-    told = f"{mark.text}, at {when}" + (f", {mark.lane}" if mark.lane else "")
-    return f'<g data-mark="{mark.kind}"><title>{escape(told)}</title>{inner}</g>'
+def _ticks(total: float) -> Iterator[tuple[float, str]]:
+    step = _nice(total / 8)
+    for number in range(int(total / step + 1e-9) + 1):
+        yield number * step, f"{number * step:g} s"
+
+
+def _clock_ticks(timeline: Timeline, scale: float) -> Iterator[tuple[float, str]]:
+    """Yield round times of day, and where each stretch between two breaks begins."""
+    step = _step(_APART / scale)
+    decimals = max(0, min(3, -math.floor(math.log10(step)))) if step < 1 else 0
+    free = -math.inf
+    for span in timeline.spans:
+        if span.start * scale >= free:
+            yield span.start, clock_text(span.wall, decimals)
+            free = span.start * scale + _APART * (1.3 if span.start == 0 else 1)
+        wall = math.ceil(span.wall / step) * step
+        while wall - span.wall <= span.end - span.start:
+            at = span.start + wall - span.wall
+            if at * scale >= free:
+                yield at, clock_text(wall + 1e-6, decimals)
+                free = at * scale + _APART
+            wall += step
+
+
+def _step(minimum: float) -> float:
+    if minimum < 1:
+        return _nice(minimum)
+    days = math.ceil(minimum / 86_400) * 86_400
+    return float(next((seconds for seconds in _ROUND if seconds >= minimum), days))
+
+
+def _nice(value: float) -> float:
+    """Return the next of 1, 2, 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= value)
 
 
 _PHASES = {"map": "map task", "reduce": "reduce task"}
@@ -183,7 +277,7 @@ def legend(
     lines: Sequence[Timeline],
     texts: Mapping[Outcome, str] = OUTCOMES,
     phases: Mapping[str, str] = _PHASES,
-) -> str:
+) -> Html:
     """Return what colours and marks of timelines mean, only those that occur.
 
     Args:
@@ -191,20 +285,20 @@ def legend(
         phases: of "map" and "reduce", shown where there are both.
     """
     bars = [bar for line in lines for bar in line.bars]
-    outcomes, found = {bar.outcome for bar in bars}, {bar.phase for bar in bars}
-    entries = []
+    outcomes, drawn_phases = {bar.outcome for bar in bars}, {bar.phase for bar in bars}
+    entries: list[tuple[dict[str, str], str]] = []
     for name, text in texts.items():
         if name in outcomes:
             faint = ";opacity:.45;outline:1px dashed var(--fault)" if name == "lost" else ""
-            entries.append((f'style="background:{OUTCOME_COLOURS[name]}{faint}"', text))
-    if len(found) > 1:
-        colour = "background:#7b93ad"
+            entries.append(({"style": f"background:{OUTCOME_COLOURS[name]}{faint}"}, text))
+    if len(drawn_phases) > 1:
         for phase, text in phases.items():
             pale = ";opacity:.62" if phase == "reduce" else ""
-            entries.append((f'style="{colour}{pale}"', text + (", paler" if pale else "")))
+            swatch = {"style": f"background:{OUTCOME_COLOURS['done']}{pale}"}
+            entries.append((swatch, text + (", paler" if pale else "")))
     marks = {mark.kind for line in lines for mark in line.marks}
-    entries += [(f'class="key-{kind}"', text) for kind, text in _MARKS.items() if kind in marks]
+    entries += [({"class": f"key-{k}"}, text) for k, text in _MARKS.items() if k in marks]
     if any(line.pauses for line in lines):
-        entries.append(('class="key-break"', "a pause, drawn shortened"))
-    spans = "".join(f"<span><i {how}></i>{escape(text)}</span>" for how, text in entries)
-    return f'<div class="legend">{spans}</div>'
+        entries.append(({"class": "key-break"}, "a pause, drawn shortened"))
+    spans = [element("span", element("i", **swatch), text) for swatch, text in entries]
+    return element("div", *spans, class_="legend")

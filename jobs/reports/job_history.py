@@ -1,21 +1,17 @@
-"""What a job's control records and the storage's own times tell about its life.
+"""The life of a job, from its control records and the times at which the storage wrote objects.
 
-Records hold no times; an object's time of writing is the storage's. So this is for reports, never
-for decisions. When an attempt began is not recorded: it is seen from its first stored segment on.
+Records hold no times. The storage's times are for reports, never for decisions. When an attempt
+began is not recorded; reports show it from its first stored segment on.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from durable_shuffle.jobs.inspect.details import listed_segments
 from durable_shuffle.jobs.inspect.names import find_job
 from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
-from durable_shuffle.jobs.reports.log_history import (
-    AppendingAttempt,
-    appending_attempts,
-    left_bytes,
-    thinned,
-)
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.consume.log import resume_log
 from durable_shuffle.shuffle.log.consumer_records import Finished, Open, Released
@@ -37,8 +33,13 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, stage_log
-from durable_shuffle.shuffle.log.stage_fold import numbers
+from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
+from durable_shuffle.shuffle.read.extent_feed import EndMode
 from durable_shuffle.shuffle.storage.contract import Storage
+
+_KEPT = 100
+"""Times that are kept of one attempt or view, of which there may be millions."""
+
 
 Fate = Literal["counts", "superseded", "uncommitted"]
 Change = Literal["compact", "replace"]
@@ -54,6 +55,26 @@ class StoredAttempt:
     last: float
     stored_bytes: int
     fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class AppendingAttempt:
+    """What one OPEN of a log producer began."""
+
+    producer: int
+    first: float
+    """Wall seconds of its first APPEND, of its OPEN if it appended nothing; `last` of its last."""
+    last: float
+    appends: int
+    rows: int
+    """Appended, released ones included."""
+    stored_bytes: int
+    end: EndMode | None
+    """None: it wrote no END."""
+    newest: bool
+    """No other attempt took the producer over."""
+    times: tuple[float, ...]
+    """Wall seconds of APPENDs, evenly thinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,10 @@ class StageHistory:
         """APPENDs of log producers."""
         return sum(attempt.appends for attempt in self.appending)
 
+    def count(self, fate: Fate) -> int:
+        """Return how many attempts of batch producers ended so."""
+        return sum(attempt.fate == fate for attempt in self.attempts)
+
     @property
     def status(self) -> str:
         """For people: how far its life is."""
@@ -142,11 +167,11 @@ def read_history(storage: Storage, job: str) -> JobHistory:
     uses: dict[str, list[tuple[float, int]]] = defaultdict(list)
     log = job_records(storage, job)
     for slot, record in log.records():
-        at = times.get(log.key(slot), 0.0)
+        wall = times.get(log.key(slot), 0.0)
         if isinstance(record, Claim):
-            drivers.append((at, record.generation))
+            drivers.append((wall, record.generation))
         elif isinstance(record, StageUse):
-            uses[record.incarnation].append((at, record.generation))
+            uses[record.incarnation].append((wall, record.generation))
     stages = []
     for path in copy.paths:
         if path in state.released:
@@ -168,12 +193,7 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
     history.created = times.get(stage.log().key(0))
     logs = _times(stage.storage, stage.path.producers_prefix)
     if stage.describe.writing == "log":
-        producers = read_producer_logs(stage, state)
-        history.ended = sum(log.ended for log in producers)
-        history.rows = sum(int(log.stored.sum()) for log in producers)
-        history.data_bytes = sum(log.data_bytes for log in producers)
-        history.left_bytes = left_bytes(stage, producers)
-        history.appending = appending_attempts(stage, producers, logs)
+        _fill_log(history, stage, state, logs)
         return
     if seal is not None:
         history.rows, history.data_bytes = seal.rows, seal.data_bytes
@@ -183,16 +203,17 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
     for info in stage.storage.list(stage.path.segments_prefix):
         producer, attempt, _ = parse_segment_key(info.key)
         segments[producer, attempt].append((info.modified_wall_seconds, info.size_bytes))
-    counted = _counting(stage, seal, sorted({p for p, _ in segments} | _producers(logs)))
-    for producer, (attempt, slot) in counted.items():
+    committed: dict[int, float] = {}
+    known = {producer for producer, _ in segments} | {_producer_of(key) for key in logs}
+    for producer, attempt, slot in _counting(stage, seal, sorted(known)):
         parts = segments.pop((producer, attempt), [])
-        known = logs.get(stage.producer_log(producer).key(slot))
-        at = known if known is not None else max((t for t, _ in parts), default=0.0)
-        parts = parts or [(at, 0)]
-        history.attempts.append(_attempt(producer, parts, at, "counts"))
-    committed = {a.producer: a.last for a in history.attempts}
+        last = logs.get(stage.producer_log(producer).key(slot))
+        if last is None:
+            last = max((wall for wall, _ in parts), default=0.0)
+        committed[producer] = last
+        history.attempts.append(_attempt(producer, parts or [(last, 0)], last, "counts"))
     for (producer, _), parts in segments.items():
-        last = max(at for at, _ in parts)
+        last = max(wall for wall, _ in parts)
         late = last > committed.get(producer, float("inf"))
         fate: Fate = "superseded" if late else "uncommitted"
         history.attempts.append(_attempt(producer, parts, last, fate))
@@ -200,57 +221,90 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
     history.attempts.sort(key=lambda a: (a.first, a.producer))
 
 
+def _fill_log(
+    history: StageHistory, stage: StageHandle, state: StageState, times: Mapping[str, float]
+) -> None:
+    """Fill in what the logs of log producers hold.
+
+    Args:
+        times: key of a slot -> wall seconds at which the storage says that it was written.
+    """
+    logs = read_producer_logs(stage, state)
+    history.ended = sum(log.ended for log in logs)
+    history.rows = sum(int(log.stored.sum()) for log in logs)
+    history.data_bytes = sum(log.data_bytes for log in logs)
+    named = {(log.producer, *segment) for log in logs for segment in log.segments}
+    at_work = {(log.producer, log.owner) for log in logs if log.end is None}
+    history.left_bytes = sum(
+        length
+        for producer, attempt, number, length in listed_segments(stage)
+        if (producer, attempt, number) not in named and (producer, attempt) not in at_work
+    )
+    for log in logs:
+        slots = stage.producer_log(log.producer)
+        for a in log.attempts:
+            keys = [slots.key(a.slot + n) for n in range(1, a.appends + 1)]
+            walls = sorted(times[key] for key in keys if key in times)
+            walls = walls or [times[key] for key in [slots.key(a.slot)] if key in times]
+            if walls:
+                newest = a.attempt == log.owner or a.job
+                history.appending.append(
+                    AppendingAttempt(
+                        log.producer, walls[0], walls[-1], a.appends, a.rows, a.data_bytes, a.end,
+                        newest, _thinned(walls),
+                    )
+                )  # fmt: skip
+    history.appending.sort(key=lambda a: (a.first, a.producer))
+
+
 def _changes(
-    stage: StageHandle, counted: set[str], times: dict[str, float]
+    stage: StageHandle, counted: set[str], times: Mapping[str, float]
 ) -> list[tuple[float, Change]]:
-    log, found = stage_log(stage), list[tuple[float, Change]]()
+    log, changes = stage_log(stage), list[tuple[float, Change]]()
     for slot, record in log.records():
-        at = times.get(log.key(slot))
-        if at is not None and isinstance(record, Compact | Replace) and record.record_id in counted:
-            found.append((at, "compact" if isinstance(record, Compact) else "replace"))
-    return found
+        wall = times.get(log.key(slot))
+        if wall is None or not isinstance(record, Compact | Replace):
+            continue
+        if record.record_id in counted:
+            changes.append((wall, "compact" if isinstance(record, Compact) else "replace"))
+    return changes
 
 
 def _attempt(
     producer: int, parts: list[tuple[float, int]], last: float, fate: Fate
 ) -> StoredAttempt:
-    return StoredAttempt(
-        producer, min(at for at, _ in parts), last, sum(size for _, size in parts), fate
-    )
+    first, stored = min(wall for wall, _ in parts), sum(length for _, length in parts)
+    return StoredAttempt(producer, first, last, stored, fate)
 
 
 def _counting(
     stage: StageHandle, seal: Seal | None, producers: list[int]
-) -> dict[int, tuple[str, int]]:
-    """Return producer -> attempt that counts and the slot of its COMMIT."""
+) -> Iterator[tuple[int, str, int]]:
+    """Yield producer, the attempt that counts, and the slot of its COMMIT."""
     if seal is not None:
-        slots = numbers(seal.commit_slots)
-        return {
-            p: (seal.attempts[16 * p : 16 * p + 16].hex(), slot) for p, slot in enumerate(slots)
-        }
-    found = {}
+        for producer, slot in enumerate(numbers(seal.commit_slots)):
+            yield producer, seal.attempts[16 * producer : 16 * producer + 16].hex(), slot
+        return
     for producer in producers:
         counting = read_producer(stage.producer_log(producer)).counting()
         if counting is not None:
-            found[producer] = counting.commit.record_id, counting.slot
-    return found
+            yield producer, counting.commit.record_id, counting.slot
 
 
-def _producers(times: dict[str, float]) -> set[int]:
-    return {int(key.rpartition("/")[0].rsplit("/p", 1)[1]) for key in times}
+def _producer_of(key: str) -> int:
+    return int(key.rpartition("/")[0].rsplit("/p", 1)[1])
 
 
-def _views(storage: Storage, job: str) -> list[ConsumerView]:
+def _views(storage: Storage, job: str) -> Iterator[ConsumerView]:
     slots: dict[ConsumerPath, list[tuple[int, float]]] = defaultdict(list)
     for info in storage.list(consumers_prefix(job)):
         path, kind, slot = parse_consumer_key(info.key)
         if kind == "slot":
             slots[path].append((int(slot), info.modified_wall_seconds))
-    found: list[ConsumerView] = []
     for path, written in sorted(slots.items(), key=lambda item: item[0].prefix):
         log = resume_log(SlotLog(storage, path.log_prefix))
         views: list[list[tuple[float, object]]] = []
-        for number, at in sorted(written):
+        for number, wall in sorted(written):
             if (record := log.record(number)) is None:
                 raise NotFoundError(
                     f"a consumer's record went while it was read: {log.key(number)}"
@@ -258,24 +312,27 @@ def _views(storage: Storage, job: str) -> list[ConsumerView]:
             if isinstance(record, Open):
                 views.append([])
             if views:
-                views[-1].append((at, record))
+                views[-1].append((wall, record))
         for view in views:
-            times, last = sorted(at for at, _ in view), view[-1][1]
-            found.append(
-                ConsumerView(
-                    path.consumer,
-                    path.task,
-                    times[0],
-                    times[-1],
-                    len(view),
-                    finished=isinstance(last, Finished),
-                    released=isinstance(last, Released),
-                    newest=view is views[-1],
-                    times=thinned(times),
-                )
+            walls, last = sorted(wall for wall, _ in view), view[-1][1]
+            yield ConsumerView(
+                path.consumer,
+                path.task,
+                walls[0],
+                walls[-1],
+                len(view),
+                finished=isinstance(last, Finished),
+                released=isinstance(last, Released),
+                newest=view is views[-1],
+                times=_thinned(walls),
             )
-    return found
 
 
 def _times(storage: Storage, prefix: str) -> dict[str, float]:
     return {info.key: info.modified_wall_seconds for info in storage.list(prefix)}
+
+
+def _thinned(times: Sequence[float]) -> tuple[float, ...]:
+    """Return at most about a hundred of the times, the last included."""
+    step = len(times) // _KEPT + 1
+    return (*times[::step], *times[-1:])

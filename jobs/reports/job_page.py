@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
-from durable_shuffle.jobs.reports.drawn_time import DrawnTime
 from durable_shuffle.jobs.reports.job_history import (
+    AppendingAttempt,
     ConsumerView,
     JobHistory,
     StageHistory,
     StoredAttempt,
 )
-from durable_shuffle.jobs.reports.log_history import AppendingAttempt
 from durable_shuffle.jobs.reports.page import (
+    Html,
     Value,
+    element,
     heading,
     page,
     plain_list,
@@ -24,7 +25,7 @@ from durable_shuffle.jobs.reports.page import (
     table,
     tiles,
 )
-from durable_shuffle.jobs.reports.timeline import Bar, Mark, Outcome, Timeline
+from durable_shuffle.jobs.reports.timeline import Bar, DrawnTime, Mark, Outcome, Timeline
 from durable_shuffle.jobs.text import plural, size
 
 _OUTCOMES: dict[Outcome, str] = {
@@ -45,27 +46,23 @@ def job_timeline(history: JobHistory) -> Timeline:
     time = DrawnTime(_moments(history))
     lanes: list[str] = []
     bars: list[Bar] = []
-    marks = [
-        Mark(time.at(at), f"driver {generation}", kind="note") for at, generation in history.drivers
-    ]
+    marks = [Mark(time.at(wall), f"driver {n}", kind="note") for wall, n in history.drivers]
     for number, stage in enumerate(history.stages, 1):
         lane = f"{number} {stage.name}"
         lanes.append(lane)
-        bars += [_attempt_bar(lane, stage, a, time) for a in stage.attempts]
-        bars += [_appending_bar(lane, a, time) for a in stage.appending]
-        marks += [Mark(time.at(at), _CHANGES[what], lane, what) for at, what in stage.changes]
-    for consumer in dict.fromkeys(view.consumer for view in history.views):
-        lanes.append(consumer)
-        seen: set[str] = set()
-        for view in history.views:
-            if view.consumer == consumer:
-                bars.append(_view_bar(view, time, again=view.task in seen))
-                seen.add(view.task)
+        bars += [_bar(lane, a, time, *_attempt(stage, a)) for a in stage.attempts]
+        bars += [_bar(lane, a, time, *_appending(a)) for a in stage.appending]
+        marks += [Mark(time.at(wall), _CHANGES[what], lane, what) for wall, what in stage.changes]
+    seen: set[tuple[str, str]] = set()
+    for view in history.views:
+        again = (view.consumer, view.task) in seen
+        seen.add((view.consumer, view.task))
+        bars.append(_bar(view.consumer, view, time, *_view(view, again=again)))
     return Timeline(
         history.job,
         time.seconds,
         time.took,
-        tuple(lanes),
+        (*lanes, *_consumers_of(history)),
         tuple(bars),
         tuple(marks),
         time.spans,
@@ -73,51 +70,56 @@ def job_timeline(history: JobHistory) -> Timeline:
     )
 
 
-def _attempt_bar(lane: str, stage: StageHistory, a: StoredAttempt, time: DrawnTime) -> Bar:
-    outcome, told = _outcome(stage, a)
-    return Bar(
-        lane, "map", f"producer {a.producer}", time.at(a.first), time.at(a.last), outcome,
-        str(a.producer), f"{told}, {size(a.stored_bytes)}",
-    )  # fmt: skip
+def _consumers_of(history: JobHistory) -> list[str]:
+    return list(dict.fromkeys(view.consumer for view in history.views))
 
 
-def _outcome(stage: StageHistory, a: StoredAttempt) -> tuple[Outcome, str]:
+def _bar(
+    lane: str,
+    item: StoredAttempt | AppendingAttempt | ConsumerView,
+    time: DrawnTime,
+    outcome: Outcome,
+    told: str,
+) -> Bar:
+    if isinstance(item, ConsumerView):
+        match = _PARTITION.fullmatch(item.task)
+        phase, label = "reduce", f"partition {int(match[1])}" if match else item.task
+    else:
+        phase, label = "map", f"producer {item.producer}"
+    first, last, short = time.at(item.first), time.at(item.last), label.rpartition(" ")[2]
+    return Bar(lane, phase, label, first, last, outcome, short, told)
+
+
+def _attempt(stage: StageHistory, a: StoredAttempt) -> tuple[Outcome, str]:
+    stored = size(a.stored_bytes)
     if a.fate == "uncommitted":
-        return "lost", "left without a COMMIT"
+        return "lost", f"left without a COMMIT, {stored}"
     if a.fate == "superseded":
-        return "again", "written although a COMMIT stood"
-    later = [str(generation) for at, generation in stage.uses[1:] if at > a.last]
+        return "again", f"written although a COMMIT stood, {stored}"
+    later = [str(generation) for wall, generation in stage.uses[1:] if wall > a.last]
     if not later:
-        return "done", "committed"
+        return "done", f"committed, {stored}"
     drivers = f"driver{'' if len(later) == 1 else 's'} {', '.join(later)}"
-    return "reused", f"committed; used again by {drivers}"
+    return "reused", f"committed; used again by {drivers}, {stored}"
 
 
-def _appending_bar(lane: str, a: AppendingAttempt, time: DrawnTime) -> Bar:
+def _appending(a: AppendingAttempt) -> tuple[Outcome, str]:
     outcome: Outcome = "done"
     told = f"ended with {a.end}" if a.end else "taken over by another attempt"
     if a.newest and (a.end is None or a.end == "SUSPEND"):
         outcome, told = "open", "suspended" if a.end else "open, may append more"
     wrote = f"{plural(a.appends, 'append')}, {plural(a.rows, 'row')}, {size(a.stored_bytes)}"
-    return Bar(
-        lane, "map", f"producer {a.producer}", time.at(a.first), time.at(a.last), outcome,
-        str(a.producer), f"{told}, {wrote}",
-    )  # fmt: skip
+    return outcome, f"{told}, {wrote}"
 
 
-def _view_bar(view: ConsumerView, time: DrawnTime, *, again: bool) -> Bar:
-    match = _PARTITION.fullmatch(view.task)
-    label = f"partition {int(match[1])}" if match else view.task
+def _view(view: ConsumerView, *, again: bool) -> tuple[Outcome, str]:
     outcome: Outcome = "retry" if again else "done"
     told = "read to the end" if view.finished else "gave the rest back"
     if view.newest and not view.finished:
         outcome, told = "open", "stopped" if view.released else "still reading, or gone"
     elif not (view.finished or view.released):
         told = "taken over by a later view; what it acknowledged counts"  # killed or told to stop
-    return Bar(
-        view.consumer, "reduce", label, time.at(view.first), time.at(view.last), outcome,
-        label.rpartition(" ")[2], f"{told}, {plural(view.records, 'record')} in its log",
-    )  # fmt: skip
+    return outcome, f"{told}, {plural(view.records, 'record')} in its log"
 
 
 def job_page(history: JobHistory, storage: str) -> str:
@@ -127,9 +129,8 @@ def job_page(history: JobHistory, storage: str) -> str:
         storage: its description, without credentials.
     """
     line = job_timeline(history)
-    attempts = [a for stage in history.stages for a in stage.attempts]
     reused = sum(max(0, len(stage.uses) - 1) for stage in history.stages)
-    again = sum(a.fate == "superseded" for a in attempts)
+    again = sum(stage.count("superseded") for stage in history.stages)
     left = sum(stage.left_bytes for stage in history.stages)
     stored = sum(stage.data_bytes for stage in history.stages)
     phases = {"map": "a producer", "reduce": "a consumer's view"}
@@ -138,7 +139,7 @@ def job_page(history: JobHistory, storage: str) -> str:
         tiles(
             [
                 ("stages", str(len(history.stages)), f"{_counted(history.stages)}{size(stored)}"),
-                ("reused stages", str(reused), _drivers(history)),
+                ("reused stages", str(reused), f"{plural(len(history.drivers), 'driver')} in all"),
                 ("committed work done again", str(again), "producers, counted from storage"),
                 ("left-over bytes", size(left) or "", "durable-shuffle gc" if left else "none"),
             ]
@@ -150,9 +151,9 @@ def job_page(history: JobHistory, storage: str) -> str:
             "consumer's view from its OPEN to its last acknowledgement. Hover over a bar for "
             "details.",
         ),
-        f'<div class="card">{timeline_svg(line)}{legend([line], _OUTCOMES, phases)}</div>'
+        element("div", timeline_svg(line), legend([line], _OUTCOMES, phases), class_="card")
         if line.bars
-        else "<p>Nothing is stored yet.</p>",
+        else element("p", "Nothing is stored yet."),
         section("Stages"),
         _stages(history.stages),
     ]
@@ -165,22 +166,18 @@ def job_page(history: JobHistory, storage: str) -> str:
 
 
 def _moments(history: JobHistory) -> list[float]:
-    found = [at for at, _ in history.drivers]
+    moments = [wall for wall, _ in history.drivers]
     for stage in history.stages:
-        found += [t for a in stage.attempts for t in (a.first, a.last)]
-        found += [t for a in stage.appending for t in a.times]
-        found += [t for t, _ in stage.changes]
-        found += [t for t in (stage.created, stage.sealed) if t is not None]
-    return found + [t for view in history.views for t in view.times]
+        moments += [t for a in stage.attempts for t in (a.first, a.last)]
+        moments += [t for a in stage.appending for t in a.times]
+        moments += [t for t, _ in stage.changes]
+        moments += [t for t in (stage.created, stage.sealed) if t is not None]
+    return moments + [t for view in history.views for t in view.times]
 
 
 def _counted(stages: Sequence[StageHistory]) -> str:
     counts = Counter(stage.status.partition(",")[0] for stage in stages)
     return "".join(f"{count} {word}, " for word, count in counts.items())
-
-
-def _drivers(history: JobHistory) -> str:
-    return f"{plural(len(history.drivers), 'driver')} in all"
 
 
 def _span(history: JobHistory) -> str:
@@ -191,46 +188,40 @@ def _span(history: JobHistory) -> str:
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC."
 
 
-def _stages(stages: Sequence[StageHistory]) -> str:
-    rows: list[list[Any]] = []
+def _stages(stages: Sequence[StageHistory]) -> Html:
+    rows: list[dict[str, Any]] = []
     for number, s in enumerate(stages, 1):
         drivers = ", ".join(str(generation) for _, generation in s.uses)
-        row: list[Any] = [f"{number} {s.name}", s.status, drivers]
+        row: dict[str, Any] = {
+            "stage": f"{number} {s.name}",
+            "status": s.status,
+            "drivers": drivers,
+        }
         if s.ended is not None:
-            row += ["", "", "", f"{s.appends:,}"]
+            row["appends"] = f"{s.appends:,}"
         else:
-            counts = sum(a.fate == "counts" for a in s.attempts)
-            again = sum(a.fate == "superseded" for a in s.attempts)
-            row += [
-                f"{counts} of {s.producers or '?'}",
-                str(sum(a.fate == "uncommitted" for a in s.attempts)),
-                Value(str(again), "bad" if again else "good"),
-                "",
-            ]
-        counted = s.ended is not None or s.sealed is not None  # else nobody has added them up
-        rows.append([*row, *([f"{s.rows:,}", size(s.data_bytes)] if counted else ["", ""])])
-    head = ["stage", "status", "drivers", "committed", "uncommitted", "run again", "appends"]
-    shown = [*range(9)]
-    if not any(s.ended is not None for s in stages):
-        shown.remove(6)
-    elif all(s.ended is not None for s in stages):
-        shown = [0, 1, 2, 6, 7, 8]
-    heads = [*head, "rows", "stored"]
-    return table([heads[n] for n in shown], [[row[n] for n in shown] for row in rows], left=3)
+            again = s.count("superseded")
+            row["committed"] = f"{s.count('counts')} of {s.producers or '?'}"
+            row["uncommitted"] = str(s.count("uncommitted"))
+            row["run again"] = Value(str(again), "bad" if again else "good")
+        if s.ended is not None or s.sealed is not None:  # else nobody has added them up
+            row |= {"rows": f"{s.rows:,}", "stored": size(s.data_bytes)}
+        rows.append(row)
+    logs = [s.ended is not None for s in stages]
+    head = ["stage", "status", "drivers"]
+    head += [] if logs and all(logs) else ["committed", "uncommitted", "run again"]
+    head += [*(["appends"] if any(logs) else []), "rows", "stored"]
+    return table(head, [[row.get(name, "") for name in head] for row in rows], left=3)
 
 
-def _consumers(history: JobHistory) -> str:
+def _consumers(history: JobHistory) -> Html:
     rows: list[list[Any]] = []
-    for consumer in dict.fromkeys(view.consumer for view in history.views):
-        views = [v for v in history.views if v.consumer == consumer]
-        tasks = {v.task for v in views}
-        finished = {v.task for v in views if v.finished}
-        records = sum(v.records for v in views)
-        rows.append(
-            [
-                consumer, str(len(tasks)), str(len(finished)), str(len(views)),
-                str(len(views) - len(tasks)), f"{records:,}",
-            ]
-        )  # fmt: skip
+    for consumer in _consumers_of(history):
+        views = [view for view in history.views if view.consumer == consumer]
+        tasks = {view.task for view in views}
+        finished = {view.task for view in views if view.finished}
+        counts = [len(tasks), len(finished), len(views), len(views) - len(tasks)]
+        records = sum(view.records for view in views)
+        rows.append([consumer, *map(str, counts), f"{records:,}"])
     head = ["consumer", "tasks", "finished", "views", "resumed", "records in their logs"]
     return table(head, rows, left=1)

@@ -1,14 +1,41 @@
-"""Pages: one file each, no script, nothing fetched from anywhere. Pure."""
+"""Elements that escape what they are given, and the parts of pages. Pure.
 
-from collections.abc import Sequence
+A page is one file: no script, and nothing is fetched from anywhere.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import Literal
 
-from durable_shuffle.jobs.reports.style import STYLE
 
-_ICON = "data:,"
-"""Without it browsers ask for a favicon."""
+class Html(str):
+    """Markup. `element` escapes every other text."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *inside: str, **attributes: object) -> Html:
+    """Return an HTML or SVG element.
+
+    Args:
+        inside: `Html` stays as it is; any other text is escaped.
+        attributes: `_` stands for `-`, a last one is dropped. Floats get one decimal. An attribute
+            that is None is left out.
+    """
+    names = {name: name.rstrip("_").replace("_", "-") for name in attributes}
+    shown = "".join(
+        f' {names[name]}="{escape(f"{value:.1f}" if isinstance(value, float) else str(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{tag}{shown}>{joined(inside)}</{tag}>")
+
+
+def joined(parts: Iterable[str]) -> Html:
+    """Return the parts one after the other; those that are no `Html` are escaped."""
+    return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,76 +51,76 @@ Cell = str | Value | None
 
 def page(title: str, body: Sequence[str]) -> str:
     """Return a whole HTML document."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="{_ICON}">\n<title>{escape(title)}</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<main>\n" + "\n".join(body) + "\n</main>\n"
-        "</body>\n</html>\n"
+    style = Html(files(__package__).joinpath("page.css").read_text(encoding="utf-8"))
+    head = joined(
+        [
+            Html('<meta charset="utf-8">\n'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">\n'),
+            Html('<link rel="icon" href="data:,">\n'),  # else browsers ask for a favicon
+            element("title", title),
+            element("style", style),
+        ]
     )
+    main = element("main", *(joined([part, "\n"]) for part in body))
+    whole = element("html", element("head", head), "\n", element("body", main), lang="en")
+    return f"<!doctype html>\n{whole}\n"
 
 
-def heading(title: str, soft: str, failures: Sequence[str] | None, good: str = "") -> str:
+def heading(title: str, soft: str, failures: Sequence[str] | None, good: str = "") -> Html:
     """Return the top of a page; `failures` None means that nothing was judged."""
-    badge = ""
+    parts = [element("h1", title), element("p", soft, class_="soft")]
     if failures is not None:
-        text = good if not failures else f"{len(failures)} checks failed"
-        badge = f'<div class="verdict{" bad" if failures else ""}">{escape(text)}</div>'
-        badge += plain_list(failures)
-    return f'<h1>{escape(title)}</h1><p class="soft">{escape(soft)}</p>{badge}'
+        text = f"{len(failures)} checks failed" if failures else good
+        parts.append(element("div", text, class_="verdict bad" if failures else "verdict"))
+        parts.append(plain_list(failures))
+    return joined(parts)
 
 
-def tiles(entries: Sequence[tuple[str, str, str]]) -> str:
+def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
     """Return (label, value, what stands beside it) as large figures."""
-    return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><div class="label">{escape(label)}</div>'
-            f'<div class="value">{escape(value)}</div>'
-            f'<div class="beside">{escape(beside)}</div></div>'
-            for label, value, beside in entries
-        )
-        + "</div>"
-    )
+    names = ("label", "value", "beside")
+    parts = [
+        [element("div", text, class_=name) for name, text in zip(names, entry, strict=True)]
+        for entry in entries
+    ]
+    return element("div", *(element("div", *tile, class_="tile") for tile in parts), class_="tiles")
 
 
-def section(title: str, text: str = "") -> str:
+def section(title: str, text: str = "") -> Html:
     """Return a heading with a sentence below it."""
-    return f"<h2>{escape(title)}</h2>" + (f'<p class="soft">{escape(text)}</p>' if text else "")
+    return joined([element("h2", title), *([element("p", text, class_="soft")] if text else [])])
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], *, left: int) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], *, left: int) -> Html:
     """Return a table; columns from `left` on hold numbers. A row whose first cell is not empty
     begins a group."""
-    heads = "".join(
-        f"<th{' class=n' if i >= left else ''}>{escape(name)}</th>" for i, name in enumerate(head)
-    )
-    lines = []
-    for row in rows:
-        cells = "".join(_cell(cell, number=i >= left) for i, cell in enumerate(row))
-        first = ' class="first"' if row and row[0] else ""
-        lines.append(f"<tr{first}>{cells}</tr>")
-    body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="card scroll"><table>{body}</table></div>'
+    names = [element("th", name, class_="n" if i >= left else None) for i, name in enumerate(head)]
+    lines = [
+        element(
+            "tr",
+            *(_cell(cell, number=i >= left) for i, cell in enumerate(row)),
+            class_="first" if row and row[0] else None,
+        )
+        for row in rows
+    ]
+    whole = element("table", element("thead", element("tr", *names)), element("tbody", *lines))
+    return element("div", whole, class_="card scroll")
 
 
-def plain_list(lines: Sequence[str]) -> str:
-    """Return lines one below the other."""
-    if not lines:
-        return ""
-    entries = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<ul class="plain">{entries}</ul>'
+def plain_list(lines: Sequence[str]) -> Html:
+    """Return lines one below the other, nothing if there are none."""
+    entries = [element("li", line) for line in lines]
+    return element("ul", *entries, class_="plain") if entries else Html()
 
 
-def code(text: str) -> str:
+def code(text: str) -> Html:
     """Return text as typed."""
-    return f"<code>{escape(text)}</code>"
+    return element("code", text)
 
 
-def _cell(cell: Cell, *, number: bool) -> str:
+def _cell(cell: Cell, *, number: bool) -> Html:
     classes = ["n"] if number else []
     if isinstance(cell, Value):
         classes.append(cell.verdict)
         cell = cell.text
-    marked = f' class="{" ".join(classes)}"' if classes else ""
-    return f"<td{marked}>{escape(cell or '')}</td>"
+    return element("td", cell or "", class_=" ".join(classes) or None)

@@ -1,4 +1,4 @@
-"""Checks the options of the data source. For a misspelled option the error names the right one."""
+"""The options of the data source, checked. The error for a wrong name suggests the right one."""
 
 import difflib
 import json
@@ -17,24 +17,13 @@ _OF_SPARK = ("checkpointLocation", "queryName")
 """Options that Spark itself adds."""
 READ_OPTIONS = (*_PLACE, "columns")
 STREAM_READ_OPTIONS = (
-    *READ_OPTIONS,
-    "startingOffsets",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "maxWaitMillis",
-    "consumer",
-    "consumers",
-)
+    *READ_OPTIONS, "startingOffsets", "maxRecordsPerTrigger", "maxBytesPerTrigger", "maxWaitMillis",
+    "consumer", "consumers",
+)  # fmt: skip
 WRITE_OPTIONS = (
-    *_PLACE,
-    "partitions",
-    "keys",
-    "producer",
-    "producers",
-    "consumers",
-    "compression",
+    *_PLACE, "partitions", "keys", "producer", "producers", "consumers", "compression",
     "keepReplaced",
-)
+)  # fmt: skip
 _KNOWN = tuple(dict.fromkeys((*STREAM_READ_OPTIONS, *WRITE_OPTIONS)))
 
 DEFAULT_PARTITIONS = 8
@@ -103,11 +92,11 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
     """Return the options of a reader.
 
     Raises:
-        InvalidInputError: an unknown one, or a bad value; names it.
+        InvalidInputError: an unknown option or a bad value; names it.
     """
-    found = _checked(options, STREAM_READ_OPTIONS if stream else READ_OPTIONS, "reader")
-    consumer = found.get("consumer", "")
-    consumers = _names(found, "consumers")
+    given = _checked(options, STREAM_READ_OPTIONS if stream else READ_OPTIONS, "reader")
+    consumer = given.get("consumer", "")
+    consumers = _names(given, "consumers")
     for name in (consumer, *consumers):
         if name:
             check_name("consumer", name)
@@ -116,13 +105,13 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
             f"option 'consumers' declares all readers and must name this one: consumer={consumer!r}"
             f" consumers={', '.join(consumers)}"
         )
-    wait_millis = _number(found, "maxWaitMillis", 0)
+    wait_millis = _number(given, "maxWaitMillis", 0)
     return ReadOptions(
-        _place(found),
-        _names(found, "columns"),
-        found.get("startingoffsets", "earliest"),
-        _number(found, "maxRecordsPerTrigger", 1),
-        _number(found, "maxBytesPerTrigger", 1),
+        _place(given),
+        _names(given, "columns"),
+        given.get("startingOffsets", "earliest"),
+        _number(given, "maxRecordsPerTrigger", 1),
+        _number(given, "maxBytesPerTrigger", 1),
         (DEFAULT_WAIT_MILLIS if wait_millis is None else wait_millis) / 1000,
         consumer,
         consumers,
@@ -133,29 +122,30 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Return the options of a writer.
 
     Raises:
-        InvalidInputError: an unknown one, or a bad value; names it.
+        InvalidInputError: an unknown option or a bad value; names it.
     """
-    found = _checked(options, WRITE_OPTIONS, "writer")
+    given = _checked(options, WRITE_OPTIONS, "writer")
     return WriteOptions(
-        _place(found),
-        _number(found, "partitions", 1),
-        _names(found, "keys"),
-        _number(found, "producer", 0) or 0,
-        _number(found, "producers", 1),
-        _names(found, "consumers"),
-        found.get("compression", "lz4"),
-        _flag(found, "keepReplaced"),
+        _place(given),
+        _number(given, "partitions", 1),
+        _names(given, "keys"),
+        _number(given, "producer", 0) or 0,
+        _number(given, "producers", 1),
+        _names(given, "consumers"),
+        given.get("compression", "lz4"),
+        _flag(given, "keepReplaced"),
     )
 
 
 def _checked(options: Mapping[str, str], known: tuple[str, ...], who: str) -> dict[str, str]:
-    """Return the options by lower-case name."""
-    found = {str(name).lower(): str(value) for name, value in options.items()}
+    """Return the options by the names in `known`; Spark ignores the case of names."""
     allowed = {name.lower(): name for name in (*known, *_OF_SPARK)}
     elsewhere = {name.lower(): name for name in _KNOWN}
-    for name in options:
+    given: dict[str, str] = {}
+    for name, value in options.items():
         low = str(name).lower()
         if low in allowed:
+            given[allowed[low]] = str(value)
             continue
         if low in elsewhere:
             raise InvalidInputError(f"option {elsewhere[low]!r} is not one of a {who}")
@@ -165,70 +155,65 @@ def _checked(options: Mapping[str, str], known: tuple[str, ...], who: str) -> di
             f"unknown option {str(name)!r}: {hint}a {who} of format durable_shuffle takes "
             f"{', '.join(known)}"
         )
-    return found
+    return given
 
 
-def _place(found: Mapping[str, str]) -> Place:
-    url = found.get("url") or found.get("path") or ""
-    for name, value in (("url", url), ("job", found.get("job")), ("stage", found.get("stage"))):
+def _place(given: Mapping[str, str]) -> Place:
+    url = given.get("url") or given.get("path") or ""
+    for name, value in (("url", url), ("job", given.get("job")), ("stage", given.get("stage"))):
         if not value:
             raise InvalidInputError(
                 f"option {name!r} is missing: format durable_shuffle needs url, job and stage"
             )
-    if "url" in found and "path" in found and found["url"] != found["path"]:
+    if "url" in given and "path" in given and given["url"] != given["path"]:
         raise InvalidInputError("options 'url' and 'path' are two names of one thing: give one")
     if "://" not in url and not Path(url.removeprefix("file:")).is_absolute():
         raise InvalidInputError(
             f"option 'url' must be absolute, tasks run in folders of their own: "
             f"found={redact(url)!r}"
         )
-    check_name("job", found["job"])
-    check_name("stage name", found["stage"])
-    text = found.get("storageoptions", "")
+    check_name("job", given["job"])
+    check_name("stage name", given["stage"])
+    text = given.get("storageOptions", "")
     _storage_options(text)
-    return Place(url, found["job"], found["stage"], text)
+    return Place(url, given["job"], given["stage"], text)
 
 
 def _storage_options(text: str) -> dict[str, object]:
-    if not text:
-        return {}
     try:
-        found = json.loads(text)
+        options = json.loads(text or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        # its text may hold credentials
-        raise InvalidInputError(
-            "option 'storageOptions' must be a JSON object for fsspec"
-        ) from None
-    return found
+        options = None
+    if not isinstance(options, dict):  # the text may hold credentials
+        raise InvalidInputError("option 'storageOptions' must be a JSON object for fsspec")
+    return options
 
 
-def _names(found: Mapping[str, str], name: str) -> tuple[str, ...]:
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Return the names in a comma-separated option."""
-    names = tuple(part.strip() for part in found.get(name.lower(), "").split(",") if part.strip())
+    names = tuple(part.strip() for part in given.get(name, "").split(",") if part.strip())
     if len(set(names)) != len(names):
         raise InvalidInputError(f"option {name!r} names one thing twice: {', '.join(names)}")
     return names
 
 
-def _flag(found: Mapping[str, str], name: str) -> bool:
-    text = found.get(name.lower(), "false").lower()
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
     if text not in ("true", "false"):
         raise InvalidInputError(f"option {name!r} must be true or false, found={text!r}")
     return text == "true"
 
 
-def _number(found: Mapping[str, str], name: str, least: int) -> int | None:
-    text = found.get(name.lower())
+def _number(given: Mapping[str, str], name: str, minimum: int) -> int | None:
+    text = given.get(name)
     if text is None:
         return None
     try:
         value = int(text)
     except ValueError:
-        value = least - 1
-    if value < least:
+        value = minimum - 1
+    if value < minimum:
         raise InvalidInputError(
-            f"option {name!r} must be a whole number from {least} on, found={text!r}"
+            f"option {name!r} must be a whole number from {minimum} on, found={text!r}"
         )
     return value

@@ -1,26 +1,43 @@
-"""Code that both readers share: find the stage, assign pieces to tasks, read them."""
+"""What readers of the data source share, and the batch reader.
 
+If a filter says that the keys equal one of a few values, the batch reader reads only the partitions
+that can hold such rows. Spark still applies the filter to the rows that are read.
+"""
+
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import ReadOptions
-from durable_shuffle.jobs.streaming.schemas import as_spark
+from durable_shuffle.jobs.streaming.schemas import as_spark, stored_schema
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import stage_named
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.sealed_reader import join_small
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import Piece
+from durable_shuffle.shuffle.stream.scan import Piece, standing_pieces
 
 _MIB = 1 << 20
+_MOST_COMBINATIONS = 1000
+"""If a filter allows more combinations of key values, all partitions are read."""
 
 
 @dataclass
@@ -43,12 +60,11 @@ def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
     for piece in pieces:
         sizes[piece.extent.subpartition] += piece.extent.length
     rule = GroupingRule(target_bytes=64 * _MIB, tasks=os.cpu_count() or 8, least_bytes=4 * _MIB)
-    groups = group_alike([sizes], rule)
-    found = [
-        tuple(piece for piece in pieces if first <= piece.extent.subpartition < end)
-        for first, end in groups
+    tasks = [
+        Pieces(stage.path, tuple(p for p in pieces if first <= p.extent.subpartition < end))
+        for first, end in group_alike([sizes], rule)
     ]
-    return [Pieces(stage.path, mine) for mine in found if mine]
+    return [task for task in tasks if task.pieces]
 
 
 def read_task(options: ReadOptions, task: Pieces, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -58,3 +74,71 @@ def read_task(options: ReadOptions, task: Pieces, schema: StructType) -> Iterato
     settings = Settings()
     rows = as_spark(stage, read_pieces(stage, task.pieces, settings), schema)
     yield from join_small(rows, settings.read_batch_rows)
+
+
+class BatchReader(DataSourceReader):
+    """Reads all rows that are committed when the query is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._wanted: dict[str, tuple[Any, ...]] = {}
+        # PySpark refuses a reader class that defines `pushFilters` while
+        # spark.sql.python.filterPushdown.enabled is off; this reader works either way
+        self.pushFilters = _Pushed(self._wanted)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        stage = stage_of(self._options)
+        pieces = standing_pieces(stage)
+        kept = _partitions_for(stage, self._wanted, self._schema)
+        if kept is not None:
+            pieces = [piece for piece in pieces if piece.extent.subpartition in kept]
+        # with an empty list, Spark would call `read` with a partition that is not ours
+        return list(tasks_of(stage, pieces)) or [Pieces(stage.path, ())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Pieces)
+        return read_task(self._options, partition, self._schema)
+
+
+class _Pushed:
+    """`pushFilters` of a reader: records the wanted key values, leaves all filtering to Spark."""
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, wanted: dict[str, tuple[Any, ...]]) -> None:
+        self._wanted = wanted
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        for item in filters:
+            if isinstance(item, (EqualTo, EqualNullSafe)) and len(item.attribute) == 1:
+                self._wanted[item.attribute[0]] = (item.value,)
+            elif isinstance(item, In) and len(item.attribute) == 1:
+                self._wanted[item.attribute[0]] = tuple(item.value)
+        return filters
+
+
+def _partitions_for(
+    stage: StageHandle, wanted: Mapping[str, tuple[Any, ...]], schema: StructType
+) -> frozenset[int] | None:
+    """Return the partitions that can hold rows with the wanted values; None for all.
+
+    Args:
+        wanted: column -> the values that it may have.
+        schema: what Spark asks for; the values have its types.
+    """
+    describe = stage.describe
+    names = [describe.columns[k] for k in describe.keys]
+    if describe.partitioner != "hash" or not names:
+        return None
+    if any(name not in wanted or name not in schema.names for name in names):
+        return None
+    choices = [wanted[name] for name in names]
+    if not 0 < math.prod(map(len, choices)) <= _MOST_COMBINATIONS:
+        return None
+    stored = stored_schema(stage, describe.schema)
+    columns = zip(names, zip(*product(*choices), strict=True), strict=True)
+    try:
+        arrays = [pa.array(values, stored.field(name).type) for name, values in columns]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return None  # the key's type cannot hold these values: read all, Spark compares
+    return frozenset(hash_partition_ids(arrays, describe.partitions).tolist())

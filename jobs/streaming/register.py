@@ -8,13 +8,13 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.serialization.errors import InvalidInputError
 
-_LEAST = (4, 2)
+_MINIMUM = (4, 2)
 """Since this PySpark version, Python sources have admission control and Arrow stream writers."""
 
 
 def can_register() -> bool:
     """Return whether this PySpark has what the data source needs."""
-    return tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= _LEAST
+    return tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= _MINIMUM
 
 
 def register(spark: SparkSession) -> None:
@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
     """
     if not can_register():
         raise InvalidInputError(
-            f"format durable_shuffle needs PySpark {'.'.join(map(str, _LEAST))} or newer, found "
+            f"format durable_shuffle needs PySpark {'.'.join(map(str, _MINIMUM))} or newer, found "
             f"{pyspark.__version__}"
         )
     ship(spark)

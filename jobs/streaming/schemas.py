@@ -32,14 +32,18 @@ def written_schema(schema: StructType) -> pa.Schema:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidInputError(f"two columns are named {twice[0]!r}: give them names of their own")
-    plain = storable_schema(arrow_schema(schema))
-    return pa.schema([f.with_name(name) for f, name in zip(plain, names, strict=True)])
+    return _under_names(storable_schema(arrow_schema(schema)), names)
 
 
 def expected_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark takes rows of a data source."""
-    found = arrow_schema(schema)
-    return pa.schema([f.with_name(name) for f, name in zip(found, schema.names, strict=True)])
+    return _under_names(arrow_schema(schema), schema.names)
+
+
+def _under_names(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return the schema under the user's names; columns that were added later keep theirs."""
+    later = schema.names[len(names) :]
+    return pa.schema([f.with_name(n) for f, n in zip(schema, [*names, *later], strict=True)])
 
 
 def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
@@ -53,9 +57,7 @@ def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
             f"a stage of Python objects has no columns: {stage.path.prefix!r}; read it with an RDD "
             "stage"
         )
-    found = logical_schema(schema_from_bytes(message))
-    names = stage.describe.columns
-    return pa.schema([f.with_name(names[n]) if n < len(names) else f for n, f in enumerate(found)])
+    return _under_names(logical_schema(schema_from_bytes(message)), stage.describe.columns)
 
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
@@ -77,11 +79,10 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:
             raise InvalidInputError(
                 f"option 'columns': no column {name!r}; stored are {', '.join(schema.names)}"
             )
-    found = from_arrow_schema(schema)
-    wanted = columns or found.names
+    fields = from_arrow_schema(schema)
     result = StructType()
-    for name in wanted:
-        result = result.add(name, found[name].dataType, nullable=True)
+    for name in columns or fields.names:
+        result = result.add(name, fields[name].dataType, nullable=True)
     return result
 
 
@@ -116,10 +117,8 @@ def as_spark(
     names = stage.describe.columns
     for batch in batches:
         logical = logical_batch(batch, batch.schema)
-        renamed = logical.rename_columns(
-            [names[n] if n < len(names) else name for n, name in enumerate(logical.schema.names)]
-        )
-        fitted = fit_batch(renamed, plain)
+        later = logical.schema.names[len(names) :]
+        fitted = fit_batch(logical.rename_columns([*names, *later]), plain)
         if expected != plain:
             columns = [c.cast(f.type) for c, f in zip(fitted.columns, expected, strict=True)]
             fitted = pa.RecordBatch.from_arrays(columns, schema=expected)

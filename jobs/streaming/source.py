@@ -11,9 +11,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.streaming.batch_reader import BatchReader
 from durable_shuffle.jobs.streaming.options import read_options, write_options
-from durable_shuffle.jobs.streaming.reading import stage_of
+from durable_shuffle.jobs.streaming.reading import BatchReader, stage_of
 from durable_shuffle.jobs.streaming.schemas import spark_schema, stored_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
 from durable_shuffle.jobs.streaming.writing import BatchWriter, StreamWriter

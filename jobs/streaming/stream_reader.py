@@ -1,11 +1,14 @@
 """The stream reader: offsets, admission control, available-now; tasks read pieces.
 
-The driver's calls run in one process that lives as long as the query. Tasks get a pickled copy of
-the reader and use only its options. If the reader has a consumer name, it acknowledges an offset
-with one record. What all consumers have acknowledged can be deleted (`shuffle/stream/consumer.py`).
+The driver's calls run in one process that lives as long as the query. If the reader has a consumer
+name, it acknowledges an offset with one record. What all consumers have acknowledged can be deleted
+(`shuffle/stream/consumer.py`).
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +24,9 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, tasks_of
-from durable_shuffle.jobs.streaming.starting import starting_offset
-from durable_shuffle.jobs.streaming.watching import watch
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds
+from durable_shuffle.shuffle.read.waiting import backoff_seconds
 from durable_shuffle.shuffle.stream.consumer import StreamConsumer
 from durable_shuffle.shuffle.stream.offset import (
     Limits,
@@ -41,21 +43,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType, clock: Clock) -> None:
         self._options, self._schema, self._clock = options, schema, clock
-        self._scan_found: StageScan | None = None
         self._target: StreamOffset | None = None
         self._consumer: StreamConsumer | None = None
         self._checked = False
         self._seen: StreamOffset | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for tasks, which need only the options and the schema."""
-        return {
-            **self.__dict__,
-            "_scan_found": None,
-            "_target": None,
-            "_consumer": None,
-            "_seen": None,
-        }
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Give tasks a new reader; they need only the options and the schema."""
+        return StreamReader, (self._options, self._schema, self._clock)
 
     def initialOffset(self) -> dict[str, Any]:
         return starting_offset(self._scan, self._options.starting).to_json()
@@ -101,8 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin = self._offset(start)
-        pieces = self._scan.pieces(begin, self._offset(end))
+        pieces = self._scan.pieces(self._offset(start), self._offset(end))
         return tasks_of(self._scan.stage, pieces)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -115,15 +109,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._consumer is not None
             self._consumer.acknowledge(self._offset(end))
 
-    @property
+    @cached_property
     def _scan(self) -> StageScan:
-        if self._scan_found is None:
-            self._scan_found = StageScan(stage_of(self._options))
-        return self._scan_found
+        return StageScan(stage_of(self._options))
 
-    def _offset(self, found: dict[str, Any]) -> StreamOffset:
+    def _offset(self, offset: dict[str, Any]) -> StreamOffset:
         folder, widths = self._scan.stage.path.folder, self._scan.widths
-        return offset_from_json(found, stage=folder, widths=widths)
+        return offset_from_json(offset, stage=folder, widths=widths)
 
     def _limits(self, limit: ReadLimit) -> Limits:
         """Return Spark's limit; if it is in rows, with the options' limit in bytes as well."""
@@ -137,9 +129,61 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Become the consumer that the options name, if they name one."""
         options = self._options
         if options.consumer and self._consumer is None:
+            name, declared = options.consumer, options.consumers
             self._consumer = StreamConsumer(
-                self._scan.stage,
-                options.consumer,
-                declared=options.consumers,
-                ids=RandomIds(),
+                self._scan.stage, name, declared=declared, ids=RandomIds()
             )
+
+
+def starting_offset(scan: StageScan, text: str) -> StreamOffset:
+    """Return the offset that option `startingOffsets` names, for a query without a checkpoint.
+
+    Raises:
+        InvalidInputError: not "earliest", "latest" or an offset, or an offset after the end.
+        NotFoundError: rows at the offset were released; names the earliest offset.
+        IncompatibleError: it is an offset of another stage.
+    """
+    word = text.strip().lower()
+    if word == "earliest":
+        return scan.earliest()
+    if word == "latest":
+        return scan.latest()
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"option 'startingOffsets' must be earliest, latest or an offset as JSON, "
+            f"found={text!r:.200}"
+        ) from None
+    offset = offset_from_json(stated, stage=scan.stage.path.folder, widths=scan.widths)
+    latest = scan.latest()
+    for mine, end in zip(offset.lanes, latest.lanes, strict=True):
+        if any(at > last for at, last in zip(mine.next, end.next, strict=True)):
+            raise InvalidInputError(
+                f"option 'startingOffsets' lies behind the end: {list(mine.next)}, rows per "
+                f"subpartition are {list(end.next)}"
+            )
+    scan.check_standing(offset)
+    # a user's slots are not trusted, because wrong ones could skip rows
+    return replace(offset, lanes=tuple(replace(lane, slot=0) for lane in offset.lanes))
+
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.1
+
+
+def watch(
+    scan: StageScan, standing: StreamOffset, *, clock: Clock, longest_seconds: float
+) -> StreamOffset:
+    """Wait until the stage's end is past `standing`, and return it; after the time, `standing`.
+
+    Spark starts the triggers of all queries at multiples of their interval. A reader that does not
+    wait looks just before a writer with the same interval commits, and lags a whole trigger.
+    """
+    deadline = clock.monotonic() + longest_seconds
+    misses, end = 0, standing
+    while end == standing and (left := deadline - clock.monotonic()) > 0:
+        misses += 1
+        pause = backoff_seconds(misses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        clock.sleep(min(pause, left))
+        end = scan.latest(standing)
+    return end

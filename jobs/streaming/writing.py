@@ -1,7 +1,7 @@
 """Writers of the data source: tasks write segments, the driver's commit adds a batch to the stage.
 
 Each call runs in its own process and keeps no state; all decisions are in the producer's log
-(`shuffle/write/run_log.py`). The planner looks up the stage once per batch.
+(`shuffle/write/run_log.py`). The planner finds or makes the stage once per batch.
 
 The first commit of a batch wins. If Spark replays a batch with other rows, they are not stored.
 """
@@ -10,7 +10,8 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,9 +23,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
-from durable_shuffle.jobs.streaming.options import Place, WriteOptions
+from durable_shuffle.jobs.engine.checks import check_key
+from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, Place, WriteOptions
 from durable_shuffle.jobs.streaming.schemas import written_schema
-from durable_shuffle.jobs.streaming.stage_making import in_schema, replace_stage, stage_to_write
 from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
 from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import (
@@ -33,11 +34,24 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.schema_change import fit_batch, widened
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import Begun, Part, newest_schema
+from durable_shuffle.shuffle.log.job_log import (
+    Entered,
+    begin_stage,
+    enter_stage,
+    newest_named,
+    read_job,
+)
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.log.records import Describe
+from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
+from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import Overwritten
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.write.run_log import (
     FIRST_ORDINALS,
     SEGMENT_NUMBERS,
@@ -54,20 +68,6 @@ from durable_shuffle.shuffle.write.segment_writer import IdBatch
 
 
 @dataclass(frozen=True)
-class PartMessage(WriterCommitMessage):
-    """What a task reports to the commit."""
-
-    place: Place
-    path: StagePath
-    producer: int
-    run: Run
-    batch: int
-    schema: bytes
-    part: Part | None
-    """None if the batch was already committed."""
-
-
-@dataclass(frozen=True)
 class _Target:
     """The stage, in the form that tasks get."""
 
@@ -81,11 +81,24 @@ class _Target:
         return open_stage(self.place.storage(), self.path)
 
 
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):
+    """What a task reports to the commit."""
+
+    target: _Target
+    run: Run
+    batch: int
+    schema: bytes
+    """Schema message of the rows as they are stored."""
+    part: Part | None
+    """None if the batch was already committed."""
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     """The writer of one micro-batch; planning and each commit or abort make a new one."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        stage = _found(options, schema, fresh=False)
+        stage = stage_to_write(options, schema, fresh=False)
         self._target = _target(options, stage, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -113,7 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Appends the rows of one write job as one batch; with `overwrite` to a new stage."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        stage = _found(options, schema, fresh=overwrite)
+        stage = stage_to_write(options, schema, fresh=overwrite)
         self._target = _target(options, stage, schema)
         self._overwrite, self._keeps = overwrite, options.keeps_replaced
         self._run = Run("", secrets.token_hex(16))
@@ -129,7 +142,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _commit(messages, 0)
         if self._overwrite:
-            replace_stage(self._target.stage(), RandomIds(), keeps=self._keeps)
+            _replace_stage(self._target.stage(), RandomIds(), keeps=self._keeps)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the job and delete what it wrote, unless its commit was stored."""
@@ -145,19 +158,6 @@ def _context() -> TaskContext:
     if context is None:
         raise IncompatibleError("rows are written inside Spark tasks only")
     return context
-
-
-def _found(options: WriteOptions, schema: StructType, *, fresh: bool) -> StageHandle:
-    stored = pa.schema([field.with_nullable(nullable=True) for field in written_schema(schema)])
-    return stage_to_write(
-        options.place.storage(),
-        options,
-        stored,
-        spark_schema=schema,
-        fresh=fresh,
-        ids=RandomIds(),
-        clock=SystemClock(),
-    )
 
 
 def _target(options: WriteOptions, stage: StageHandle, schema: StructType) -> _Target:
@@ -194,13 +194,13 @@ def _write(
             first_ordinal=secrets.randbelow(FIRST_ORDINALS),
             settings=Settings(),
         )
-    return PartMessage(target.place, target.path, target.producer, run, batch, message, part)
+    return PartMessage(target, run, batch, message, part)
 
 
 def _stored_in(stage: StageHandle, target: _Target, newest: bytes) -> bytes:
     """Return the schema message in which the rows are stored."""
-    stored, found = schema_from_bytes(newest), schema_from_bytes(target.schema)
-    wide = widened(stored, found, stage=stage.path.name)
+    stored, written = schema_from_bytes(newest), schema_from_bytes(target.schema)
+    wide = widened(stored, written, stage=stage.path.name)
     return newest if wide.equals(stored, check_metadata=True) else schema_to_bytes(wide)
 
 
@@ -220,19 +220,167 @@ def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     """Commit a batch. Any process may call this; a batch that is committed stays unchanged."""
-    found = [message for message in messages if isinstance(message, PartMessage)]
-    if not found or len(found) != len(messages):
+    reports = [message for message in messages if isinstance(message, PartMessage)]
+    if not reports or len(reports) != len(messages):
         raise InvalidInputError(
-            f"batch {batch} cannot be committed: {len(found)} of {len(messages)} tasks said what "
+            f"batch {batch} cannot be committed: {len(reports)} of {len(messages)} tasks said what "
             "they wrote"
         )
-    one = found[0]
-    if {(m.path, m.run, m.batch) for m in found} != {(one.path, one.run, batch)}:
+    target, run = reports[0].target, reports[0].run
+    if {(r.target.path, r.run, r.batch) for r in reports} != {(target.path, run, batch)}:
         raise IncompatibleError(f"the tasks of batch {batch} wrote for other stages or batches")
-    stage = open_stage(one.place.storage(), one.path)
-    parts = [message.part for message in found if message.part is not None]
-    newest = max((m.schema for m in found if m.part is not None), key=len, default=one.schema)
-    done = append_batch(stage, one.producer, one.run, batch, parts, newest)
+    stage = target.stage()
+    parts = [report.part for report in reports if report.part is not None]
+    schemas = [report.schema for report in reports if report.part is not None]
+    newest = max(schemas, key=len, default=reports[0].schema)
+    done = append_batch(stage, target.producer, run, batch, parts, newest)
     if done.first:
         with suppress(DurableShuffleError):  # leftovers only cost space, and gc finds them
-            clear_behind(stage, one.producer, parts[0].begun.attempt)
+            clear_behind(stage, target.producer, parts[0].begun.attempt)
+
+
+def stage_to_write(options: WriteOptions, written: StructType, *, fresh: bool) -> StageHandle:
+    """Return the stage that the options name; make it if there is none.
+
+    A new stage is one of log producers, so that streams can read it while it grows. If several
+    writers make it at the same time, all use the one that was entered into the job's log first.
+
+    Args:
+        written: Spark's schema of the rows.
+        fresh: always describe a new stage. The job's log records that it was begun, but readers see
+            it only after `_replace_stage`.
+
+    Raises:
+        InvalidInputError: the existing stage is sealed or has other keys or counts; a key is no
+            column, or its type has no hash.
+    """
+    schema = pa.schema([f.with_nullable(nullable=True) for f in written_schema(written)])
+    place, storage, ids = options.place, options.place.storage(), RandomIds()
+    newest = newest_named(read_job(storage, place.job), place.stage)
+    if fresh:
+        stage = _describe(storage, options, schema, written, ids, fresh=True)
+    else:
+        if newest is None:
+            made = _describe(storage, options, schema, written, ids, fresh=False)
+            newest = _enter(made, ids, replaces=False).path
+        stage = open_stage(storage, newest)
+        _check_fits(stage, options)
+    if options.consumers:
+        generation = stage.describe.generation
+        register_consumers(stage, options.consumers, ids=ids, generation=generation, closed=True)
+    return stage
+
+
+def _enter(stage: StageHandle, ids: IdSource, **how: Any) -> Entered:
+    """Enter a described stage into the job's log."""
+    record, claim = ids.new_id(), ids.new_id()
+    return enter_stage(stage.storage, stage.path, record_id=record, claim_id=claim, **how)
+
+
+def _replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
+    """Enter a described stage in place of the stage that has its name. Safe to repeat.
+
+    The replaced stage is released if a writer of the data source made it.
+
+    Args:
+        keeps: do not release the replaced stage; `release` can delete it later.
+    """
+
+    def releases(path: StagePath) -> bool:
+        return not keeps and open_stage(stage.storage, path).describe.writing == "log"
+
+    entered = _enter(stage, ids, replaces=True, releases=releases)
+    if entered.replaced is not None:
+        with suppress(DurableShuffleError):  # it is released; gc finishes that
+            before = open_stage(stage.storage, entered.replaced)
+            release_stage(
+                before,
+                ids,
+                generation=before.describe.generation,
+                producers=before.describe.producers,
+                cause=str(Overwritten(stage.path.folder)),
+            )
+
+
+def _check_fits(stage: StageHandle, options: WriteOptions) -> None:
+    describe = stage.describe
+    if describe.writing != "log":
+        raise InvalidInputError(
+            f"stage {describe.name!r} is sealed, nothing can be appended: {stage.path.prefix!r}; "
+            "give another stage, or mode('overwrite')"
+        )
+    keys = tuple(describe.columns[k] for k in describe.keys)
+    for what, asked, made in (
+        ("partitions", options.partitions, describe.partitions),
+        ("producers", options.producers, describe.producers),
+        ("keys", options.keys or None, keys),
+    ):
+        if asked is not None and asked != made:
+            raise InvalidInputError(
+                f"stage {describe.name!r} was made with {what}={made}, found {asked}: leave the "
+                "option out, or give another stage"
+            )
+    if options.producer >= describe.producers:
+        raise InvalidInputError(
+            f"option 'producer' counts from 0 and must be below the stage's {describe.producers} "
+            f"producers, found {options.producer}: {stage.path.prefix!r}"
+        )
+
+
+def _describe(
+    storage: Storage,
+    options: WriteOptions,
+    schema: pa.Schema,
+    written: StructType,
+    ids: IdSource,
+    *,
+    fresh: bool,
+) -> StageHandle:
+    partitions, producers = options.partitions or DEFAULT_PARTITIONS, options.producers or 1
+    check_partition_count(partitions)
+    Settings(compression=options.compression)
+    if options.producer >= producers:
+        raise InvalidInputError(
+            f"option 'producer' counts from 0 and must be below producers={producers}, found "
+            f"{options.producer}"
+        )
+    for key in options.keys:
+        if key not in schema.names:
+            raise InvalidInputError(
+                f"option 'keys': no column {key!r}; there are {', '.join(schema.names)}"
+            )
+        check_key(key, written[key].dataType)
+    shape = repr((schema.to_string(), options.keys, producers, partitions))
+    fingerprint = hashlib.sha256(shape.encode()).hexdigest()[:32]
+    path = StagePath(options.place.job, options.place.stage, fingerprint, ids.new_id())
+    describe = Describe(
+        record_id=ids.new_id(),
+        generation=1,
+        name=path.name,
+        fingerprint=path.fingerprint,
+        incarnation=path.incarnation,
+        schema=schema_to_bytes(schema),
+        codec="arrow",
+        compression=options.compression,
+        columns=tuple(schema.names),
+        producers=producers,
+        partitions=partitions,
+        writing="log",
+        partitioner="hash" if options.keys else "round_robin",
+        keys=tuple(schema.names.index(key) for key in options.keys),
+        components={},
+        splits="",
+        planning={},
+        created_wall_seconds=SystemClock().wall(),
+    )
+    if fresh:
+        begin_stage(storage, path, record_id=ids.new_id(), claim_id=ids.new_id())
+    return describe_stage(storage, path, describe)
+
+
+def in_schema(stage: StageHandle, schema: bytes) -> StageHandle:
+    """Return the stage with another schema message for its rows."""
+    names = stage.describe.columns
+    columns = (*names, *schema_from_bytes(schema).names[len(names) :])
+    describe = replace(stage.describe, schema=schema, columns=columns)
+    return StageHandle(stage.storage, stage.path, describe)

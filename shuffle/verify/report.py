@@ -63,6 +63,8 @@ class StageVerdict:
     checked_bytes: int
     """Bytes of those objects."""
     findings: tuple[Finding, ...]
+    ended: int | None = None
+    """Log producers that will never append again; None for other stages and released ones."""
 
     @property
     def summary(self) -> str:

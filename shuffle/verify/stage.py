@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append, End
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.producer_log import producer_state
 from durable_shuffle.shuffle.log.records import (
@@ -170,7 +170,14 @@ class StageWalk:
             objects=sum(t.objects for t in tallies),
             checked_bytes=sum(t.checked_bytes for t in tallies),
             findings=tuple(f for t in tallies for f in t.findings),
+            ended=None if released else self._ended(),
         )
+
+    def _ended(self) -> int | None:
+        if self._codec is not APPENDER_RECORDS:
+            return None
+        newest = [next(reversed(copy.records.values()), None) for copy in self.copies.values()]
+        return sum(isinstance(record, End) and record.mode != "SUSPEND" for record in newest)
 
     def check_data(self, progress: Progress) -> None:
         """Check the COMMITs, the index, the compaction and the segments that count."""

@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.consume.task import (
     RESULT_SCHEMA,
+    ConsumeRequest,
     ConsumeSpec,
     consume_function,
     consume_result,
+    consumer_log,
 )
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.classic import ClassicEngine
@@ -211,17 +213,13 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     engine = ClassicEngine(session)
     spec = ConsumeSpec(
         stage=open_stage(LocalStorage(root), path),
-        consumer="twins",
-        process=ledger.doubling(meet=2),
+        request=ConsumeRequest("twins", ledger.doubling(meet=2), None, 300, "exact", "fail", ""),
         schema=pa.schema([("v", pa.int64()), ("w", pa.int64())]),
-        checkpoint_every=300,
-        resume="exact",
         generation=shuffle.generation,
         settings=Settings(),
         tries=1,
         patience_seconds=120,
         code=running_code(),
-        process_code="",
     )
     consume, folder = consume_function(spec, (0, 0)), str(ledger.folder)
 
@@ -249,8 +247,8 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     assert len(fenced) == 2, "fenced at its second acknowledgement"
     assert fenced[1] == winner[0], "the other one began behind the first"
     assert [v for call in winner for v in call] == sorted(set(range(ROWS)) - set(fenced[0]))
-    assert read_resume_set(spec.log(0)).epoch == 2, "both opened a view"
-    out = shuffle.consume(stored, consumer="twins", process=spec.process, schema=SCHEMA)
+    assert read_resume_set(consumer_log(spec.stage, "twins", 0)).epoch == 2, "both opened a view"
+    out = shuffle.consume(stored, consumer="twins", process=spec.request.process, schema=SCHEMA)
     assert rows_of(out) == DOUBLED
     assert shuffle.report().consumers[0].tasks_run == 0
 
@@ -331,7 +329,7 @@ def test_bad_arguments(session: SparkSession, root: str) -> None:
         ({"schema": "no schema at all"}, "schema"),
         ({"checkpoint_every": 0}, "at least 1"),
         ({"checkpoint_every": True}, "must be an integer"),
-        ({"resume": "roughly"}, "'exact' or 'approximate'"),
+        ({"resume": "roughly"}, "resume must be one of exact, approximate"),
         ({"on_new_code": "ask"}, "on_new_code must be one of"),
     ):
         with pytest.raises(InvalidInputError, match=message):

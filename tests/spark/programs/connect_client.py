@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, register, spark_tasks
-from durable_shuffle.jobs.deploy.preflight import preflight
-from durable_shuffle.jobs.deploy.remote_storage import RemoteStorage
+from durable_shuffle.jobs.deploy.preflight import RemoteStorage, preflight
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.local import LocalStorage

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.jobs.cli.release import parse_age
-from durable_shuffle.jobs.cli.rows import csv_line, json_value
+from durable_shuffle.jobs.cli.cat import csv_line, json_value
+from durable_shuffle.jobs.cli.changing import parse_age
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -278,7 +278,7 @@ def test_a_stage_that_a_driver_released_first(
             release_stage_of(job.log, LocalStorage(job.url), job.orders.path, RandomIds())
             return JobLog.claim(*args, **how)
 
-    monkeypatch.setattr("durable_shuffle.jobs.cli.release.JobLog", Slow)
+    monkeypatch.setattr("durable_shuffle.jobs.cli.changing.JobLog", Slow)
     document = json.loads(run("release", job.url, "nightly", "--yes", "--json").stdout)
     assert [freed["stage"].split("-")[0] for freed in document["freed"]] == ["lines", "lines"]
 

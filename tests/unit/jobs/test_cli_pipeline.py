@@ -11,7 +11,7 @@ from operated import NAME, make
 from pipelines import threads, until
 from typer.testing import CliRunner
 
-from durable_shuffle.jobs.cli import pipeline_status
+from durable_shuffle.jobs.cli import pipeline as commands
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
@@ -91,7 +91,7 @@ def test_status_once_and_live(
         "copy": 2,
     }
     for more in ((), ("--json",)):
-        monkeypatch.setattr(pipeline_status, "SystemClock", lambda: _Twice())
+        monkeypatch.setattr(commands, "SystemClock", lambda: _Twice())
         live = run("status", "--watch", *more)
         assert live.exit_code == 0
         if more:
@@ -125,7 +125,7 @@ def test_status_for_people() -> None:
     )
     restart = Restarted("copy-k0001", 1, "lost: the process of copy-k0001 ended", 0.0)
     view = StatusView("p", "scheduling", 7, "v2", 3.4, (part,), ("gone",), (restart,))
-    text = pipeline_status.status_text(view)
+    text = commands.status_text(view)
     assert "last word   3 s ago" in text
     assert "copy  1 running, 1 starting  1-7    -        12       3    -" in text
     assert "dropped: gone" in text

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.jobs.reports.axis import axis, breaks
-from durable_shuffle.jobs.reports.drawn_time import (
+from durable_shuffle.jobs.reports.drawing import Frame, axis, breaks
+from durable_shuffle.jobs.reports.timeline import (
+    Bar,
     DrawnTime,
+    Timeline,
     clock_text,
     duration_text,
+    rows_of_lane,
     wall_at,
 )
-from durable_shuffle.jobs.reports.timeline import Bar, Timeline, rows_of_lane
 
 BEGAN = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""
@@ -45,18 +47,20 @@ def test_the_axis_shows_the_time_of_day_and_each_break() -> None:
     line = timeline(time)
     (pause,) = line.pauses
     assert pause.seconds == 72
-    drawn = axis(line, time.seconds, 0, 1000 / time.seconds, (0, 100))
+    frame = Frame(0, 1000 / time.seconds, 0, 100)
+    drawn = "".join(axis(line, time.seconds, frame))
     assert ">22:13:20<" in drawn
     assert ">22:14:36<" in drawn
     assert " s<" not in drawn
-    assert ">72 s<" in breaks(line, 0, 1000 / time.seconds, (0, 100))
+    assert ">72 s<" in "".join(breaks(line, frame))
 
 
 def test_seconds_without_times_of_day() -> None:
     """A run that only knows seconds from its start has those on its axis, and no break."""
     line = Timeline("t", 8.0, 8.0, (), ())
-    assert ">5 s<" in axis(line, 8.0, 0, 100, (0, 100))
-    assert breaks(line, 0, 100, (0, 100)) == ""
+    frame = Frame(0, 100, 0, 100)
+    assert ">5 s<" in "".join(axis(line, 8.0, frame))
+    assert list(breaks(line, frame)) == []
 
 
 def test_short_bars_do_not_overlap() -> None:

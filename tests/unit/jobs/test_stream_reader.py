@@ -21,11 +21,11 @@ from pyspark.sql.types import LongType, StructType
 from run_engine import ROWS, SCHEMA, EngineRun
 from small_stage import ManualClock, SeededIds, new_stage
 
-from durable_shuffle.jobs.streaming.batch_reader import BatchReader
 from durable_shuffle.jobs.streaming.options import read_options
+from durable_shuffle.jobs.streaming.reading import BatchReader
 from durable_shuffle.jobs.streaming.source import DurableShuffleSource
-from durable_shuffle.jobs.streaming.stage_making import in_schema
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
+from durable_shuffle.jobs.streaming.writing import in_schema
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     FencedError,

@@ -17,7 +17,7 @@ from small_stage import (
     patient,
 )
 
-from durable_shuffle.jobs.inspect.log_rows import LogRows
+from durable_shuffle.jobs.inspect.producer_logs import LogRows
 from durable_shuffle.serialization.arrow_codec import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     AbortedError,

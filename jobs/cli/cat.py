@@ -25,7 +25,7 @@ from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.jobs.inspect.producer_logs import LogRows
 from durable_shuffle.jobs.text import table
 from durable_shuffle.serialization.decimals import logical_batch
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
+from durable_shuffle.serialization.pair_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.read.object_reader import read_pairs
@@ -82,17 +82,18 @@ def cat(
         limit = _TABLE_ROWS
     names = column_names(handle.describe.columns)
     source = _open(handle)
-    rows = _rows(handle, source, partition, limit)
+    partitions = range(handle.describe.partitions) if partition is None else (partition,)
+    rows = itertools.islice((row for k in partitions for row in source.rows(k)), limit)
     if source.note is not None:
         call.note(source.note)
     if call.as_json:
-        head = {"stage": handle.path.name, "rows_in_stage": source.rows, "columns": names}
+        head = {"stage": handle.path.name, "rows_in_stage": source.count, "columns": names}
         call.emit(head | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}, "")
     elif output_format is Format.TABLE:
         text, count = row_table(names, rows)
         typer.echo(text)
         call.note(
-            f"{count} rows of {source.rows} in the stage; --limit and --format jsonl show more"
+            f"{count} rows of {source.count} in the stage; --limit and --format jsonl show more"
         )
     elif output_format is Format.CSV:
         sys.stdout.write(csv_line(names))
@@ -105,11 +106,10 @@ def cat(
 class _Source:
     """Where the rows of a stage come from."""
 
-    rows: int
-    """In the whole stage."""
-    batches: Callable[[int], Iterator[pa.RecordBatch]]
-    pairs: Callable[[int], Iterator[Pair]] | None = None
-    """Of a stage of pairs, instead; log producers write none."""
+    count: int
+    """Of the whole stage."""
+    rows: Callable[[int], Iterator[list[object]]]
+    """The rows of one partition, as values that JSON can hold."""
     note: str | None = None
     """Says why rows may be missing."""
 
@@ -122,38 +122,21 @@ def _open(stage: StageHandle) -> _Source:
         notes = [f"{open_} of {log.producers} producers have not ended"] if open_ else []
         notes += [f"{log.released} rows were released"] if log.released else []
         note = f"note: {', '.join(notes)}; these are the rows that are stored now"
-        return _Source(log.rows, log.batches, note=note if notes else None)
+        return _Source(
+            log.rows, lambda k: _batch_rows(stage, log.batches(k)), note if notes else None
+        )
     seal, settings = require_seal(stage), Settings()
+    if stage.describe.codec == PAIR_CODEC:
+        return _Source(
+            seal.rows,
+            lambda k: (list(map(json_value, p)) for p in read_pairs(stage, seal, k, settings)),
+        )
     return _Source(
-        seal.rows,
-        lambda k: read_subpartition(stage, seal, k, settings),
-        lambda k: read_pairs(stage, seal, k, settings),
+        seal.rows, lambda k: _batch_rows(stage, read_subpartition(stage, seal, k, settings))
     )
 
 
-def _rows(
-    stage: StageHandle, source: _Source, partition: int | None, limit: int | None
-) -> Iterator[list[object]]:
-    partitions = range(stage.describe.partitions) if partition is None else (partition,)
-    read = source.pairs
-    if read is not None and stage.describe.codec == PAIR_CODEC:
-        pairs = (pair for k in partitions for pair in read(k))
-        for pair in itertools.islice(pairs, limit):
-            yield [json_value(item) for item in pair]
-        return
-    left = limit
-    batches = (batch for k in partitions for batch in source.batches(k))
-    for stored in batches if left != 0 else ():
-        batch = logical_batch(stored, stage.schema)
-        if left is not None:
-            batch = batch.slice(0, left)
-            left -= batch.num_rows
-        yield from batch_rows(batch)
-        if left == 0:
-            return
-
-
-_ROWS = 1000
+_ROWS = 100
 """How many rows are Python values at the same time."""
 
 _CELL_CHARS = 60
@@ -168,13 +151,14 @@ def column_names(columns: Sequence[str]) -> list[str]:
     return names
 
 
-def batch_rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
-    """Yield rows of values that JSON can hold; few of them are in memory at a time."""
-    for start in range(0, batch.num_rows, _ROWS):
-        part = batch.slice(start, _ROWS)
-        columns = [[json_value(v) for v in column.to_pylist()] for column in part.columns]
-        for row in range(part.num_rows):
-            yield [column[row] for column in columns]
+def _batch_rows(stage: StageHandle, batches: Iterator[pa.RecordBatch]) -> Iterator[list[object]]:
+    for stored in batches:
+        batch = logical_batch(stored, stage.schema)
+        for start in range(0, batch.num_rows, _ROWS):
+            part = batch.slice(start, _ROWS)
+            columns = [list(map(json_value, column.to_pylist())) for column in part.columns]
+            for row in range(part.num_rows):  # also where there are no columns
+                yield [column[row] for column in columns]
 
 
 def json_value(value: object) -> object:

@@ -41,7 +41,7 @@ Wait = Annotated[
 ]
 
 _SHOWN = 5
-_LEAST_SECONDS = 0.2
+_SHORTEST_SECONDS = 0.2
 
 pipeline_app = typer.Typer(
     help="Run pipelines, and operate them from another terminal.",
@@ -199,7 +199,7 @@ def status(
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=_LEAST_SECONDS, help="With --watch.")
+        float, typer.Option(metavar="SECONDS", min=_SHORTEST_SECONDS, help="With --watch.")
     ] = 1.0,
 ) -> None:
     """Show phases, epochs, progress, lag, and restarts with their causes.

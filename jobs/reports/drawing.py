@@ -50,7 +50,7 @@ _ROUND = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800,
 
 Side = Literal["start", "end"]
 """At which end of a text its mark is."""
-Span = tuple[float, float]
+Heights = tuple[float, float]
 """Pixels from the top to the bottom."""
 
 
@@ -82,7 +82,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> Html:
     named = timeline.pauses or any(mark.kind in ("fault", "note") for mark in timeline.marks)
     top = y = float(_TOP if named else _BARE_TOP)
     parts: list[Html] = []
-    lanes: dict[str | None, Span] = {}
+    lanes: dict[str | None, Heights] = {}
     for lane in timeline.lanes:
         bars = [bar for bar in timeline.bars if bar.lane == lane]
         rows = rows_of_lane(bars, (_SHORTEST_BAR + 1) / scale)
@@ -176,7 +176,7 @@ def _bar(timeline: Timeline, bar: Bar, y: float, scale: float) -> Html:
     return element("g", *drawn, data_outcome=bar.outcome, data_phase=bar.phase)
 
 
-def _marks(timeline: Timeline, frame: Frame, lanes: Mapping[str | None, Span]) -> Iterator[Html]:
+def _marks(timeline: Timeline, frame: Frame, lanes: Mapping[str | None, Heights]) -> Iterator[Html]:
     free = 0.0
     for mark in sorted(timeline.marks, key=lambda mark: mark.at):
         x, lane = frame.x(mark.at), lanes.get(mark.lane)
@@ -222,7 +222,7 @@ def _named_line(mark: Mark, x: float, y: float, frame: Frame, side: Side | None)
     return parts
 
 
-def _cross(x: float, span: Span) -> list[Html]:
+def _cross(x: float, span: Heights) -> list[Html]:
     y, r = sum(span) / 2, 6.5
     return [_line("kill", x - r, x + r, y - r, y + r), _line("kill", x - r, x + r, y + r, y - r)]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
-_LEAST_SECONDS = 1.0
+_SHORTEST_SECONDS = 1.0
 """A pause is drawn at least as long as this."""
 _SAVES = 2.0
 """A pause is shortened only if it gets shorter by this factor."""
@@ -112,15 +112,15 @@ class Timeline:
         )
 
 
-def rows_of_lane(bars: Sequence[Bar], least_seconds: float = 0.0) -> list[list[Bar]]:
+def rows_of_lane(bars: Sequence[Bar], minimum_seconds: float = 0.0) -> list[list[Bar]]:
     """Return the bars of one lane in as few rows as keep them from overlapping.
 
     Args:
-        least_seconds: a bar takes at least this much room.
+        minimum_seconds: a bar takes at least this much room.
     """
     rows: list[list[Bar]] = []
     for bar in sorted(bars, key=lambda b: (b.start, b.end)):
-        free = (r for r in rows if max(r[-1].end, r[-1].start + least_seconds) <= bar.start)
+        free = (r for r in rows if max(r[-1].end, r[-1].start + minimum_seconds) <= bar.start)
         row = next(free, None)
         if row is None:
             rows.append([bar])
@@ -136,7 +136,7 @@ class DrawnTime:
         walls = sorted(set(moments)) or [0.0]
         gaps = [b - a for a, b in pairwise(walls)]
         busy = sorted(gaps)[: max(1, int(len(gaps) * _OFTEN))]
-        longest = max(_LEAST_SECONDS, sum(busy))
+        longest = max(_SHORTEST_SECONDS, sum(busy))
         spans, pauses, places, start = [], [], [0.0], 0
         for n, gap in enumerate(gaps):
             cut = gap > _SAVES * longest

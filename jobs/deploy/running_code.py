@@ -29,10 +29,12 @@ def package_sources() -> dict[str, bytes]:
     return sources
 
 
+@cache
 def sources_besides() -> dict[str, bytes]:
-    """Return the same for the folders of tests and benchmarks, if this process has imported them.
+    """Return the same for the folders of tests and benchmarks that this process has imported.
 
-    Functions that the driver sends to executors may come from these folders.
+    Functions that the driver sends to executors may come from these folders. Later calls return
+    the result of the first, so that all archives of a process have equal bytes.
     """
     sources: dict[str, bytes] = {}
     for folder in _NO_PRODUCT:

@@ -11,7 +11,6 @@ import marshal
 import sys
 import tempfile
 import zipfile
-from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
@@ -38,19 +37,13 @@ def make_archive(folder: Path, *, compiled: bool) -> Path:
     sources = package_sources()
     path = folder / archive_name(code_of(sources))
     if not path.exists():
-        sources |= _besides()
+        sources |= sources_besides()
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in sources.items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
             for name, data in (_compiled(sources) if compiled else {}).items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
     return path
-
-
-@cache
-def _besides() -> dict[str, bytes]:
-    """Return `sources_besides()` of the first call, so that later archives have equal bytes."""
-    return sources_besides()
 
 
 def _compiled(sources: dict[str, bytes]) -> dict[str, bytes]:

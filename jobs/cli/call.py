@@ -58,9 +58,9 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came f
 FAILURE, MISUSE = 1, 2
 
 PATIENCE_SECONDS = 15.0
-"""How long one call to the storage is tried again: somebody waits for the answer."""
+"""How long one call to the storage is retried. It is short because a person waits."""
 _ENDS = (typer.Exit, typer.Abort, BrokenPipeError)
-"""These end a command and are no errors of it."""
+"""Exceptions that end a command without an error."""
 _TOO_LITTLE_MEMORY = (
     "this process may not take as much memory as the command needs: run it where there is more "
     "(a raised ulimit or container limit), or on less: one partition, fewer rows"

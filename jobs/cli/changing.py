@@ -199,7 +199,7 @@ def gc(
       durable-shuffle gc s3://bucket/shuffle nightly --json --storage-options-env S3_OPTIONS
     """
     age = parse_age(older_than)
-    find_job(call.storage, job)  # a wrong name is told together with the right ones
+    find_job(call.storage, job)  # the error for a wrong name lists the right ones
     report = collect_garbage(
         call.storage,
         job,

@@ -182,7 +182,7 @@ def _job_in_url(call: Call) -> tuple[Storage, str]:
             f"did you mean `report {url} {jobs[0]}`?"
         )
     if below is not None:
-        return below, name  # no such job: the error of `find_job` names those that there are
+        return below, name  # no such job: the error of `find_job` lists the jobs
     raise InvalidInputError(f"no job in the URL, expected URL JOB or <url>/<job>: found={url!r}")
 
 

@@ -39,7 +39,7 @@ class LogAttempt:
     attempt: str
     """Id of the OPEN, or of the write job."""
     slot: int
-    """Of the OPEN; the one before its record of a write job."""
+    """Slot of the OPEN; of a write job, the slot before its record."""
     epoch: int
     generation: int
     appends: int = 0
@@ -177,7 +177,7 @@ class LogRows:
         producers = [stage.producer_log(p) for p in range(stage.describe.producers)]
         with ThreadPoolExecutor(_SETTINGS.control_threads) as pool:
             list(pool.map(copy, producers))
-        copy(stage.log())  # last: whoever closed a producer's log wrote to this one before
+        copy(stage.log())  # last: before a producer's log is closed, a RELEASE stands in this one
         copied = StageHandle(memory, stage.path, stage.describe)
         require_not_released(copied)
         logs = read_producer_logs(copied, read_state(copied))

@@ -278,7 +278,7 @@ def legend(
     texts: Mapping[Outcome, str] = OUTCOMES,
     phases: Mapping[str, str] = _PHASES,
 ) -> Html:
-    """Return what colours and marks of timelines mean, only those that occur.
+    """Return the meaning of the colours and marks that occur in timelines.
 
     Args:
         texts: of all outcomes, in the order in which they are shown.

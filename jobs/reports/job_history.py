@@ -109,7 +109,7 @@ class StageHistory:
     """When it was described."""
     sealed: float | None = None
     rows: int = 0
-    """Of a stage of log producers: those that were not released; so are `data_bytes`."""
+    """Rows of a stage of log producers exclude released ones; so do `data_bytes`."""
     data_bytes: int = 0
     attempts: list[StoredAttempt] = field(default_factory=list)
     ended: int | None = None

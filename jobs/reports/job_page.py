@@ -1,4 +1,4 @@
-"""The page of a user's own job: who stored what when, and which work was used again. Pure."""
+"""The page of a job: when producers and consumers stored data, and what was used again. Pure."""
 
 import re
 from collections import Counter
@@ -204,7 +204,7 @@ def _stages(stages: Sequence[StageHistory]) -> Html:
             row["committed"] = f"{s.count('counts')} of {s.producers or '?'}"
             row["uncommitted"] = str(s.count("uncommitted"))
             row["run again"] = Value(str(again), "bad" if again else "good")
-        if s.ended is not None or s.sealed is not None:  # else nobody has added them up
+        if s.ended is not None or s.sealed is not None:  # else the rows were not counted
             row |= {"rows": f"{s.rows:,}", "stored": size(s.data_bytes)}
         rows.append(row)
     logs = [s.ended is not None for s in stages]

@@ -34,7 +34,7 @@ def element(tag: str, *inside: str, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """Return the parts one after the other; those that are no `Html` are escaped."""
+    """Return the parts as one text; parts that are no `Html` are escaped."""
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
 
 
@@ -77,7 +77,7 @@ def heading(title: str, soft: str, failures: Sequence[str] | None, good: str = "
 
 
 def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
-    """Return (label, value, what stands beside it) as large figures."""
+    """Return entries of (label, value, note) as large figures."""
     names = ("label", "value", "beside")
     parts = [
         [element("div", text, class_=name) for name, text in zip(names, entry, strict=True)]

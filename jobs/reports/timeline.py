@@ -61,7 +61,7 @@ class Bar:
     short: str = ""
     """The label where that has no room."""
     told: str = ""
-    """What became of it, in place of the outcome's own text."""
+    """What became of the attempt; "" for the text of its outcome."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Converts between Spark's schemas and those of stored rows, by the user's column names."""
+"""Convert between Spark's schemas and the schemas of stored rows, by the user's column names."""
 
 from collections.abc import Iterator, Sequence
 

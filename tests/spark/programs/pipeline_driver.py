@@ -18,7 +18,7 @@ from durable_shuffle import spark_tasks
 from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.driver import FACTORY
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
-from durable_shuffle.jobs.spark_tasks import make
+from durable_shuffle.jobs.spark_tasks import launcher
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
 from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.commands.requests import Description
@@ -107,10 +107,10 @@ class Driver:
         with_lock = copying(Path(folder), Numbers(1, 10), lambda _: lock.locked(), **PATIENT)
         usual = copying(Path(folder), Numbers(1, 10), Gated(folder, -1), **PATIENT)
         found = {"a lock": self._ended(with_lock)}
-        opened = make.open_storage
-        make.open_storage = lambda url, *_, **__: Elsewhere(url)  # type: ignore[assignment,return-value]
+        opened = launcher.open_storage
+        launcher.open_storage = lambda url, *_, **__: Elsewhere(url)  # type: ignore[assignment,return-value]
         found["not shared"] = self._ended(usual)
-        make.open_storage = opened
+        launcher.open_storage = opened
         return found
 
     def _ended(self, pipeline: Pipeline) -> str:

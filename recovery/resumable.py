@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import storable_schema
+from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import (
     FencedError,
     InvalidInputError,

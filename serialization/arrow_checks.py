@@ -9,6 +9,11 @@ not check two things, so they are checked here:
 
 Arrow's full validation is not used for plain columns: it takes twenty times as long for strings,
 and it refuses strings that are not UTF-8, which Spark can write (`CAST(binary AS STRING)`).
+
+Some values take no bytes in a frame: nulls of type null, structs without fields, rows without
+columns. A list of 50 million nulls is two offsets, so the bytes of a body say nothing about how
+many values its reader must make. Each such value counts as BARE_BYTES. Writers cut frames and
+readers refuse bodies by the same count (`bare_bytes`).
 """
 
 import struct
@@ -17,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
 
 MAX_BATCH_BYTES = 2 * 1024 * 1024 * 1024
 """Limit on the buffers of one body: as large as the longest record."""
@@ -26,6 +31,9 @@ MAX_BATCH_BYTES = 2 * 1024 * 1024 * 1024
 # most this much memory, or as much as is stored of it.
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """Limit on the total size of one body's compressed buffers after decompression."""
+
+BARE_BYTES = 8
+"""What a value without bytes counts as: a reference to it, in Python and in the JVM."""
 
 _I32, _U16, _I64 = struct.Struct("<i"), struct.Struct("<H"), struct.Struct("<q")
 _U32 = struct.Struct("<I")
@@ -43,42 +51,21 @@ _OFFSETS = MappingProxyType(
         _lib.Type_LARGE_LIST: "<i8",
     }
 )
+_OFFSET_LISTS = frozenset({_lib.Type_LIST, _lib.Type_LARGE_LIST, _lib.Type_MAP})
 _UNIONS = frozenset({_lib.Type_SPARSE_UNION, _lib.Type_DENSE_UNION})
 _LISTS = frozenset({_lib.Type_LIST, _lib.Type_LARGE_LIST, _lib.Type_FIXED_SIZE_LIST})
 # types without children, of which the cheap validation checks all but nulls and offsets
 _FLAT = frozenset(
-    {
-        _lib.Type_NA,
-        _lib.Type_BOOL,
-        _lib.Type_UINT8,
-        _lib.Type_INT8,
-        _lib.Type_UINT16,
-        _lib.Type_INT16,
-        _lib.Type_UINT32,
-        _lib.Type_INT32,
-        _lib.Type_UINT64,
-        _lib.Type_INT64,
-        _lib.Type_HALF_FLOAT,
-        _lib.Type_FLOAT,
-        _lib.Type_DOUBLE,
-        _lib.Type_STRING,
-        _lib.Type_BINARY,
-        _lib.Type_FIXED_SIZE_BINARY,
-        _lib.Type_DATE32,
-        _lib.Type_DATE64,
-        _lib.Type_TIMESTAMP,
-        _lib.Type_TIME32,
-        _lib.Type_TIME64,
-        _lib.Type_INTERVAL_MONTHS,
-        _lib.Type_INTERVAL_MONTH_DAY_NANO,
-        _lib.Type_DECIMAL32,
-        _lib.Type_DECIMAL64,
-        _lib.Type_DECIMAL128,
-        _lib.Type_DECIMAL256,
-        _lib.Type_DURATION,
-        _lib.Type_LARGE_STRING,
-        _lib.Type_LARGE_BINARY,
-    }
+    (
+        *(_lib.Type_NA, _lib.Type_BOOL, _lib.Type_HALF_FLOAT, _lib.Type_FLOAT, _lib.Type_DOUBLE),
+        *(_lib.Type_INT8, _lib.Type_INT16, _lib.Type_INT32, _lib.Type_INT64),
+        *(_lib.Type_UINT8, _lib.Type_UINT16, _lib.Type_UINT32, _lib.Type_UINT64),
+        *(_lib.Type_STRING, _lib.Type_BINARY, _lib.Type_LARGE_STRING, _lib.Type_LARGE_BINARY),
+        *(_lib.Type_FIXED_SIZE_BINARY, _lib.Type_DATE32, _lib.Type_DATE64, _lib.Type_TIMESTAMP),
+        *(_lib.Type_TIME32, _lib.Type_TIME64, _lib.Type_DURATION),
+        *(_lib.Type_INTERVAL_MONTHS, _lib.Type_INTERVAL_MONTH_DAY_NANO),
+        *(_lib.Type_DECIMAL32, _lib.Type_DECIMAL64, _lib.Type_DECIMAL128, _lib.Type_DECIMAL256),
+    )
 )
 # fields of Arrow's flatbuffers tables Message and RecordBatch, as numbered in its schemas
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
@@ -158,8 +145,8 @@ def _check(array: pa.Array, number: int) -> None:
             pa.bool_(), rows, [None, array.buffers()[0]], offset=array.offset
         )
         if bits.true_count != rows - array.null_count:
-            found = f"{array.null_count} nulls, the bits say {rows - bits.true_count}"
-            raise CorruptDataError(f"column {number}: {array.type} says that it has {found}")
+            claim = f"{array.null_count} nulls, the bits say {rows - bits.true_count}"
+            raise CorruptDataError(f"column {number}: {array.type} says that it has {claim}")
     if kind in _OFFSETS:
         _check_offsets(array, number, _OFFSETS[kind])
     if kind in _FLAT:
@@ -224,5 +211,71 @@ def _pointed(data: memoryview, table: int, field: int) -> int | None:
     described = table - _I32.unpack_from(data, table)[0]
     if _U16.unpack_from(data, described)[0] <= 4 + 2 * field:
         return None
-    at = _U16.unpack_from(data, described + 4 + 2 * field)[0]
-    return table + at + int(_U32.unpack_from(data, table + at)[0]) if at else None
+    entry = _U16.unpack_from(data, described + 4 + 2 * field)[0]
+    return table + entry + int(_U32.unpack_from(data, table + entry)[0]) if entry else None
+
+
+def bare_bytes(batch: pa.RecordBatch) -> int:
+    """Return what the values of `batch` that have no bytes count as, in all.
+
+    Rows without columns are such values. Lists count what lies between their first and their last
+    offset, as Arrow writes them. Of layouts that are never stored nothing counts.
+    """
+    if not batch.num_columns:
+        return BARE_BYTES * int(batch.num_rows)
+    count = 0
+    for number, kind in enumerate(batch.schema.types):
+        if _may_hold_bare(kind):
+            count += _count_bare(batch.column(number))
+    return BARE_BYTES * count
+
+
+def full_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of `batch`, and what its values without any count as."""
+    return int(batch.nbytes) + bare_bytes(batch)
+
+
+def may_be_bare(schema: pa.Schema) -> bool:
+    """Return True if rows of `schema` may hold values without bytes, or be such."""
+    return not len(schema) or any(map(_may_hold_bare, schema.types))
+
+
+def refuse_bare(batch: pa.RecordBatch, most_bytes: int, error: type[DurableShuffleError]) -> None:
+    """Refuse a batch whose values without bytes count as more than `most`.
+
+    Raises:
+        error: says how many there are, and how many may be.
+    """
+    size_bytes = bare_bytes(batch)
+    if size_bytes > most_bytes:
+        raise error(
+            f"{size_bytes // BARE_BYTES} values have no bytes in a frame (nulls of type null, "
+            f"structs without fields, rows without columns): it holds at most "
+            f"{most_bytes // BARE_BYTES}, rows={batch.num_rows}"
+        )
+
+
+def _may_hold_bare(kind: pa.DataType) -> bool:
+    if kind.id == _lib.Type_FIXED_SIZE_BINARY:
+        return not kind.byte_width
+    held = kind.id in (_lib.Type_NA, _lib.Type_STRUCT) or kind.num_fields > 0
+    return held or isinstance(kind, pa.BaseExtensionType)
+
+
+def _count_bare(array: pa.Array) -> int:
+    kind, rows = array.type, len(array)
+    if not rows or not _may_hold_bare(kind):
+        return 0
+    if kind.id in _OFFSET_LISTS:
+        offsets = array.offsets
+        first, last = offsets[0].as_py(), offsets[rows].as_py()
+        return _count_bare(array.values.slice(first, max(0, last - first)))
+    if kind.id == _lib.Type_FIXED_SIZE_LIST and kind.list_size:
+        size = kind.list_size
+        return _count_bare(array.values.slice(array.offset * size, rows * size))
+    if kind.num_fields and (kind.id == _lib.Type_STRUCT or kind.id in _UNIONS):
+        return sum(_count_bare(array.field(child)) for child in range(kind.num_fields))
+    if isinstance(array, pa.ExtensionArray):
+        return _count_bare(array.storage)
+    bare = (_lib.Type_NA, _lib.Type_FIXED_SIZE_BINARY, _lib.Type_FIXED_SIZE_LIST, _lib.Type_STRUCT)
+    return rows if kind.id in bare else 0

@@ -5,15 +5,19 @@ after it are sliced out of the writer's buffer without copying. Arrow's threads 
 slices are small and a Spark worker has one core. 200 slices of one million rows x 16 columns took
 45 ms without threads and 150 ms with them; with lz4, 0.20 s and 0.23 s.
 
-Columns are stored only in plain layouts. Dictionaries would need their own messages, views would
-put all their data into every slice, and `take` supports neither views nor run-end encoding.
+Columns are stored only in plain layouts (`arrow_schemas.py`).
+
+`pyarrow.array`, `pyarrow.scalar` and `Array.to_numpy` import pandas at their first call, to check
+for pandas objects. That takes 0.2 s in each new Python worker, often longer than a task. So map
+tasks use `arrow_of`, `numbers_of` and `array_of_one`.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_checks import (
@@ -22,8 +26,10 @@ from durable_shuffle.serialization.arrow_checks import (
     check_columns,
     check_lengths,
     holds_dense_union,
+    may_be_bare,
+    refuse_bare,
 )
-from durable_shuffle.serialization.bare_values import may_be_bare, refuse_bare
+from durable_shuffle.serialization.arrow_schemas import ARROW_ERRORS, storable_schema
 from durable_shuffle.serialization.checksum import Bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -32,22 +38,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.frames import Frame, FrameKind
 
-ArrowCompression: TypeAlias = Literal["lz4", "zstd", "none"]
-
 _COMPRESSION: dict[str, str | None] = {"lz4": "lz4", "zstd": "zstd", "none": None}
-# what pyarrow raises for bad bytes: ArrowException, and plain OSError, EOFError, KeyError,
-# TypeError and NotImplementedError from its readers. MemoryError is not here: it is no damage.
-_ARROW_ERRORS = (
-    pa.ArrowException,
-    OSError,
-    EOFError,
-    KeyError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    NotImplementedError,
-    struct.error,
-)
 # Bytes per stream. One stream per slice would serialise the schema each time. With one stream for
 # all, the bytes would leave the cache before their checksum is computed (20% slower, measured).
 _STREAM_BYTES = 256 * 1024
@@ -84,26 +75,29 @@ def iter_slices(
             values without bytes than a reader accepts (`bare_values`).
     """
     if compression not in _COMPRESSION:
-        msg = f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"
-        raise InvalidInputError(msg)
+        raise InvalidInputError(
+            f"compression: expected one of {', '.join(_COMPRESSION)}, found {compression!r}"
+        )
     if storable_schema(batch.schema) != batch.schema:
-        msg = f"columns must be stored plain, see storable_batch; found {batch.schema.types}"
-        raise InvalidInputError(msg)
+        raise InvalidInputError(
+            f"columns must be stored plain, see storable_batch; found {batch.schema.types}"
+        )
     for start, length in bounds:
         if start < 0 or length < 0 or start + length > batch.num_rows:
-            msg = f"slice ({start}, {length}) is outside a batch of {batch.num_rows} rows"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(
+                f"slice ({start}, {length}) is outside a batch of {batch.num_rows} rows"
+            )
     options = pa.ipc.IpcWriteOptions(compression=_COMPRESSION[compression], use_threads=False)
     return _messages(_slices(batch, bounds), _empty_like(batch), options)
 
 
 def decode_frame(
-    frame: Frame, schema: pa.Schema, *, at: int, check_offsets: bool = True
+    frame: Frame, schema: pa.Schema, *, position: int, check_offsets: bool = True
 ) -> pa.RecordBatch:
     """Return the rows of a frame. See `decode_batch`.
 
     Args:
-        at: position of the frame in bytes, for messages; see `FrameDecoder.position`.
+        position: of the frame in bytes, for messages; see `FrameDecoder.position`.
 
     Raises:
         CorruptDataError: the body is not a batch of that schema, or has another number of rows than
@@ -115,10 +109,11 @@ def decode_frame(
     try:
         batch = decode_batch(frame.body, schema, check_offsets=check_offsets)
     except CorruptDataError as error:
-        raise CorruptDataError(f"frame at byte {at}: {error}") from error
+        raise CorruptDataError(f"frame at byte {position}: {error}") from error
     if batch.num_rows != frame.rows:
-        msg = f"frame at byte {at}: it states {frame.rows} rows and holds {batch.num_rows}"
-        raise CorruptDataError(msg)
+        raise CorruptDataError(
+            f"frame at byte {position}: it states {frame.rows} rows and holds {batch.num_rows}"
+        )
     return batch
 
 
@@ -144,13 +139,13 @@ def decode_batch(
         CorruptDataError: the bytes are not exactly one record batch of that schema.
         MemoryError: there is not enough memory for a valid body.
     """
-    found = memoryview(body).nbytes
+    size_bytes = memoryview(body).nbytes
     try:
         message = pa.ipc.read_message(pa.py_buffer(body))
         metadata, data = memoryview(message.metadata), memoryview(message.body or b"")
         expected = _PREFIX_BYTES + metadata.nbytes + data.nbytes
-        if found != expected:
-            raise ValueError(f"expected {expected} bytes, found {found}")
+        if size_bytes != expected:
+            raise ValueError(f"expected {expected} bytes, found {size_bytes}")
         check_lengths(metadata, data, max_bytes)
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate()
@@ -158,74 +153,12 @@ def decode_batch(
         if check_offsets:
             check_columns(batch)
     except CorruptDataError as error:
-        raise CorruptDataError(f"arrow body of {found} bytes: {error}") from error
-    except _ARROW_ERRORS as error:
-        msg = f"arrow body of {found} bytes: {type(error).__name__}: {error}"
-        raise CorruptDataError(msg) from error
+        raise CorruptDataError(f"arrow body of {size_bytes} bytes: {error}") from error
+    except ARROW_ERRORS as error:
+        raise CorruptDataError(
+            f"arrow body of {size_bytes} bytes: {type(error).__name__}: {error}"
+        ) from error
     return batch
-
-
-def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with plain layouts instead of dictionaries, views and run-end encoding.
-
-    Names, order, nullability and metadata stay. A schema that is storable is returned unchanged.
-
-    Raises:
-        InvalidInputError: an extension type is built on such a layout.
-    """
-    fields = [field.with_type(_storable_type(field.type, field.name)) for field in schema]
-    return pa.schema(fields, metadata=schema.metadata)
-
-
-def storable_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `batch` converted to `schema`, which comes from `storable_schema`.
-
-    Raises:
-        InvalidInputError: a column cannot be converted; it is named.
-    """
-    if batch.schema.equals(schema, check_metadata=True):
-        return batch
-    if batch.num_columns != len(schema):
-        msg = f"batch: expected {len(schema)} columns, found {batch.num_columns}"
-        raise InvalidInputError(msg)
-    if not batch.num_columns:
-        return batch.replace_schema_metadata(schema.metadata)
-    columns = [_convert(column, field) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def under_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the same rows under another schema of the same types; nothing is converted.
-
-    A batch without columns keeps its number of rows, which `RecordBatch.from_arrays` would lose.
-    """
-    if not batch.num_columns and not len(schema):
-        return batch.replace_schema_metadata(schema.metadata)
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-
-def schema_to_bytes(schema: pa.Schema) -> bytes:
-    """Return `schema` as one Arrow IPC schema message."""
-    raw: bytes = schema.serialize().to_pybytes()
-    return raw
-
-
-def schema_from_bytes(data: Bytes) -> pa.Schema:
-    """Return the schema in `data`.
-
-    Raises:
-        CorruptDataError: the bytes are not an Arrow IPC schema message; or the schema has layouts
-            that are never stored, in which a few bytes can stand for any number of values.
-    """
-    try:
-        found = pa.ipc.read_schema(pa.py_buffer(data))
-        storable = storable_schema(found) == found
-    except (*_ARROW_ERRORS, InvalidInputError) as error:
-        msg = f"arrow schema of {memoryview(data).nbytes} bytes: {error}"
-        raise CorruptDataError(msg) from error
-    if not storable:
-        raise CorruptDataError(f"columns are not stored plain: {found.types}")
-    return found
 
 
 def _messages(
@@ -238,8 +171,9 @@ def _messages(
     for part in slices:
         needed = pa.ipc.get_record_batch_size(part)
         if needed > MAX_BATCH_BYTES:
-            msg = f"{part.num_rows} rows take {needed} bytes, one frame holds {MAX_BATCH_BYTES}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(
+                f"{part.num_rows} rows take {needed} bytes, one frame holds {MAX_BATCH_BYTES}"
+            )
         if needed > MAX_INFLATED_BYTES:
             if group:
                 yield from _stream([empty, *group], options, size)
@@ -315,77 +249,33 @@ def _empty_like(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
-    import pyarrow.compute as pc  # 30 ms that tasks which only read do not need
+def arrow_of(numbers: npt.NDArray[Any]) -> pa.Array:
+    """Return an array of the same numbers over the same memory.
 
-    try:
-        if pa.types.is_run_end_encoded(column.type):
-            column = pc.run_end_decode(column)
-        elif pa.types.is_dictionary(column.type):
-            column = column.dictionary.take(column.indices)
-        elif isinstance(column, pa.ListViewArray | pa.LargeListViewArray):
-            column = _plain_list(column)
-        column = column.cast(field.type)
-        column.validate()
-    except _ARROW_ERRORS as error:
-        msg = f"column {field.name!r}: cannot store {column.type} as {field.type}: {error}"
-        raise InvalidInputError(msg) from error
-    return column
+    Args:
+        numbers: one-dimensional, contiguous, of a type that Arrow has; not booleans.
+    """
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _plain_list(column: pa.Array) -> pa.Array:
-    """Return a list view as a list. Arrow's own cast leaves the last offset out (26.0.1)."""
-    import pyarrow.compute as pc
-
-    wide = isinstance(column, pa.LargeListViewArray)
-    lengths = pc.fill_null(column.value_lengths(), 0)
-    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
-    plain = pa.LargeListArray if wide else pa.ListArray
-    return plain.from_arrays(
-        offsets.cast(pa.int64() if wide else pa.int32()), column.flatten(), mask=column.is_null()
-    )
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the integers of an array without nulls, over the same memory, read-only."""
+    assert array.null_count == 0
+    dtype = np.dtype(str(array.type))
+    if not len(array):
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def _storable_type(kind: pa.DataType, column: str) -> pa.DataType:
-    types = pa.types
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _storable_type(kind.value_type, column)
-    if types.is_string_view(kind):
-        return pa.string()
-    if types.is_binary_view(kind):
-        return pa.binary()
-    if isinstance(kind, pa.BaseExtensionType):
-        if _storable_type(kind.storage_type, column) != kind.storage_type:
-            msg = f"column {column!r}: extension type {kind} is not stored plain"
-            raise InvalidInputError(msg)
-        return kind
-    if not types.is_nested(kind):
-        return kind
-    children = [kind.field(i) for i in range(kind.num_fields)]
-    plain = [child.with_type(_storable_type(child.type, column)) for child in children]
-    return _rebuilt(kind, children, plain)
-
-
-def _rebuilt(kind: pa.DataType, children: list[pa.Field], plain: list[pa.Field]) -> pa.DataType:
-    types = pa.types
-    if types.is_list_view(kind):
-        return pa.list_(plain[0])
-    if types.is_large_list_view(kind):
-        return pa.large_list(plain[0])
-    if plain == children:
-        return kind
-    if types.is_list(kind):
-        return pa.list_(plain[0])
-    if types.is_large_list(kind):
-        return pa.large_list(plain[0])
-    if types.is_fixed_size_list(kind):
-        return pa.list_(plain[0], kind.list_size)
-    if types.is_struct(kind):
-        return pa.struct(plain)
-    if types.is_map(kind):
-        entries = plain[0].type
-        return pa.map_(entries.field(0), entries.field(1), keys_sorted=kind.keys_sorted)
-    return pa.union(plain, mode=kind.mode, type_codes=kind.type_codes)
+def array_of_one(value: object, kind: pa.DataType) -> pa.Array:
+    """Return an array of one value: None, or an int64, float64, bool, text or bytes by `kind`."""
+    if value is None:
+        return pa.nulls(1, kind)
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes([bool(value)]))])
+    if isinstance(value, str | bytes):
+        data = value.encode() if isinstance(value, str) else value
+        edges = np.array([0, len(data)], dtype=np.int32)
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return arrow_of(np.array([value], dtype=np.dtype(kind.to_pandas_dtype())))

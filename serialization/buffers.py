@@ -116,29 +116,29 @@ class BufferCutter:
             CorruptDataError, IncompatibleError: a frame header is wrong; see `frames`.
         """
         view = memoryview(self._held + bytes(data) if self._held else data).toreadonly().cast("B")
-        size, start, at = view.nbytes, 0, 0
+        size, start, offset = view.nbytes, 0, 0
         carrying, carry, first = self._in_record, 0, self._next_start()
-        while at < size:
+        while offset < size:
             if self._body_left:
-                step = min(self._body_left, size - at)
-                at += step
+                step = min(self._body_left, size - offset)
+                offset += step
                 self._body_left -= step
             else:
-                if size - at < FRAME_HEADER_BYTES:
+                if size - offset < FRAME_HEADER_BYTES:
                     break
-                place = self._position + at - len(self._held)
-                head = view[at : at + FRAME_HEADER_BYTES]
+                place = self._position + offset - len(self._held)
+                head = view[offset : offset + FRAME_HEADER_BYTES]
                 header = decode_frame_header(head, place, self._max_body_bytes)
                 if header.kind is FrameKind.MARKER:  # also between the frames of one record
-                    end = at + frame_size(header.body_length)
+                    end = offset + frame_size(header.body_length)
                     if end > size:
                         break
                     self._skipping = self._skipping and self._ordinal < self._start_ordinal
-                    if at > start and not self._skipping:
-                        yield self._buffer(view[start:at], carry, first, carrying=carrying)
+                    if offset > start and not self._skipping:
+                        yield self._buffer(view[start:offset], carry, first, carrying=carrying)
                     if not self._skipping:
-                        yield self._buffer(view[at:end], 0, self._next_start(), marker=True)
-                    start = at = end
+                        yield self._buffer(view[offset:end], 0, self._next_start(), marker=True)
+                    start = offset = end
                     carrying, carry, first = self._in_record, 0, self._next_start()
                     continue
                 self._in_record = True
@@ -146,19 +146,19 @@ class BufferCutter:
                 self._body_left = padded_length(header.body_length)
                 self._rows = header.rows
                 if self._skipping and self._next_start() > self._start_ordinal:
-                    self._skipping, start, first = False, at, self._ordinal
-                at += FRAME_HEADER_BYTES
+                    self._skipping, start, first = False, offset, self._ordinal
+                offset += FRAME_HEADER_BYTES
             if self._in_record and not self._body_left and not self._continues:
                 self._ordinal += self._rows
                 self._in_record = False
                 if self._skipping:
-                    start, carrying, first = at, False, self._ordinal
+                    start, carrying, first = offset, False, self._ordinal
                 elif carrying:
-                    carrying, carry, first = False, at - start, self._ordinal
+                    carrying, carry, first = False, offset - start, self._ordinal
         self._position += size - len(self._held)
-        self._held = bytes(view[at:])
-        if at > start and not self._skipping:
-            yield self._buffer(view[start:at], carry, first, carrying=carrying)
+        self._held = bytes(view[offset:])
+        if offset > start and not self._skipping:
+            yield self._buffer(view[start:offset], carry, first, carrying=carrying)
 
     def end(self) -> None:
         """Declare the end of the extent.
@@ -168,8 +168,11 @@ class BufferCutter:
         """
         if self._in_record or self._held:
             received = len(self._held)
-            msg = f"the extent ends inside a frame, at byte {self._position}"
-            raise TruncatedFrameError(msg, received, received + max(1, self._body_left))
+            raise TruncatedFrameError(
+                f"the extent ends inside a frame, at byte {self._position}",
+                received,
+                received + max(1, self._body_left),
+            )
 
     def _buffer(
         self,

@@ -49,18 +49,18 @@ def frame_seed(stage_id: str, producer: int, subpartition: int, first_ordinal: i
     try:
         address = _ADDRESS.pack(_stage_bytes(stage_id), producer, subpartition, first_ordinal)
     except (struct.error, ValueError) as error:
-        msg = (
+        raise InvalidInputError(
             f"frame address does not fit its fields: stage={stage_id!r} producer={producer} "
             f"subpartition={subpartition} first_ordinal={first_ordinal}: {error}"
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
     return crc32(address)
 
 
 def _stage_bytes(stage_id: str) -> bytes:
     if len(stage_id) != _STAGE_ID_DIGITS:
-        msg = f"expected {_STAGE_ID_DIGITS} hexadecimal digits, found {len(stage_id)} characters"
-        raise ValueError(msg)
+        raise ValueError(
+            f"expected {_STAGE_ID_DIGITS} hexadecimal digits, found {len(stage_id)} characters"
+        )
     raw = bytes.fromhex(stage_id)
     if len(raw) * 2 != _STAGE_ID_DIGITS:
         raise ValueError("the stage id holds white space")

@@ -71,11 +71,13 @@ def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
             {"fields": _canonical(fields), "kind": kind}, strict_types=True, use_bin_type=True
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        msg = f"control record {kind!r} cannot be stored: {type(error).__name__}: {error}"
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(
+            f"control record {kind!r} cannot be stored: {type(error).__name__}: {error}"
+        ) from error
     if len(payload) > (most := MAX_CONTROL_BYTES - CONTROL_HEADER_BYTES):
-        msg = f"control record {kind!r}: {len(payload)} bytes are over the limit of {most}"
-        raise InvalidInputError(msg)
+        raise InvalidInputError(
+            f"control record {kind!r}: {len(payload)} bytes are over the limit of {most}"
+        )
     checked = _CHECKED.pack(CONTROL_MAGIC, CONTROL_VERSION, 0, len(payload))
     return checked + _CRC.pack(crc32(payload, crc32(checked))) + payload
 
@@ -114,40 +116,38 @@ def decode_control(data: Bytes, *, name: str) -> ControlRecord:
     """
     view = memoryview(data).cast("B")
     if view.nbytes < CONTROL_HEADER_BYTES:
-        msg = (
+        raise CorruptDataError(
             f"{name}: expected a control record of at least {CONTROL_HEADER_BYTES} bytes, "
             f"found {view.nbytes}"
         )
-        raise CorruptDataError(msg)
     magic, version, reserved, length = _CHECKED.unpack_from(view)
     (expected,) = _CRC.unpack_from(view, _CHECKED.size)
     payload = view[CONTROL_HEADER_BYTES:]
-    found = crc32(payload, crc32(view[: _CHECKED.size]))
+    actual = crc32(payload, crc32(view[: _CHECKED.size]))
     if magic != CONTROL_MAGIC:
-        msg = f"{name}: magic: expected {CONTROL_MAGIC.hex()}, found {magic.hex()}"
-        raise CorruptDataError(msg)
-    if found != expected:
-        msg = (
-            f"{name}: CRC: expected {expected:#010x}, found {found:#010x}: damaged, or the record "
+        raise CorruptDataError(
+            f"{name}: magic: expected {CONTROL_MAGIC.hex()}, found {magic.hex()}"
+        )
+    if actual != expected:
+        raise CorruptDataError(
+            f"{name}: CRC: expected {expected:#010x}, found {actual:#010x}: damaged, or the record "
             f"of another place"
         )
-        raise CorruptDataError(msg)
     if version < CONTROL_VERSION and not reserved:
-        msg = (
+        raise IncompatibleError(
             f"{name}: control record of version {version}, written by an earlier version of "
             f"durable-shuffle; this one reads version {CONTROL_VERSION}: use another folder, or "
             f"delete this job's and run the job again"
         )
-        raise IncompatibleError(msg)
     if version != CONTROL_VERSION or reserved:
-        msg = (
+        raise IncompatibleError(
             f"{name}: control record version: expected {CONTROL_VERSION} with reserved 0, "
             f"found {version} with reserved {reserved}"
         )
-        raise IncompatibleError(msg)
     if length != payload.nbytes:
-        msg = f"{name}: payload length: expected {length} bytes, found {payload.nbytes}"
-        raise CorruptDataError(msg)
+        raise CorruptDataError(
+            f"{name}: payload length: expected {length} bytes, found {payload.nbytes}"
+        )
     return _decode_payload(payload, name)
 
 
@@ -171,11 +171,13 @@ class RecordCodec(Generic[R]):
         for cls in classes:
             kind = getattr(cls, "KIND", None)
             if not isinstance(kind, str):
-                msg = f"record class {cls.__qualname__}: expected a str KIND, found {kind!r}"
-                raise InvalidInputError(msg)
+                raise InvalidInputError(
+                    f"record class {cls.__qualname__}: expected a str KIND, found {kind!r}"
+                )
             if kind in self._by_kind:
-                msg = f"record class {cls.__qualname__}: kind {kind!r} is already taken"
-                raise InvalidInputError(msg)
+                raise InvalidInputError(
+                    f"record class {cls.__qualname__}: kind {kind!r} is already taken"
+                )
             try:
                 shape = RecordType(cls)
             except FieldError as error:
@@ -189,11 +191,12 @@ class RecordCodec(Generic[R]):
         Raises:
             InvalidInputError: not one of the classes, or a field holds a value of another type.
         """
-        found = self._by_class.get(type(record))
-        if found is None:
-            msg = f"record class {type(record).__qualname__} is not one of this codec's"
-            raise InvalidInputError(msg)
-        kind, shape = found
+        entry = self._by_class.get(type(record))
+        if entry is None:
+            raise InvalidInputError(
+                f"record class {type(record).__qualname__} is not one of this codec's"
+            )
+        kind, shape = entry
         try:
             fields = shape.encode(record, kind)
         except FieldError as error:
@@ -216,16 +219,15 @@ class RecordCodec(Generic[R]):
         shape = self._by_kind.get(record.kind)
         if shape is None:
             known = ", ".join(sorted(self._by_kind))
-            msg = f"{name}: record kind {record.kind!r} is unknown, expected one of {known}"
-            raise IncompatibleError(msg)
+            raise IncompatibleError(
+                f"{name}: record kind {record.kind!r} is unknown, expected one of {known}"
+            )
         try:
             decoded: R = shape.decode(record.fields, record.kind)
         except RefusedValue as error:
-            msg = f"{name}: {error}"
-            raise CorruptDataError(msg) from error
+            raise CorruptDataError(f"{name}: {error}") from error
         except FieldError as error:
-            msg = f"{name}: {error}"
-            raise IncompatibleError(msg) from error
+            raise IncompatibleError(f"{name}: {error}") from error
         return decoded
 
 
@@ -233,30 +235,27 @@ def _canonical(value: object) -> object:
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                msg = f"map key {key!r} of type {type(key).__qualname__}, expected str"
-                raise TypeError(msg)
+                raise TypeError(f"map key {key!r} of type {type(key).__qualname__}, expected str")
         return {key: _canonical(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [_canonical(element) for element in value]
     if type(value) not in _SCALARS:
-        msg = f"value of type {type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(msg)
+        raise TypeError(f"value of type {type(value).__module__}.{type(value).__qualname__}")
     return value
 
 
 def _refuse_extension(code: int, _: bytes) -> object:
-    msg = f"extension type {code} has no place in a control record"
-    raise ValueError(msg)
+    raise ValueError(f"extension type {code} has no place in a control record")
 
 
 def _decode_payload(payload: memoryview, name: str) -> ControlRecord:
     try:
         value = msgpack.unpackb(payload, ext_hook=_refuse_extension, raw=False)
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        msg = f"{name}: payload: {type(error).__name__}: {error}"
-        raise CorruptDataError(msg) from error
+        raise CorruptDataError(f"{name}: payload: {type(error).__name__}: {error}") from error
     match value:
         case {"fields": dict() as fields, "kind": str() as kind} if len(value) == 2:
             return ControlRecord(kind, fields)
-    msg = f"{name}: payload: expected a map of kind and fields, found {type(value).__name__}"
-    raise CorruptDataError(msg)
+    raise CorruptDataError(
+        f"{name}: payload: expected a map of kind and fields, found {type(value).__name__}"
+    )

@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -46,8 +46,9 @@ class FieldType(Protocol):
 
 def _check(value: object, expected: type, where: str) -> None:
     if type(value) is not expected:
-        msg = f"field {where}: expected {expected.__name__}, found {type(value).__name__}"
-        raise FieldError(msg)
+        raise FieldError(
+            f"field {where}: expected {expected.__name__}, found {type(value).__name__}"
+        )
 
 
 class ScalarType:
@@ -82,37 +83,20 @@ class ChoiceType:
 
     def _choose(self, value: str, where: str) -> str:
         if value not in self._choices:
-            msg = f"field {where}: expected one of {', '.join(self._choices)}, found {value!r}"
-            raise FieldError(msg)
+            raise FieldError(
+                f"field {where}: expected one of {', '.join(self._choices)}, found {value!r}"
+            )
         return self._choices[value]
 
 
 class TupleType:
-    """`tuple[X, ...]`: stored as an array."""
+    """A tuple, stored as an array: `tuple[X, Y]`, or, with `repeated`, `tuple[X, ...]`."""
 
     stored = list
     host = tuple
 
-    def __init__(self, element: FieldType) -> None:
-        self._element = element
-
-    def encode(self, value: Any, where: str) -> Any:
-        _check(value, tuple, where)
-        return [self._element.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
-
-    def decode(self, value: Any, where: str) -> Any:
-        _check(value, list, where)
-        return tuple(self._element.decode(item, f"{where}[{i}]") for i, item in enumerate(value))
-
-
-class FixedTupleType:
-    """`tuple[X, Y]`: stored as an array of that length."""
-
-    stored = list
-    host = tuple
-
-    def __init__(self, elements: tuple[FieldType, ...]) -> None:
-        self._elements = elements
+    def __init__(self, *elements: FieldType, repeated: bool = False) -> None:
+        self._elements, self._repeated = elements, repeated
 
     def encode(self, value: Any, where: str) -> Any:
         _check(value, tuple, where)
@@ -122,11 +106,13 @@ class FixedTupleType:
         _check(value, list, where)
         return tuple(e.decode(v, f"{where}[{i}]") for i, (e, v) in self._pairs(value, where))
 
-    def _pairs(self, value: Any, where: str) -> list[tuple[int, tuple[FieldType, Any]]]:
-        if len(value) != len(self._elements):
-            msg = f"field {where}: expected {len(self._elements)} elements, found {len(value)}"
-            raise FieldError(msg)
-        return list(enumerate(zip(self._elements, value, strict=True)))
+    def _pairs(self, value: Any, where: str) -> Iterator[tuple[int, tuple[FieldType, Any]]]:
+        elements = self._elements * len(value) if self._repeated else self._elements
+        if len(value) != len(elements):
+            raise FieldError(
+                f"field {where}: expected {len(elements)} elements, found {len(value)}"
+            )
+        return enumerate(zip(elements, value, strict=True))
 
 
 class MapType:
@@ -140,8 +126,7 @@ class MapType:
 
     def encode(self, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
-            msg = f"field {where}: expected a mapping, found {type(value).__name__}"
-            raise FieldError(msg)
+            raise FieldError(f"field {where}: expected a mapping, found {type(value).__name__}")
         return self._each(self._element.encode, value, where)
 
     def decode(self, value: Any, where: str) -> Any:
@@ -165,8 +150,7 @@ class UnionType:
         self._members = members
         self._by_stored = {member.stored: member for member in members}
         if len(self._by_stored) != len(members):
-            msg = f"field {where}: members of the union look alike in storage"
-            raise FieldError(msg)
+            raise FieldError(f"field {where}: members of the union look alike in storage")
         self._names = " or ".join(member.host.__name__ for member in members)
 
     def encode(self, value: Any, where: str) -> Any:
@@ -198,8 +182,7 @@ class RecordType:
 
     def __init__(self, host: type) -> None:
         if not (dataclasses.is_dataclass(host) and host.__dataclass_params__.frozen):  # type: ignore[attr-defined]
-            msg = f"record class {host.__qualname__}: expected a frozen dataclass"
-            raise FieldError(msg)
+            raise FieldError(f"record class {host.__qualname__}: expected a frozen dataclass")
         self.host = host
         hints = typing.get_type_hints(host)
         self._fields: dict[str, FieldType] = {
@@ -219,16 +202,14 @@ class RecordType:
         if value.keys() != self._fields.keys():
             missing = sorted(self._fields.keys() - value.keys())
             extra = sorted(value.keys() - self._fields.keys(), key=repr)
-            msg = f"record {where}: fields missing: {missing}, fields unknown: {extra}"
-            raise FieldError(msg)
+            raise FieldError(f"record {where}: fields missing: {missing}, fields unknown: {extra}")
         decoded = {
             name: kind.decode(value[name], f"{where}.{name}") for name, kind in self._fields.items()
         }
         try:
             return self.host(**decoded)
         except (InvalidInputError, ValueError) as error:  # of the class's own __post_init__
-            msg = f"record {where}: {error}"
-            raise RefusedValue(msg) from error
+            raise RefusedValue(f"record {where}: {error}") from error
 
 
 def field_type(hint: Any, where: str) -> FieldType:
@@ -243,14 +224,13 @@ def field_type(hint: Any, where: str) -> FieldType:
     if origin is typing.Literal and all(type(arg) is str for arg in args):
         return ChoiceType(str, {arg: arg for arg in args})
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return TupleType(field_type(args[0], where))
+        return TupleType(field_type(args[0], where), repeated=True)
     if origin is tuple:
-        return FixedTupleType(tuple(field_type(arg, where) for arg in args))
+        return TupleType(*(field_type(arg, where) for arg in args))
     if origin in (dict, Mapping) and args[0] is str:
         return MapType(field_type(args[1], where))
     if origin in (types.UnionType, typing.Union):
         return UnionType(tuple(field_type(arg, where) for arg in args), where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return RecordType(hint)
-    msg = f"field {where}: type {hint} cannot be stored"
-    raise FieldError(msg)
+    raise FieldError(f"field {where}: type {hint} cannot be stored")

@@ -29,7 +29,7 @@ from durable_shuffle.bench.tpch.data import generate
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind, frame_parts
-from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import pack_pairs, pairs_body, unpack_pairs
 
 PARTITIONS = 32
 FIVE = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate")

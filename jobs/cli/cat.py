@@ -24,8 +24,8 @@ from durable_shuffle.jobs.cli.call import (
 from durable_shuffle.jobs.inspect.names import find_job, find_stage
 from durable_shuffle.jobs.inspect.producer_logs import LogRows
 from durable_shuffle.jobs.text import table
-from durable_shuffle.serialization.decimals import logical_batch
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.serialization.arrow_schemas import logical_batch
+from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.read.object_reader import read_pairs

@@ -20,8 +20,7 @@ from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine.tasks import ArrowFunction, check_code
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.serialization import errors
-from durable_shuffle.serialization.arrow_codec import under_schema
-from durable_shuffle.serialization.decimals import logical_batch, logical_schema
+from durable_shuffle.serialization.arrow_schemas import logical_batch, logical_schema, under_schema
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,

@@ -6,8 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DecimalType, LongType, StructType
 
-from durable_shuffle.serialization.arrow_codec import storable_schema
-from durable_shuffle.serialization.decimals import unscaled_field
+from durable_shuffle.serialization.arrow_schemas import storable_schema, unscaled_field
 
 _LONG_DIGITS = 18
 """Decimals of up to this many digits fit into a long; Spark stores them as a long."""

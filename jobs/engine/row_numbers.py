@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_codec import numbers_of
 from durable_shuffle.serialization.errors import CorruptDataError
-from durable_shuffle.serialization.plain_arrays import numbers_of
 
 ROW_COLUMN = "__row"
 ROW_BITS = 33

@@ -20,13 +20,13 @@ from durable_shuffle.jobs.engine.row_numbers import CountedRows
 from durable_shuffle.jobs.engine.transfer import LargeRowsError, limited
 from durable_shuffle.jobs.identity.functions.user_code import check_modules
 from durable_shuffle.serialization import errors
+from durable_shuffle.serialization.arrow_codec import array_of_one, numbers_of
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     IncompatibleError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.serialization.plain_arrays import array_of_one, numbers_of
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import Committed

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.inspect.summary import stage_consumers
 from durable_shuffle.jobs.text import fields, size, table, when
-from durable_shuffle.serialization.decimals import logical_schema
+from durable_shuffle.serialization.arrow_schemas import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import read_producer

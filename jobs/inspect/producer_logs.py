@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_schemas import fit_batch
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
-from durable_shuffle.serialization.schema_change import fit_batch
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
     Append,

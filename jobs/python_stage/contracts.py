@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from durable_shuffle.serialization.arrow_codec import storable_batch, storable_schema
+from durable_shuffle.serialization.arrow_schemas import storable_batch, storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

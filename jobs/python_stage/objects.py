@@ -29,7 +29,7 @@ from durable_shuffle.jobs.identity.plan.identity import identify_rdd
 from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.work import Shape
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC, Pair
+from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC, Pair
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name

@@ -21,12 +21,13 @@ from durable_shuffle.jobs.engine.tasks import (
 from durable_shuffle.jobs.engine.transfer import limited
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
 from durable_shuffle.recovery.resumable import ResumableRun, is_resumable
-from durable_shuffle.serialization.arrow_codec import (
+from durable_shuffle.serialization.arrow_schemas import (
+    logical_batch,
+    logical_schema,
     storable_batch,
     storable_schema,
     under_schema,
 )
-from durable_shuffle.serialization.decimals import logical_batch, logical_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings

@@ -29,7 +29,7 @@ from durable_shuffle.recovery.resume import (
     WantedStage,
     decide,
 )
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes, storable_schema
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog

@@ -8,10 +8,15 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.arrow_schema import arrow_schema
 from durable_shuffle.jobs.engine.checks import check_columns
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes, storable_schema
-from durable_shuffle.serialization.decimals import logical_batch, logical_schema
+from durable_shuffle.serialization.arrow_schemas import (
+    fit_batch,
+    logical_batch,
+    logical_schema,
+    schema_from_bytes,
+    shown,
+    storable_schema,
+)
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
-from durable_shuffle.serialization.schema_change import fit_batch, shown
 from durable_shuffle.shuffle.log.stage import StageHandle
 
 

@@ -27,13 +27,17 @@ from durable_shuffle.jobs.engine.checks import check_key
 from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, Place, WriteOptions
 from durable_shuffle.jobs.streaming.schemas import written_schema
 from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import (
+    fit_batch,
+    schema_from_bytes,
+    schema_to_bytes,
+    widened,
+)
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     IncompatibleError,
     InvalidInputError,
 )
-from durable_shuffle.serialization.schema_change import fit_batch, widened
 from durable_shuffle.shuffle.base.clock import IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import Begun, Part, newest_schema

@@ -33,7 +33,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.recovery.pipeline.plan.updates import package_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
-from durable_shuffle.serialization.arrow_codec import storable_schema
+from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import (
     Clock,

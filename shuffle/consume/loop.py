@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes, schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     FencedError,

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_frame, iter_slices, storable_batch
+from durable_shuffle.serialization.arrow_codec import decode_frame, iter_slices
+from durable_shuffle.serialization.arrow_schemas import storable_batch
 from durable_shuffle.serialization.checksum import Bytes, frame_seed
 from durable_shuffle.serialization.frames import (
     MAX_FRAME_BODY_BYTES,
@@ -72,7 +73,7 @@ def read_output(storage: Storage, output: OutputRef, schema: pa.Schema) -> Itera
     pieces = read_pieces(storage, ByteRange(output.key, 0, output.length), 4 * PIECE_BYTES)
 
     def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
-        return (decode_frame(frame, schema, at=begin),)
+        return (decode_frame(frame, schema, position=begin),)
 
     yield from read_frames(
         pieces,

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
     NotFoundError,
     NotReadyError,
 )
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
     STAGE_RECORDS,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.arrow_schemas import fit_batch, schema_from_bytes
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
-from durable_shuffle.serialization.schema_change import fit_batch
 from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.frame_source import FrameSource, NothingYet, PlacedFrame
 
@@ -65,7 +65,9 @@ class BatchSource:
         own = placed.extent.schema
         schema = schema_from_bytes(own) if own else self.schema
         try:
-            batch = decode_frame(frame, schema, at=placed.offset, check_offsets=self.check_offsets)
+            batch = decode_frame(
+                frame, schema, position=placed.offset, check_offsets=self.check_offsets
+            )
             batch = fit_batch(batch, self.schema) if own else batch
         except CorruptDataError as e:
             raise CorruptDataError(f"{e}: segment={placed.extent.key!r}") from e

@@ -29,8 +29,8 @@ from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
 from durable_shuffle.shuffle.storage.range_plan import (
     REQUESTS_AT_ONCE,
     RUN_BYTES,
+    can_join,
     join_near,
-    joins,
     read_runs,
 )
 
@@ -218,7 +218,7 @@ class BufferQueue:
             if fetches and size + length > limit:
                 return fetches, None
             where = ByteRange(extent.key, self._at, length)
-            if first is None or not joins(
+            if first is None or not can_join(
                 first, fetches[-1].where, where, near_bytes=0, run_bytes=RUN_BYTES
             ):
                 if requests == REQUESTS_AT_ONCE:

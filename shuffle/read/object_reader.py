@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.serialization.frames import Frame, FrameKind
-from durable_shuffle.serialization.pair_codec import Pair, unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle

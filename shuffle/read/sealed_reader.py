@@ -36,9 +36,9 @@ from durable_shuffle.shuffle.seal.index import (
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.range_plan import (
     PIECE_BYTES,
+    grouped,
     join_near,
     read_pieces,
-    together,
 )
 
 Pieces: TypeAlias = Iterable[memoryview]
@@ -176,7 +176,7 @@ def fetch(
         NotFoundError: a segment is gone; says so if the stage was released.
     """
     longest = max(settings.writer_memory_bytes, PIECE_BYTES)
-    for group in together(join_near(ranges), most_bytes=settings.writer_memory_bytes):
+    for group in grouped(join_near(ranges), most_bytes=settings.writer_memory_bytes):
         where = group[0].where
         if where.length > longest:  # such a range is alone in its group
             yield where, _read_long(stage, where, longest)
@@ -218,7 +218,7 @@ def decode_extent(
 
     def batch_of(frame: Frame, begin: int, _before: int) -> tuple[pa.RecordBatch]:
         check = settings.check_offsets
-        return (decode_frame(frame, stage.schema, at=begin, check_offsets=check),)
+        return (decode_frame(frame, stage.schema, position=begin, check_offsets=check),)
 
     limit = settings.max_frame_bytes
     return extent.frames(pieces, stage.path.incarnation, batch_of, max_body_bytes=limit)

@@ -175,15 +175,15 @@ class _Runs:
 
     def compact(self) -> None:
         """Merge full levels. Not part of `add`, so that the added rows are out of memory first."""
-        at = 0
-        while len(self._levels[at]) == FAN_IN:
-            if at + 1 == len(self._levels):
+        level = 0
+        while len(self._levels[level]) == FAN_IN:
+            if level + 1 == len(self._levels):
                 self._levels.append([])
-            merged = self._written(_merged(self._levels[at], self._order))
-            self._levels[at + 1].append(merged)
-            _close(self._levels[at])
-            self._levels[at] = []
-            at += 1
+            merged = self._written(_merged(self._levels[level], self._order))
+            self._levels[level + 1].append(merged)
+            _close(self._levels[level])
+            self._levels[level] = []
+            level += 1
 
     def merged(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows in order."""
@@ -222,13 +222,13 @@ def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
     while len(heads) > 1:
         joined = pa.concat_batches([head for _, head in heads])
         ends = np.cumsum([head.num_rows for _, head in heads])
-        found = order(joined)
+        order_of_rows = order(joined)
         unfinished = [int(end) - 1 for (run, _), end in zip(heads, ends, strict=True) if run.more]
         # a row after the last row of an unfinished head must wait for that run's next batch
-        final = len(found)
+        final = len(order_of_rows)
         if unfinished:
-            final = int(np.flatnonzero(np.isin(found, unfinished))[0]) + 1
-        ready = found[:final]
+            final = int(np.flatnonzero(np.isin(order_of_rows, unfinished))[0]) + 1
+        ready = order_of_rows[:final]
         made = joined.take(pa.array(ready))
         del joined
         passed += made.nbytes

@@ -15,16 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.rows.spark_hash import check_key_type, spark_hash
-
-__all__ = [
-    "MAX_PARTITIONS",
-    "check_key_type",
-    "check_partition_count",
-    "counting_sort",
-    "hash_partition_ids",
-    "round_robin_ids",
-]
+from durable_shuffle.shuffle.rows.spark_hash import spark_hash
 
 # Every producer keeps a buffer, counts and an extent per partition, a few hundred bytes: a million
 # partitions are already hundreds of MB per producer. Spark jobs rarely go beyond 100,000.

@@ -70,8 +70,8 @@ def row_order(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> npt.NDArray[np.
     if not columns:
         return np.arange(batch.num_rows)
     table = pa.Table.from_arrays(columns, names=[name for name, _ in directions])
-    found: npt.NDArray[np.uint64] = pc.sort_indices(table, sort_keys=directions).to_numpy()
-    return found.astype(np.int64, copy=False)
+    order: npt.NDArray[np.uint64] = pc.sort_indices(table, sort_keys=directions).to_numpy()
+    return order.astype(np.int64, copy=False)
 
 
 def check_group_key(name: str, kind: pa.DataType) -> None:

@@ -224,8 +224,8 @@ def _ranges(trial: _Trial) -> str:
     content = bytes(range(100))
     trial.storage.put(key, [content])
     wanted = [(0, 100), (0, 1), (99, 1), (37, 20), (50, 0), (100, 0)]
-    found = trial.storage.read_ranges([ByteRange(key, *one) for one in wanted])
-    for (start, length), view in zip(wanted, found, strict=True):
+    views = trial.storage.read_ranges([ByteRange(key, *place) for place in wanted])
+    for (start, length), view in zip(wanted, views, strict=True):
         if bytes(view) != content[start : start + length]:
             raise _Broken(f"range start={start} length={length} returned other bytes")
     for start, length in ((0, 101), (99, 2), (100, 1), (200, 5), (101, 0)):
@@ -243,9 +243,9 @@ def _listing(trial: _Trial) -> str:
     expected = {trial.key(f"list/{name}"): len(name) for name in ("a", "bb", "deep/er/ccc")}
     for key, size_bytes in expected.items():
         trial.storage.put(key, [b"x" * size_bytes])
-    found = {info.key: info.size_bytes for info in trial.storage.list(trial.prefix + "list/")}
-    if found != expected:
-        raise _Broken(f"listing found={found} expected={expected}; clean-up would leave objects")
+    listed = {info.key: info.size_bytes for info in trial.storage.list(trial.prefix + "list/")}
+    if listed != expected:
+        raise _Broken(f"listing found={listed} expected={expected}; clean-up would leave objects")
     return "a listing of a quiet prefix names its objects and their sizes"
 
 

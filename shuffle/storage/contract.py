@@ -84,19 +84,19 @@ class TooLongError(CorruptDataError):
     """An object is longer than the limit that its reader stated, so it is damaged."""
 
 
-def too_long(description: str, key: str, found: int, most_bytes: int) -> TooLongError:
+def too_long(description: str, key: str, size_bytes: int, most_bytes: int) -> TooLongError:
     """Return the error for an object that is longer than it may be."""
     return TooLongError(
         f"{description}: object {key} is too long, expected at most {most_bytes} bytes, found "
-        f"{found}"
+        f"{size_bytes}"
     )
 
 
-def too_short(description: str, key: str, found: int, needed_bytes: int) -> CorruptDataError:
+def too_short(description: str, key: str, size_bytes: int, needed_bytes: int) -> CorruptDataError:
     """Return the error for an object that ends before the range that was asked for."""
     return CorruptDataError(
         f"{description}: object {key} is too short, expected at least {needed_bytes} bytes, found "
-        f"{found}"
+        f"{size_bytes}"
     )
 
 

@@ -259,11 +259,11 @@ def _headers(error: BaseException) -> dict[str, str]:
     """Return the headers of the server's answer from this exception alone, without its causes."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
-        found = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
     else:  # azure, requests; aiohttp
-        found = getattr(response, "headers", None) or getattr(error, "headers", None)
+        headers = getattr(response, "headers", None) or getattr(error, "headers", None)
     try:
-        return {str(name): str(value) for name, value in dict(found or {}).items()}
+        return {str(name): str(value) for name, value in dict(headers or {}).items()}
     except (TypeError, ValueError):
         return {}
 

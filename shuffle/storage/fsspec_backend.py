@@ -164,12 +164,12 @@ class FsspecStorage:
         with storage_errors(self._place, "list", prefix, write=False):
             filesystem, root = self._connect()
             try:
-                found = filesystem.find(f"{root}/{prefix}".rstrip("/"), detail=True)
+                entries = filesystem.find(f"{root}/{prefix}".rstrip("/"), detail=True)
             except Exception as error:
                 if judge(error) is not Verdict.MISSING:
                     raise
-                found = {}
-        for path, info in sorted(found.items()):
+                entries = {}
+        for path, info in sorted(entries.items()):
             key = path.removeprefix(f"{root}/")
             if info["type"] == "file" and key.startswith(prefix) and not key.endswith("/"):
                 yield ObjectInfo(key, info["size"], _modified(info))
@@ -201,8 +201,8 @@ class FsspecStorage:
             return
         with storage_errors(self._place, "list unfinished uploads below", prefix, write=False):
             filesystem, root = self._connect()
-            found = list(_unfinished_uploads(filesystem, root, prefix))
-        yield from found
+            uploads = list(_unfinished_uploads(filesystem, root, prefix))
+        yield from uploads
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
         """Abort uploads that `temporary_files` listed; a missing upload is fine.
@@ -296,20 +296,16 @@ def _delete_singly(filesystem: Any, paths: Sequence[str]) -> None:
 def _modified(info: Mapping[str, Any]) -> float:
     """Return the time of the last write in seconds since 1970, or 0 if the driver lists none."""
     for name in ("LastModified", "last_modified", "mtime", "updated"):
-        found = info.get(name)
-        if isinstance(found, (int, float)):
-            return float(found)
-        if isinstance(found, datetime):
-            return found.timestamp()
+        modified = info.get(name)
+        if isinstance(modified, (int, float)):
+            return float(modified)
+        if isinstance(modified, datetime):
+            return modified.timestamp()
     return 0.0
 
 
 def _unfinished_uploads(filesystem: Any, root: str, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the unfinished uploads below `prefix` of `root`; none if the server cannot list them.
-
-    Raises:
-        Exception: any error of the driver, not translated.
-    """
+    """Yield the unfinished uploads below `prefix`; none if the server cannot list them."""
     bucket, folder, _ = filesystem.split_path(root)
     above = f"{folder}/" if folder else ""
     more: dict[str, str] = {}
@@ -332,11 +328,7 @@ def _unfinished_uploads(filesystem: Any, root: str, prefix: str) -> Iterator[Obj
 
 
 def _parse_upload(name: str) -> tuple[str, str]:
-    """Return (key, upload id) from a name that `temporary_files` yielded.
-
-    Raises:
-        InvalidInputError: the name is not of that form.
-    """
+    """Return (key, upload id) from a name that `temporary_files` yielded."""
     key, mark, upload = name.partition(_UPLOAD_ID)
     if not mark or not upload:
         raise InvalidInputError(f"not an unfinished upload: {name!r}")

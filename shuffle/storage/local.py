@@ -279,10 +279,10 @@ def _read_at(descriptor: int, start: int, length: int) -> tuple[memoryview, int]
     arbitrary.
     """
     view = memoryview(pa.allocate_buffer(length)).cast("B")
-    found = 0
-    while found < length and (step := os.preadv(descriptor, [view[found:]], start + found)):
-        found += step
-    return view.toreadonly(), found
+    count = 0
+    while count < length and (step := os.preadv(descriptor, [view[count:]], start + count)):
+        count += step
+    return view.toreadonly(), count
 
 
 def _remove(name: str, folder: int) -> None:
@@ -315,10 +315,10 @@ def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[Obj
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            sorted_entries = sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in found:
+    for entry in sorted_entries:
         hidden, is_folder = entry.name.startswith(_HIDDEN), entry.is_dir(follow_symlinks=False)
         if hidden:
             regular = entry.is_file(follow_symlinks=False)

@@ -86,11 +86,11 @@ def open_folder(root: str, folder: str) -> int:
 
 def refuse_links(root: str, key: str) -> None:
     """Raise CorruptDataError if `key` or a folder between it and the root is a link."""
-    at, above = Path(root, key), Path(root)
-    while at != above:
-        if at.is_symlink():
-            raise _strange(root, at.relative_to(above).as_posix())
-        at = at.parent
+    path, above = Path(root, key), Path(root)
+    while path != above:
+        if path.is_symlink():
+            raise _strange(root, path.relative_to(above).as_posix())
+        path = path.parent
 
 
 def _checked_size(descriptor: int, root: str, key: str, known: KnownFiles) -> int:
@@ -109,10 +109,10 @@ def _checked_size(descriptor: int, root: str, key: str, known: KnownFiles) -> in
 
 def _check_place(descriptor: int, root: str, key: str) -> None:
     try:
-        found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path costs more
+        actual = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path costs more
     except OSError:  # this system has no /proc
-        found = ""
-    if found != (f"{root}/{key}" if key else root):
+        actual = ""
+    if actual != (f"{root}/{key}" if key else root):
         refuse_links(root, key)
 
 

@@ -81,12 +81,12 @@ class MemoryStorage:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         with self._lock:
-            found = [
+            listed = [
                 ObjectInfo(key, len(content), self._written[key])
                 for key, content in sorted(self._objects.items())
                 if key.startswith(prefix)
             ]
-        return iter(found)
+        return iter(listed)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

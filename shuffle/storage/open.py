@@ -52,10 +52,10 @@ def _check_authority(protocol: str, rest: str) -> None:
     The message does not show the refused part: it may be a secret or part of one.
     """
     authority = rest.partition("/")[0]
-    user, at, _ = authority.rpartition("@")
+    user, sign, _ = authority.rpartition("@")
     container = protocol in _WITH_CONTAINER and ":" not in user and "@" not in user
-    own = protocol in DRIVERS or protocol in ("file", "local")
-    if (at and not container) or (own and ":" in authority):
+    served_here = protocol in DRIVERS or protocol in ("file", "local")
+    if (sign and not container) or (served_here and ":" in authority):
         raise InvalidInputError(
             f"{protocol}://{MASK}: a storage URL holds no user and no password; give them as "
             f"storage options"
@@ -73,12 +73,12 @@ def check_path(url: str) -> None:
     Raises:
         InvalidInputError: for example for `s3:/bucket/folder`.
     """
-    found = _ALMOST_URL.match(url)
-    if found is None or found[1].lower() == "file":
+    match = _ALMOST_URL.match(url)
+    if match is None or match[1].lower() == "file":
         return
-    if found[2] or found[1].lower() in DRIVERS:
+    if match[2] or match[1].lower() in DRIVERS:
         raise InvalidInputError(
-            f"{redact(url)}: neither a path nor a URL; did you mean {found[1]}://... ?"
+            f"{redact(url)}: neither a path nor a URL; did you mean {match[1]}://... ?"
         )
 
 
@@ -125,15 +125,15 @@ def open_plugin(protocol: str, url: str, options: Mapping[str, object]) -> Stora
         InvalidInputError: two plug-ins claim the protocol, the plug-in fails, or its factory
             returns no Storage. The message names the plug-in's distribution.
     """
-    found = list(entry_points(group=GROUP, name=protocol))
-    if not found:
+    points = list(entry_points(group=GROUP, name=protocol))
+    if not points:
         return None
-    if len({point.value for point in found}) > 1:
-        names = ", ".join(sorted(_name(point) for point in found))
+    if len({point.value for point in points}) > 1:
+        names = ", ".join(sorted(_name(point) for point in points))
         raise InvalidInputError(f"{protocol}: more than one plug-in serves it: {names}; keep one")
-    who = f"{redact(url, options)}: the storage plug-in {_name(found[0])}"
+    who = f"{redact(url, options)}: the storage plug-in {_name(points[0])}"
     try:
-        storage = found[0].load()(url, options)
+        storage = points[0].load()(url, options)
     except DurableShuffleError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it raises, raised as ours

@@ -33,9 +33,9 @@ class Run:
 
     def parts(self, data: memoryview) -> Iterator[tuple[ByteRange, memoryview]]:
         """Yield each range with its bytes, given those of the run."""
-        for one in self.inside:
-            start = one.start - self.where.start
-            yield one, data[start : start + one.length]
+        for wanted in self.inside:
+            start = wanted.start - self.where.start
+            yield wanted, data[start : start + wanted.length]
 
 
 def join_near(
@@ -48,28 +48,30 @@ def join_near(
         run_bytes: the longest joined request, inclusive; a single range may be longer.
     """
     held: list[ByteRange] = []
-    for one in ranges:
-        if held and not joins(held[0], held[-1], one, near_bytes=near_bytes, run_bytes=run_bytes):
+    for wanted in ranges:
+        if held and not can_join(
+            held[0], held[-1], wanted, near_bytes=near_bytes, run_bytes=run_bytes
+        ):
             yield _run(held)
             held = []
-        held.append(one)
+        held.append(wanted)
     if held:
         yield _run(held)
 
 
-def joins(
-    first: ByteRange, last: ByteRange, one: ByteRange, *, near_bytes: int, run_bytes: int
+def can_join(
+    first: ByteRange, last: ByteRange, wanted: ByteRange, *, near_bytes: int, run_bytes: int
 ) -> bool:
-    """Return whether the request for `first` to `last` may be extended to fetch `one` too."""
-    gap = one.start - (last.start + last.length)
-    whole = one.start + one.length - first.start
-    return one.key == first.key and 0 <= gap <= near_bytes and whole <= run_bytes
+    """Return whether the request for `first` to `last` may be extended to fetch `wanted` too."""
+    gap = wanted.start - (last.start + last.length)
+    whole = wanted.start + wanted.length - first.start
+    return wanted.key == first.key and 0 <= gap <= near_bytes and whole <= run_bytes
 
 
 def read_runs(storage: Storage, runs: Sequence[Run]) -> list[memoryview]:
     """Return the bytes of every range of every run, in order."""
-    found = storage.read_ranges([run.where for run in runs])
-    return [part for run, data in zip(runs, found, strict=True) for _, part in run.parts(data)]
+    contents = storage.read_ranges([run.where for run in runs])
+    return [part for run, data in zip(runs, contents, strict=True) for _, part in run.parts(data)]
 
 
 def read_pieces(storage: Storage, where: ByteRange, piece_bytes: int) -> Iterator[memoryview]:
@@ -82,7 +84,7 @@ def read_pieces(storage: Storage, where: ByteRange, piece_bytes: int) -> Iterato
         yield storage.read_range(where.key, start, min(piece_bytes, end - start))
 
 
-def together(
+def grouped(
     runs: Iterable[Run], *, most_bytes: int, at_once: int = REQUESTS_AT_ONCE
 ) -> Iterator[Sequence[Run]]:
     """Yield the runs, in order, in groups that are small enough to be fetched at once.

@@ -228,13 +228,13 @@ class RetryingStorage(StorageLayer):
         does not make all of them be sent again and again."""
         while True:  # ends: at the latest at the call's deadline
             try:
-                found = self._storage.read_ranges(ranges)
+                views = self._storage.read_ranges(ranges)
             except (UnavailableError, OutcomeUnknownError) as error:
                 self._wait_or_raise(error, attempt, start, unknown=False)
                 attempt += 1
             else:
                 self._give_back()
-                return found
+                return views
             if len(ranges) > 1:
                 break
         middle = len(ranges) // 2

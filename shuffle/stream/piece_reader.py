@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import decode_frame, schema_from_bytes
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
 from durable_shuffle.serialization.frames import Frame
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -41,7 +42,9 @@ def _rows(
     def wanted(frame: Frame, begin: int, before: int) -> Iterator[pa.RecordBatch]:
         skip, end = max(0, piece.skip - before), min(frame.rows, piece.end - before)
         if skip < end:
-            batch = decode_frame(frame, schema, at=begin, check_offsets=settings.check_offsets)
+            batch = decode_frame(
+                frame, schema, position=begin, check_offsets=settings.check_offsets
+            )
             yield batch.slice(skip, end - skip)
 
     limit = settings.max_frame_bytes

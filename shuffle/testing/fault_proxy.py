@@ -32,7 +32,7 @@ _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
 
 
 class FaultProxy:
-    """Forwards to `target`, an `http://host:port`, which may be set anew at any time.
+    """Forwards to `target`, an `http://host:port`, which may be changed at any time.
 
     While `target` is "" no request is forwarded: connections end without an answer.
     """
@@ -66,7 +66,7 @@ class FaultProxy:
 
     @property
     def unfired(self) -> set[ProxyFault]:
-        """Faults that were never injected: a test that has some proves nothing of them."""
+        """Faults that were never injected. A test proves nothing about these."""
         return set(self._faults) - set(self.fired)
 
     def draw(self) -> str:
@@ -84,7 +84,7 @@ class FaultProxy:
             self.fired[fault] += 1
 
     def stall(self) -> None:
-        """Hold the answer back; ends with the proxy."""
+        """Hold the answer back, at most until the proxy ends."""
         self._ended.wait(self._stall)
 
 
@@ -134,9 +134,9 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                     if name.lower() not in _HOP_BY_HOP:
                         upstream.putheader(name, value)
                 upstream.endheaders(body)
-                found = upstream.getresponse()
-                headers = {n: v for n, v in found.getheaders() if n.lower() not in _HOP_BY_HOP}
-                return found.status, headers, found.read()
+                reply = upstream.getresponse()
+                headers = {n: v for n, v in reply.getheaders() if n.lower() not in _HOP_BY_HOP}
+                return reply.status, headers, reply.read()
             except http.client.HTTPException as error:
                 raise ConnectionError(str(error)) from error
             finally:

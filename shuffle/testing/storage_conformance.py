@@ -1,7 +1,7 @@
 """The storage contract as tests: subclass `StorageConformance` for every implementation.
 
-A subclass gives the storage and two raw accessors that go around it, so that what is written
-through the storage is checked without it, and the other way round. Each test is one law of
+A subclass gives the storage and two raw accessors that go around it. A test that writes through
+the storage reads by a raw accessor, and the other way round. Each test is one law of
 `durable_shuffle.shuffle.storage.contract`. This file needs pytest; docs/storage.md shows its use.
 
     class TestMyStorage(StorageConformance):
@@ -29,7 +29,12 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import ByteRange, Bytes, Created, Exists, Storage
-from durable_shuffle.shuffle.storage.create_race import race_key, race_processes
+from durable_shuffle.shuffle.storage.create_race import (
+    Claim,
+    race_key,
+    race_processes,
+    race_threads,
+)
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
@@ -112,24 +117,19 @@ class OneProcessConformance:
 
     def test_put_if_absent_race_of_threads(self, storage: Storage) -> None:
         """Of eight threads one creates, and the others see its complete bytes."""
-        for number in range(self.race_rounds):
-            key = f"contract/race/{number}"
-            barrier = threading.Barrier(8)
-            results: dict[bytes, Created | Exists] = {}
+        rounds = race_threads(
+            storage, "contract/", racers=8, rounds=self.race_rounds, size_bytes=5000
+        )
+        assert len(rounds) == self.race_rounds
+        self._judge_race(storage, rounds, racers=8)
 
-            def create(key: str, racer: int, barrier: threading.Barrier = barrier) -> None:
-                content = b"%d" % racer * 5000
-                barrier.wait(30)
-                results[content] = storage.put_if_absent(key, content)  # noqa: B023 - joined below
-
-            threads = [threading.Thread(target=create, args=(key, racer)) for racer in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            (winner,) = (content for content, result in results.items() if result == Created())
-            assert self.raw_read(storage, key) == winner
-            assert sum(result == Exists(winner) for result in results.values()) == 7
+    def _judge_race(self, storage: Storage, rounds: list[list[Claim]], *, racers: int) -> None:
+        """Each key has one winner, whose bytes are stored and shown to the losers."""
+        for number, claims in enumerate(rounds):
+            (winner,) = (claim.offered for claim in claims if claim.created)
+            assert self.raw_read(storage, race_key("contract/", number)) == winner
+            losers = [claim.existing for claim in claims if not claim.created]
+            assert losers == [winner] * (racers - 1)
 
     def test_read_refuses_what_is_too_long(self, storage: Storage) -> None:
         """Whoever reads a whole object says how long it may be at most."""
@@ -368,11 +368,7 @@ class StorageConformance(OneProcessConformance):
             storage, "contract/", racers=self.race_processes, rounds=self.process_race_rounds
         )
         assert len(rounds) == self.process_race_rounds
-        for number, claims in enumerate(rounds):
-            (winner,) = (claim.offered for claim in claims if claim.created)
-            assert self.raw_read(storage, race_key("contract/", number)) == winner
-            losers = [claim.existing for claim in claims if not claim.created]
-            assert losers == [winner] * (self.race_processes - 1)
+        self._judge_race(storage, rounds, racers=self.race_processes)
 
     def test_forked_process_works(self, storage: Storage) -> None:
         """A storage that was used before a fork serves the child with connections of its own."""

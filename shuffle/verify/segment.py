@@ -29,7 +29,7 @@ from durable_shuffle.serialization.frames import (
     frame_size,
 )
 from durable_shuffle.serialization.markers import decode_marker
-from durable_shuffle.serialization.pair_codec import unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import unpack_pairs
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import shifted
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -173,5 +173,5 @@ def _check_frame(
     if task.kind is FrameKind.MSGPACK:
         unpack_pairs(frame.body, frame.rows)
     elif task.schema is not None:
-        decode_frame(frame, task.schema, at=0)
+        decode_frame(frame, task.schema, position=0)
     return frame.rows

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.serialization.frames import FrameKind
-from durable_shuffle.serialization.pair_codec import PAIR_CODEC
+from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append, End
 from durable_shuffle.shuffle.log.layout import StagePath

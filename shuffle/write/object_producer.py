@@ -18,7 +18,7 @@ from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.frames import FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker
-from durable_shuffle.serialization.pair_codec import Pair, pack_pairs, pairs_body
+from durable_shuffle.serialization.msgpack_codec import Pair, pack_pairs, pairs_body
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle

@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from durable_shuffle.serialization.arrow_codec import schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, shown
 from durable_shuffle.serialization.errors import AbortedError, FencedError, IncompatibleError
-from durable_shuffle.serialization.schema_change import shown
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
     Append,

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import storable_batch
-from durable_shuffle.serialization.bare_values import bare_bytes
+from durable_shuffle.serialization.arrow_checks import bare_bytes
+from durable_shuffle.serialization.arrow_codec import arrow_of
+from durable_shuffle.serialization.arrow_schemas import storable_batch
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.serialization.markers import Marker
-from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import Begun, Part
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
-from durable_shuffle.serialization.arrow_codec import iter_slices
-from durable_shuffle.serialization.bare_values import full_bytes
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES, full_bytes
+from durable_shuffle.serialization.arrow_codec import arrow_of, iter_slices
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker, marker_frame
-from durable_shuffle.serialization.plain_arrays import arrow_of
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
 from durable_shuffle.shuffle.storage.contract import Bytes

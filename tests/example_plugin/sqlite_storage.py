@@ -14,7 +14,6 @@ from time import time
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
-    CorruptDataError,
     InvalidInputError,
     NotFoundError,
 )
@@ -29,6 +28,7 @@ from durable_shuffle.shuffle.storage.contract import (
     check_prefix,
     check_range,
     too_long,
+    too_short,
 )
 from durable_shuffle.shuffle.storage.errors import Place, storage_errors
 
@@ -75,10 +75,7 @@ class SqliteStorage:
         if not found:
             raise NotFoundError(f"{self.description}: object {key} does not exist")
         if start + length > found[0][0]:
-            raise CorruptDataError(
-                f"{self.description}: object {key} is too short, expected at least "
-                f"{start + length} bytes, found {found[0][0]}"
-            )
+            raise too_short(self.description, key, found[0][0], start + length)
         return memoryview(bytes(found[0][1] or b""))  # SQLite has no empty part of nothing
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:

@@ -21,8 +21,7 @@ from small_stage import (
 )
 
 from durable_shuffle.serialization import arrow_codec
-from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
-from durable_shuffle.serialization.bare_values import BARE_BYTES, bare_bytes
+from durable_shuffle.serialization.arrow_checks import BARE_BYTES, MAX_INFLATED_BYTES, bare_bytes
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view

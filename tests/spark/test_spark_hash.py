@@ -224,7 +224,7 @@ def test_types_that_spark_refuses_are_refused(
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from durable_shuffle.serialization.errors import InvalidInputError
-        from durable_shuffle.shuffle.rows.partitioner import check_key_type
+        from durable_shuffle.shuffle.rows.spark_hash import check_key_type
 
         for batch in batches:
             try:

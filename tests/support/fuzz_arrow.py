@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import (
-    decode_batch,
-    encode_slices,
+from durable_shuffle.serialization.arrow_codec import decode_batch, encode_slices
+from durable_shuffle.serialization.arrow_schemas import (
+    logical_schema,
     schema_from_bytes,
     storable_schema,
 )
-from durable_shuffle.serialization.decimals import logical_schema
 
 MAX_BATCH_BYTES = 1 << 20
 """Most that an Arrow body may become here."""

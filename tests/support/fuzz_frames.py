@@ -12,7 +12,7 @@ from durable_shuffle.serialization.buffers import BufferCutter
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.markers import decode_marker
-from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import pack_pairs, pairs_body, unpack_pairs
 
 _FRAME_HEAD = struct.Struct("<BBHIIB")  # kind, flags, reserved, rows, body length, spare
 

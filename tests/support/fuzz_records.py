@@ -33,9 +33,8 @@ def example(shape: Any, draw: random.Random) -> Any:
         case field_types.ChoiceType():
             return draw.choice(sorted(shape._choices))
         case field_types.TupleType():
-            return [example(shape._element, draw) for _ in range(draw.randrange(3))]
-        case field_types.FixedTupleType():
-            return [example(element, draw) for element in shape._elements]
+            elements = shape._elements * (draw.randrange(3) if shape._repeated else 1)
+            return [example(element, draw) for element in elements]
         case field_types.MapType():
             return {"a": example(shape._element, draw)}
         case field_types.RecordType():

@@ -25,12 +25,17 @@ from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS
 from durable_shuffle.recovery.pipeline.lines.storage_line import ENTRIES
 from durable_shuffle.recovery.pipeline.plan.sinks import PARKED
 from durable_shuffle.recovery.pipeline.status import STATUSES
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.control import RecordCodec, decode_control
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.serialization.frames import FrameKind, record_parts
-from durable_shuffle.serialization.msgpack_codec import decode_records, encode_records
-from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import (
+    decode_records,
+    encode_records,
+    pack_pairs,
+    pairs_body,
+    unpack_pairs,
+)
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
 from durable_shuffle.shuffle.log.layout import (

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.base.settings import Settings

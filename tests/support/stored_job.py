@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.shuffle.base.clock import IdSource, RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog

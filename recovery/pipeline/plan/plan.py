@@ -16,7 +16,7 @@ from durable_shuffle.recovery.job.restarts import Edge, RestartGraph, RestartSet
 from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings, check_count, check_number

@@ -7,8 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_codec import storable_batch, under_schema
-from durable_shuffle.serialization.decimals import logical_batch, logical_schema
+from durable_shuffle.serialization.arrow_schemas import (
+    logical_batch,
+    logical_schema,
+    storable_batch,
+    under_schema,
+)
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_robin_ids

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.jobs.engine.row_numbers import ROW_BITS, CountedRows, in_a_column
-from durable_shuffle.serialization.arrow_codec import under_schema
-from durable_shuffle.serialization.decimals import logical_batch
+from durable_shuffle.serialization.arrow_schemas import logical_batch, under_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 
 PARTITION = 3

@@ -26,7 +26,7 @@ from durable_shuffle.jobs.streaming.reading import BatchReader
 from durable_shuffle.jobs.streaming.source import DurableShuffleSource
 from durable_shuffle.jobs.streaming.stream_reader import StreamReader
 from durable_shuffle.jobs.streaming.writing import in_schema
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     FencedError,
     IncompatibleError,

@@ -8,13 +8,8 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization import arrow_checks, arrow_codec
-from durable_shuffle.serialization.arrow_codec import (
-    decode_batch,
-    decode_frame,
-    encode_slices,
-    schema_from_bytes,
-    schema_to_bytes,
-)
+from durable_shuffle.serialization.arrow_codec import decode_batch, decode_frame, encode_slices
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
@@ -230,11 +225,14 @@ def test_nobody_writes_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_frame_holds_the_rows_that_it_states() -> None:
     """Other rows are corruption, another kind belongs to another stage."""
     body, schema = body_of(pa.array([1, 2, 3]))
-    assert decode_frame(Frame(FrameKind.ARROW, 0, 3, memoryview(body)), schema, at=0).num_rows == 3
+    assert (
+        decode_frame(Frame(FrameKind.ARROW, 0, 3, memoryview(body)), schema, position=0).num_rows
+        == 3
+    )
     with pytest.raises(CorruptDataError, match="byte 96: it states 4 rows and holds 3"):
-        decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema, at=96)
+        decode_frame(Frame(FrameKind.ARROW, 0, 4, memoryview(body)), schema, position=96)
     with pytest.raises(IncompatibleError, match="kind MSGPACK"):
-        decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema, at=0)
+        decode_frame(Frame(FrameKind.MSGPACK, 0, 3, memoryview(body)), schema, position=0)
 
 
 def shared_union(rows: int) -> pa.Array:

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from durable_shuffle.serialization.arrow_codec import (
-    decode_batch,
-    encode_slices,
-    iter_slices,
+from durable_shuffle.serialization.arrow_codec import decode_batch, encode_slices, iter_slices
+from durable_shuffle.serialization.arrow_schemas import (
     schema_from_bytes,
     schema_to_bytes,
     storable_batch,

@@ -4,9 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+from durable_shuffle.serialization.arrow_checks import (
+    BARE_BYTES,
+    MAX_INFLATED_BYTES,
+    bare_bytes,
+    full_bytes,
+)
 from durable_shuffle.serialization.arrow_codec import decode_batch, encode_slices
-from durable_shuffle.serialization.bare_values import BARE_BYTES, bare_bytes, full_bytes
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.write.segments import frame_bounds
 

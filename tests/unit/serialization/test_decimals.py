@@ -5,7 +5,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.serialization.decimals import logical_batch, logical_schema, unscaled_field
+from durable_shuffle.serialization.arrow_schemas import (
+    logical_batch,
+    logical_schema,
+    unscaled_field,
+)
 from durable_shuffle.serialization.errors import CorruptDataError
 
 MONEY = pa.field("c0", pa.decimal128(15, 2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
-from durable_shuffle.serialization.pair_codec import pack_pairs, pairs_body, unpack_pairs
+from durable_shuffle.serialization.msgpack_codec import pack_pairs, pairs_body, unpack_pairs
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -1,5 +1,6 @@
 """Arrays made and read without pandas are those that pyarrow makes and reads itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from durable_shuffle.serialization.plain_arrays import array_of_one, arrow_of, numbers_of
+from durable_shuffle.serialization.arrow_codec import array_of_one, arrow_of, numbers_of
 
 MAP_AND_READ = """
 import random, sys
@@ -47,7 +48,8 @@ def test_map_and_read_tasks_leave_pandas_alone(tmp_path: Path) -> None:
     """A new worker would take longer to import it than for the task."""
     pytest.importorskip("pandas")
     command = [sys.executable, "-c", MAP_AND_READ, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["None", "[6, 8, 5, 7]", "False"]
 

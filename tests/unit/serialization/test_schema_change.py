@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from durable_shuffle.serialization.arrow_schemas import fit_batch, widened
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
-from durable_shuffle.serialization.schema_change import fit_batch, widened
 
 STORED = pa.schema([("a", pa.int64()), ("b", pa.string())])
 

@@ -18,7 +18,7 @@ from small_stage import (
 )
 
 from durable_shuffle.jobs.inspect.producer_logs import LogRows
-from durable_shuffle.serialization.arrow_codec import schema_to_bytes
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     AbortedError,
     CorruptDataError,

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import ReadOptions
-from durable_shuffle.jobs.streaming.schemas import as_spark, stored_schema
+from durable_shuffle.jobs.streaming.schemas import as_spark, check_readable, stored_schema
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.sealed_reader import join_small
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import Piece, standing_pieces
+from durable_shuffle.shuffle.stream.scan import Piece, newest_message, standing_pieces
 
 _MIB = 1 << 20
 _MOST_COMBINATIONS = 1000
@@ -52,6 +52,11 @@ def stage_of(options: ReadOptions) -> StageHandle:
     """Return the named stage."""
     place = options.place
     return stage_named(place.storage(), place.job, place.stage)
+
+
+def check_schema(stage: StageHandle, schema: StructType) -> None:
+    """Refuse a user's schema in which the rows of a stage cannot be read; see `check_readable`."""
+    check_readable(stored_schema(stage, newest_message(stage)), schema, stage.describe.name)
 
 
 def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
@@ -88,6 +93,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         stage = stage_of(self._options)
+        check_schema(stage, self._schema)
         pieces = standing_pieces(stage)
         kept = _partitions_for(stage, self._wanted, self._schema)
         if kept is not None:

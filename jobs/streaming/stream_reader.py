@@ -23,7 +23,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.options import ReadOptions
-from durable_shuffle.jobs.streaming.reading import Pieces, read_task, stage_of, tasks_of
+from durable_shuffle.jobs.streaming.reading import (
+    Pieces,
+    check_schema,
+    read_task,
+    stage_of,
+    tasks_of,
+)
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds
 from durable_shuffle.shuffle.read.waiting import backoff_seconds
@@ -64,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = self._offset(start)
         if not self._checked:
+            check_schema(self._scan.stage, self._schema)
             self._scan.check_standing(begin)
             self._join()
             self._checked = True

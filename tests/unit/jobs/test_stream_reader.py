@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
     ReadMaxRows,
 )
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 from run_engine import ROWS, SCHEMA, EngineRun
 from small_stage import ManualClock, SeededIds, new_stage
 
@@ -249,6 +249,28 @@ def test_a_released_stage_is_named(tmp_path: Path) -> None:
     options = {"url": stored.url, "job": "job", "stage": "nothing"}
     with pytest.raises(NotFoundError, match="stored: stage"):
         DurableShuffleSource(options).schema()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType().add("n", StringType()),
+        StructType().add("nn", LongType()),
+        StructType().add("n", LongType()).add("later", LongType(), nullable=False),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(stored: Stored, schema: StructType) -> None:
+    """Another type is no damage, and a column that is not stored is no null for all rows."""
+    stored.write(1)
+    place = {"url": stored.url, "job": "job", "stage": "stage"}
+    batch = BatchReader(read_options(place, stream=False), schema)
+    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n: int64"):
+        batch.partitions()
+    stream = StreamReader(read_options(place, stream=True), schema, ManualClock(0.0, []))
+    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n: int64"):
+        stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    wide = StructType().add("n", LongType()).add("later", LongType())
+    assert BatchReader(read_options(place, stream=False), wide).partitions()
 
 
 def test_filters_on_the_key_skip_subpartitions(stored: Stored) -> None:

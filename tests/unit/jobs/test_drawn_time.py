@@ -1,4 +1,4 @@
-"""Drawings with shortened pauses tell true times."""
+"""Drawings with shortened pauses tell true times; texts in pages stay texts."""
 
 from itertools import pairwise
 
@@ -7,6 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.jobs.reports.drawing import Frame, axis, breaks
+from durable_shuffle.jobs.reports.page import (
+    Value,
+    code,
+    element,
+    heading,
+    page,
+    section,
+    table,
+    tiles,
+)
 from durable_shuffle.jobs.reports.timeline import (
     Bar,
     DrawnTime,
@@ -68,6 +78,23 @@ def test_short_bars_do_not_overlap() -> None:
     bars = [Bar("a", "map", f"m {n}", n * 0.1, n * 0.1, "done") for n in range(4)]
     assert len(rows_of_lane(bars)) == 1
     assert [len(row) for row in rows_of_lane(bars, 0.15)] == [2, 2]
+
+
+def test_only_html_is_markup() -> None:
+    """A script in a title, cell, list, attribute or body is text, wherever a page takes texts."""
+    evil = '<script>"&'
+    parts = [
+        heading(evil, evil, [evil]),
+        tiles([(evil, evil, evil)]),
+        section(evil, evil),
+        table([evil, evil], [[evil, Value(evil, "bad")]], left=1),
+        code(evil),
+        element("p", class_=evil),
+        evil,
+    ]
+    whole = page(evil, parts)
+    assert "<script" not in whole
+    assert whole.count("&lt;script&gt;&quot;&amp;") == 1 + 3 + 3 + 2 + 4 + 1 + 1 + 1
 
 
 @pytest.mark.parametrize(

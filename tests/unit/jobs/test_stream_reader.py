@@ -264,10 +264,10 @@ def test_a_schema_that_does_not_fit_is_refused(stored: Stored, schema: StructTyp
     stored.write(1)
     place = {"url": stored.url, "job": "job", "stage": "stage"}
     batch = BatchReader(read_options(place, stream=False), schema)
-    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n: int64"):
+    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n int64"):
         batch.partitions()
     stream = StreamReader(read_options(place, stream=True), schema, ManualClock(0.0, []))
-    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n: int64"):
+    with pytest.raises(IncompatibleError, match=r"asked for, see column .*stored \(n int64"):
         stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     wide = StructType().add("n", LongType()).add("later", LongType())
     assert BatchReader(read_options(place, stream=False), wide).partitions()

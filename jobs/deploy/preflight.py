@@ -167,7 +167,7 @@ def _ask_executors(spark: SparkSession, storage: Storage, key: str, nonce: str) 
     return ""
 
 
-Answers = list[bytes]
+Binaries = list[bytes]
 """The result of a request, as binary values."""
 
 _SCHEMA = "data array<binary>, error string, message string"
@@ -196,20 +196,20 @@ class RemoteStorage:
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         wanted = list(ranges)
-        data: Answers = self._call(lambda s: [bytes(view) for view in s.read_ranges(wanted)])
+        data: Binaries = self._call(lambda s: [bytes(view) for view in s.read_ranges(wanted)])
         return [memoryview(part) for part in data]
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
         data = b"".join(parts)
 
-        def put(s: Storage) -> Answers:
+        def put(s: Storage) -> Binaries:
             s.put(key, [data])
             return []
 
         self._call(put, write=True)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        def put(s: Storage) -> Answers:
+        def put(s: Storage) -> Binaries:
             answer = s.put_if_absent(key, data)
             return [] if isinstance(answer, Created) else [answer.existing]
 
@@ -217,7 +217,7 @@ class RemoteStorage:
         return Exists(existing[0]) if existing else Created()
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        def look(s: Storage) -> Answers:
+        def look(s: Storage) -> Binaries:
             rows = [(i.key, i.size_bytes, i.modified_wall_seconds) for i in s.list(prefix)]
             return [json.dumps(rows).encode()]
 
@@ -227,13 +227,13 @@ class RemoteStorage:
     def delete(self, keys: Sequence[str]) -> None:
         wanted = [*keys]
 
-        def delete(s: Storage) -> Answers:
+        def delete(s: Storage) -> Binaries:
             s.delete(wanted)
             return []
 
         self._call(delete, write=True)
 
-    def _call(self, verb: Callable[[Storage], Answers], *, write: bool = False) -> Answers:
+    def _call(self, verb: Callable[[Storage], Binaries], *, write: bool = False) -> Binaries:
         storage, texts = self.storage, [("error", pa.string()), ("message", pa.string())]
         schema = pa.schema([("data", pa.list_(pa.binary())), *texts])
 

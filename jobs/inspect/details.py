@@ -28,7 +28,7 @@ _SEALED = (
     "generation", "producers", "rows", "data_bytes", "memory_bytes", "index", "index_bytes"
 )  # fmt: skip
 
-Segment = tuple[int, str, int, int]
+ListedSegment = tuple[int, str, int, int]
 """Producer, attempt, number, bytes."""
 
 
@@ -113,7 +113,7 @@ def _described(stage: StageHandle, state: StageState, status: str) -> dict[str, 
     }
 
 
-def _stored(segments: list[Segment], uncommitted: list[int]) -> dict[str, int]:
+def _stored(segments: list[ListedSegment], uncommitted: list[int]) -> dict[str, int]:
     return {
         "stored_segments": len(segments),
         "stored_bytes": sum(length for *_, length in segments),
@@ -122,14 +122,14 @@ def _stored(segments: list[Segment], uncommitted: list[int]) -> dict[str, int]:
     }
 
 
-def listed_segments(stage: StageHandle) -> Iterator[Segment]:
+def listed_segments(stage: StageHandle) -> Iterator[ListedSegment]:
     """Yield the segments that a listing shows."""
     for info in stage.storage.list(stage.path.segments_prefix):
         yield *parse_segment_key(info.key), info.size_bytes
 
 
 def _committed(
-    stage: StageHandle, seal: Seal | None, segments: list[Segment]
+    stage: StageHandle, seal: Seal | None, segments: list[ListedSegment]
 ) -> tuple[list[dict[str, Any]], npt.NDArray[np.uint64]]:
     """Return one entry per committed producer, and the rows of each partition."""
     slots = numbers(seal.commit_slots) if seal else None

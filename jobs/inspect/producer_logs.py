@@ -29,7 +29,7 @@ from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.piece_reader import read_pieces
 from durable_shuffle.shuffle.stream.scan import standing_pieces
 
-Rows = npt.NDArray[np.uint64]
+RowCounts = npt.NDArray[np.uint64]
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class ProducerLog:
 
     producer: int
     attempts: list[LogAttempt]
-    stored: Rows
+    stored: RowCounts
     """Rows that were appended and not released, per partition of the stage."""
-    appended: Rows
+    appended: RowCounts
     """Rows that were ever appended, per partition of the stage."""
     data_bytes: int = 0
     """Of the segments with the rows that were not released."""

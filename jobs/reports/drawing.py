@@ -55,7 +55,7 @@ Heights = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Plot:
     """Where the lanes of a drawing are, in pixels."""
 
     left: float
@@ -92,7 +92,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> Html:
         for number, row in enumerate(rows):
             parts += [_bar(timeline, bar, y + 2 + number * _ROW, scale) for bar in row]
         y += height + _GAP
-    frame = Frame(_LEFT, scale, top, y - _GAP)
+    frame = Plot(_LEFT, scale, top, y - _GAP)
     told = f"{timeline.title}: {timeline.took:.1f} seconds, {len(timeline.bars)} task attempts"
     drawing = element(
         "svg",
@@ -108,7 +108,7 @@ def timeline_svg(timeline: Timeline, seconds: float | None = None) -> Html:
     return element("div", drawing, class_="scroll")
 
 
-def axis(timeline: Timeline, total: float, frame: Frame) -> Iterator[Html]:
+def axis(timeline: Timeline, total: float, frame: Plot) -> Iterator[Html]:
     """Yield lines and labels: round times of day, or seconds from the start up to `total`."""
     clock = bool(timeline.spans)
     for seconds, text in _clock_ticks(timeline, frame.scale) if clock else _ticks(total):
@@ -117,7 +117,7 @@ def axis(timeline: Timeline, total: float, frame: Frame) -> Iterator[Html]:
         yield _text(x, frame.bottom + 18, "start" if clock and seconds == 0 else "middle", 11, text)
 
 
-def breaks(timeline: Timeline, frame: Frame) -> Iterator[Html]:
+def breaks(timeline: Timeline, frame: Plot) -> Iterator[Html]:
     """Yield a mark with its length for each pause that is drawn shortened."""
     top, bottom = frame.top, frame.bottom
     for pause in timeline.pauses:
@@ -176,7 +176,7 @@ def _bar(timeline: Timeline, bar: Bar, y: float, scale: float) -> Html:
     return element("g", *drawn, data_outcome=bar.outcome, data_phase=bar.phase)
 
 
-def _marks(timeline: Timeline, frame: Frame, lanes: Mapping[str | None, Heights]) -> Iterator[Html]:
+def _marks(timeline: Timeline, frame: Plot, lanes: Mapping[str | None, Heights]) -> Iterator[Html]:
     free = 0.0
     for mark in sorted(timeline.marks, key=lambda mark: mark.at):
         x, lane = frame.x(mark.at), lanes.get(mark.lane)
@@ -213,7 +213,7 @@ def _free_side(x: float, free: float) -> tuple[Side | None, float]:
     return None, free
 
 
-def _named_line(mark: Mark, x: float, y: float, frame: Frame, side: Side | None) -> list[Html]:
+def _named_line(mark: Mark, x: float, y: float, frame: Plot, side: Side | None) -> list[Html]:
     """Return a line through all lanes, with its name at the top where there is room."""
     parts = [_line(f"{mark.kind}-line", x, x, y - 10, frame.bottom)]
     if side is not None:

@@ -42,7 +42,7 @@ _KEPT = 100
 
 
 Fate = Literal["counts", "superseded", "uncommitted"]
-Change = Literal["compact", "replace"]
+StageChange = Literal["compact", "replace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class StageHistory:
     """Attempts of log producers."""
     left_bytes: int = 0
     """Stored by attempts that do not count."""
-    changes: list[tuple[float, Change]] = field(default_factory=list)
+    changes: list[tuple[float, StageChange]] = field(default_factory=list)
     """COMPACTs and REPLACEs that count."""
     error: str | None = None
 
@@ -259,8 +259,8 @@ def _fill_log(
 
 def _changes(
     stage: StageHandle, counted: set[str], times: Mapping[str, float]
-) -> list[tuple[float, Change]]:
-    log, changes = stage_log(stage), list[tuple[float, Change]]()
+) -> list[tuple[float, StageChange]]:
+    log, changes = stage_log(stage), list[tuple[float, StageChange]]()
     for slot, record in log.records():
         wall = times.get(log.key(slot))
         if wall is None or not isinstance(record, Compact | Replace):

@@ -28,7 +28,7 @@ OUTCOMES: dict[Outcome, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Stretch:
     """A stretch of a drawing in which a second is a second. Both ends inclusive."""
 
     start: float
@@ -88,7 +88,7 @@ class Timeline:
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     marks: tuple[Mark, ...] = ()
-    spans: tuple[Span, ...] = ()
+    spans: tuple[Stretch, ...] = ()
     """Where which times of day are; none: times are seconds from the start."""
     pauses: tuple[Pause, ...] = ()
     """Those that are drawn shortened."""
@@ -107,7 +107,7 @@ class Timeline:
             tuple(values["lanes"]),
             tuple(Bar(**bar) for bar in values["bars"]),
             tuple(Mark(**mark) for mark in values["marks"]),
-            tuple(Span(**span) for span in values.get("spans", ())),
+            tuple(Stretch(**span) for span in values.get("spans", ())),
             tuple(Pause(**pause) for pause in values.get("pauses", ())),
         )
 
@@ -142,10 +142,10 @@ class DrawnTime:
             cut = gap > _SAVES * longest
             places.append(places[n] + (longest if cut else gap))
             if cut:
-                spans.append(Span(places[start], places[n], walls[start]))
+                spans.append(Stretch(places[start], places[n], walls[start]))
                 pauses.append(Pause(places[n] + longest / 2, gap))
                 start = n + 1
-        spans.append(Span(places[start], places[-1], walls[start]))
+        spans.append(Stretch(places[start], places[-1], walls[start]))
         self._places = dict(zip(walls, places, strict=True))
         self.seconds = max(places[-1], 0.1)
         self.took = walls[-1] - walls[0]
@@ -157,7 +157,7 @@ class DrawnTime:
         return self._places[wall]
 
 
-def wall_at(spans: Sequence[Span], at: float) -> float:
+def wall_at(spans: Sequence[Stretch], at: float) -> float:
     """Return the wall seconds of a place that is not within a pause."""
     span = spans[max(0, bisect_right([s.start for s in spans], at) - 1)]
     return span.wall + at - span.start

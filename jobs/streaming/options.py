@@ -33,7 +33,7 @@ DEFAULT_WAIT_MILLIS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagePlace:
     """Where a stage is. The storage options may hold credentials, so the repr hides them."""
 
     url: str
@@ -43,7 +43,7 @@ class Place:
     """A JSON object, "" for none."""
 
     def __repr__(self) -> str:
-        return f"Place(job={self.job!r}, stage={self.stage!r})"
+        return f"StagePlace(job={self.job!r}, stage={self.stage!r})"
 
     def storage(self) -> RetryingStorage:
         """Return a new storage object; tasks and planners run in separate processes."""
@@ -54,7 +54,7 @@ class Place:
 class ReadOptions:
     """The options of a reader."""
 
-    place: Place
+    place: StagePlace
     columns: tuple[str, ...]
     """() for all."""
     starting: str
@@ -77,7 +77,7 @@ class WriteOptions:
     that exists, they must match it.
     """
 
-    place: Place
+    place: StagePlace
     partitions: int | None
     keys: tuple[str, ...]
     producer: int
@@ -158,7 +158,7 @@ def _checked(options: Mapping[str, str], known: tuple[str, ...], who: str) -> di
     return given
 
 
-def _place(given: Mapping[str, str]) -> Place:
+def _place(given: Mapping[str, str]) -> StagePlace:
     url = given.get("url") or given.get("path") or ""
     for name, value in (("url", url), ("job", given.get("job")), ("stage", given.get("stage"))):
         if not value:
@@ -176,7 +176,7 @@ def _place(given: Mapping[str, str]) -> Place:
     check_name("stage name", given["stage"])
     text = given.get("storageOptions", "")
     _storage_options(text)
-    return Place(url, given["job"], given["stage"], text)
+    return StagePlace(url, given["job"], given["stage"], text)
 
 
 def _storage_options(text: str) -> dict[str, object]:

@@ -41,7 +41,7 @@ _MOST_COMBINATIONS = 1000
 
 
 @dataclass
-class Pieces(InputPartition):
+class TaskPieces(InputPartition):
     """What one task reads. It contains no credentials; the reader has them."""
 
     path: StagePath
@@ -59,20 +59,22 @@ def check_schema(stage: StageHandle, schema: StructType) -> None:
     check_readable(stored_schema(stage, newest_message(stage)), schema, stage.describe.name)
 
 
-def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[Pieces]:
+def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[TaskPieces]:
     """Return the pieces per task; one task reads several small neighbouring partitions."""
     sizes = [0] * stage.describe.partitions
     for piece in pieces:
         sizes[piece.extent.subpartition] += piece.extent.length
     rule = GroupingRule(target_bytes=64 * _MIB, tasks=os.cpu_count() or 8, least_bytes=4 * _MIB)
     tasks = [
-        Pieces(stage.path, tuple(p for p in pieces if first <= p.extent.subpartition < end))
+        TaskPieces(stage.path, tuple(p for p in pieces if first <= p.extent.subpartition < end))
         for first, end in group_alike([sizes], rule)
     ]
     return [task for task in tasks if task.pieces]
 
 
-def read_task(options: ReadOptions, task: Pieces, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_task(
+    options: ReadOptions, task: TaskPieces, schema: StructType
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task in the columns and types of `schema`."""
     quicken_worker()
     stage = open_stage(options.place.storage(), task.path)
@@ -99,10 +101,10 @@ class BatchReader(DataSourceReader):
         if kept is not None:
             pieces = [piece for piece in pieces if piece.extent.subpartition in kept]
         # with an empty list, Spark would call `read` with a partition that is not ours
-        return list(tasks_of(stage, pieces)) or [Pieces(stage.path, ())]
+        return list(tasks_of(stage, pieces)) or [TaskPieces(stage.path, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Pieces)
+        assert isinstance(partition, TaskPieces)
         return read_task(self._options, partition, self._schema)
 
 

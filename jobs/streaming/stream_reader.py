@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.reading import (
-    Pieces,
+    TaskPieces,
     check_schema,
     read_task,
     stage_of,
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(self._scan.stage, pieces)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Pieces)
+        assert isinstance(partition, TaskPieces)
         return read_task(self._options, partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:

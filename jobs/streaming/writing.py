@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine.checks import check_key
-from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, Place, WriteOptions
+from durable_shuffle.jobs.streaming.options import DEFAULT_PARTITIONS, StagePlace, WriteOptions
 from durable_shuffle.jobs.streaming.schemas import written_schema
 from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
 from durable_shuffle.serialization.arrow_schemas import (
@@ -75,7 +75,7 @@ from durable_shuffle.shuffle.write.segment_writer import IdBatch
 class _Target:
     """The stage, in the form that tasks get."""
 
-    place: Place
+    place: StagePlace
     path: StagePath
     producer: int
     schema: bytes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.jobs.reports.drawing import Frame, axis, breaks
+from durable_shuffle.jobs.reports.drawing import Plot, axis, breaks
 from durable_shuffle.jobs.reports.page import (
     Value,
     code,
@@ -57,7 +57,7 @@ def test_the_axis_shows_the_time_of_day_and_each_break() -> None:
     line = timeline(time)
     (pause,) = line.pauses
     assert pause.seconds == 72
-    frame = Frame(0, 1000 / time.seconds, 0, 100)
+    frame = Plot(0, 1000 / time.seconds, 0, 100)
     drawn = "".join(axis(line, time.seconds, frame))
     assert ">22:13:20<" in drawn
     assert ">22:14:36<" in drawn
@@ -68,7 +68,7 @@ def test_the_axis_shows_the_time_of_day_and_each_break() -> None:
 def test_seconds_without_times_of_day() -> None:
     """A run that only knows seconds from its start has those on its axis, and no break."""
     line = Timeline("t", 8.0, 8.0, (), ())
-    frame = Frame(0, 100, 0, 100)
+    frame = Plot(0, 100, 0, 100)
     assert ">5 s<" in "".join(axis(line, 8.0, frame))
     assert list(breaks(line, frame)) == []
 

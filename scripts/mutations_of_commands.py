@@ -4,7 +4,7 @@ from mutations import Mutation
 
 UNIT = "tests/unit/recovery/"
 ORDER, WANTED = f"{UNIT}test_command_log.py", f"{UNIT}test_wanted.py"
-FRONTIERS, COMPANION = f"{UNIT}test_frontiers.py", f"{UNIT}test_companion.py"
+FRONTIERS, INBOX = f"{UNIT}test_frontiers.py", f"{UNIT}test_inbox.py"
 SUCCESSION = "tests/pipelines/test_succession.py"
 RECONNECTS = "tests/pipelines/test_operating_reconnects.py"
 
@@ -109,13 +109,13 @@ MUTATIONS = (
     Mutation(
         "R-MZ-13",
         "each job of the companion has a thread of its own",
-        "recovery/pipeline/coordinator/companion.py",
-        "        self._jobs.put(_Job(work, done, failed))\n",
-        "        job = _Job(work, done, failed)\n"
-        "        each = threading.Thread(target=lambda: self._answers.put(_outcome(job)))\n"
+        "recovery/pipeline/coordinator/inbox.py",
+        "        self._work.put((work, done, failed))\n",
+        "        job = work, done, failed\n"
+        "        each = threading.Thread(target=lambda: self._inbox.put(_outcome(*job)))\n"
         "        each.daemon = True\n"
         "        each.start()\n",
-        f"{COMPANION} -k later",
+        f"{INBOX} -k later",
     ),
     Mutation(
         "R-MZ-14",
@@ -176,10 +176,10 @@ MUTATIONS = (
     Mutation(
         "R-MZ-22",
         "an answer wakes nobody",
-        "recovery/pipeline/coordinator/companion.py",
-        "            self._answers.put(_outcome(job))\n            self._wake()\n",
-        "            self._answers.put(_outcome(job))\n",
-        f"{COMPANION} -k no_wake_up",
+        "recovery/pipeline/coordinator/inbox.py",
+        "            self._inbox.put(_outcome(*job))\n",
+        "            _outcome(*job)\n",
+        f"{INBOX} -k no_wake_up",
     ),
     Mutation(
         "commands",

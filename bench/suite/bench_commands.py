@@ -96,8 +96,9 @@ def test_a_command_reaches_everybody(
     schema = pa.schema([("n", pa.int64())])
     pipeline.source("light", IteratorSource(_nothing), schema=schema, producers=workers)
     running: RunningPipeline = pipeline.start(
-        launcher=lambda _, settings: LocalProcesses(
+        launcher=lambda _, settings, hear: LocalProcesses(
             LightWorker(str(heard)),
+            hear,
             heartbeat_seconds=settings.heartbeat_seconds,
             silence_seconds=600.0,
         )

@@ -170,7 +170,7 @@ def test_many_tasks_start(benchmark: Any, tmp_path: Path, rounds: int, measuring
             stream = pipeline.source("s", source, schema=ROWS, producers=half, partitions=half)
             stream.consume("c", _ignore)
             start = time.monotonic()
-            running = pipeline.start(launcher=lambda run_task, _: Threads(run_task))
+            running = pipeline.start(launcher=lambda run_task, _, hear: Threads(run_task, hear))
             _until(lambda running=running: running.phase is JobPhase.RUNNING)  # type: ignore[misc]
             took.append(time.monotonic() - start)
             running.stop("CANCEL")

@@ -7,7 +7,6 @@ last word is lost, whatever the reason. Nothing but storage connects tasks to th
 """
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
 from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings, ReportReader
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
@@ -79,6 +78,7 @@ class _Running:
 
 class SparkTasks:
     """Args:
+    hear: gets the reports.
     storage: where reports come from; executors reach it by the plan's URL.
     """
 
@@ -86,6 +86,7 @@ class SparkTasks:
         self,
         spark: SparkSession,
         run_task: RunTask,
+        hear: Hear,
         storage: Storage,
         *,
         line: LineSettings,
@@ -97,7 +98,7 @@ class SparkTasks:
         self.use(run_task)
         self._job, self._line, self._clock, self._ids = run_task.plan.name, line, clock, ids
         self._code = running_code()
-        self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
+        self._hand_on = hear
         self._lock = threading.Lock()
         self._running: list[_Running] = []
         self._wake = threading.Event()
@@ -146,18 +147,6 @@ class SparkTasks:
         if running is not None:
             running.silent = True
             self._cancel(running)
-
-    def receive(self, timeout_seconds: float) -> list[TaskReport]:
-        found: list[TaskReport | None] = []
-        try:
-            found.append(self._reports.get(timeout=timeout_seconds))
-            while True:
-                found.append(self._reports.get_nowait())
-        except queue.Empty:
-            return [report for report in found if report is not None]
-
-    def wake(self) -> None:
-        self._reports.put(None)
 
     def close(self) -> None:
         with self._lock:
@@ -280,7 +269,7 @@ class SparkTasks:
         if report.is_last:
             running.silent = True
             running.cancel_at = self._clock.monotonic() + _LINGER_SECONDS
-        self._reports.put(report)
+        self._hand_on(report)
 
     def _tell_lost(self, running: _Running, failure: Failure) -> None:
         self._tell(running, TaskReport(*running.key, TaskPhase.FAILED, failure))
@@ -325,7 +314,7 @@ def spark_tasks(
     check_session(spark)
     settings, clock, ids = line or LineSettings(), clock or SystemClock(), ids or RandomIds()
 
-    def make(run_task: RunTask, _: PipelineSettings) -> Launcher:
+    def make(run_task: RunTask, _: PipelineSettings, hear: Hear) -> Launcher:
         check_not_stopped(spark)
         check_function("the pipeline", run_task)
         plan = with_absolute_paths(run_task.plan)
@@ -337,7 +326,7 @@ def spark_tasks(
         preflight(spark, storage, plan.name, ids)
         for sink in {s.url: s for s in _file_sinks(plan)}.values():
             preflight(spark, open_storage(sink.url, sink.storage_options), "_parked", ids)
-        return SparkTasks(spark, run_task, storage, line=settings, clock=clock, ids=ids)
+        return SparkTasks(spark, run_task, hear, storage, line=settings, clock=clock, ids=ids)
 
     return make
 

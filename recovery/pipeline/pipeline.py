@@ -19,7 +19,7 @@ from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher, Supervisor
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
@@ -51,10 +51,11 @@ from durable_shuffle.shuffle.log.named_stage import named_stage
 _log = logging.getLogger(__name__)
 
 
-def local_processes(run_task: RunTask, settings: PipelineSettings) -> Launcher:
+def local_processes(run_task: RunTask, settings: PipelineSettings, hear: Hear) -> Launcher:
     """Return the default launcher: a process of this machine per task."""
     return LocalProcesses(
         run_task,
+        hear,
         heartbeat_seconds=settings.heartbeat_seconds,
         silence_seconds=settings.silence_seconds,
     )

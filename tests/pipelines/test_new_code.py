@@ -52,19 +52,15 @@ def test_a_process_starts_behind_a_new_import(folder: Path) -> None:
     newest text."""
     import users_code  # type: ignore[import-not-found]
 
-    launcher = LocalProcesses(users_code.Task(), heartbeat_seconds=1, silence_seconds=60)
+    heard: list[TaskReport] = []
+    task = users_code.Task()
+    launcher = LocalProcesses(task, heard.append, heartbeat_seconds=1, silence_seconds=60)
     _write(folder, 22)
     plan, _ = plan_of(Description("users_code:make", "", ""), packages=["users_code"])
     assert plan.version == "22"
     assert sys.modules["users_code"] is not users_code
     launcher.start("task", 1, 0)
-    heard: list[TaskReport] = []
-
-    def finished() -> bool:
-        heard.extend(launcher.receive(1.0))
-        return any(report.phase is TaskPhase.FINISHED for report in heard)
-
-    until(finished, "its end")
+    until(lambda: any(report.phase is TaskPhase.FINISHED for report in heard), "its end")
     assert heard[-1].commit == 22
     launcher.close()
 
@@ -88,11 +84,12 @@ def test_code_that_is_not_there_is_a_failure_of_the_task(folder: Path) -> None:
     """Not a silent end of the process."""
     import users_code
 
-    launcher = LocalProcesses(users_code.Task(), heartbeat_seconds=1, silence_seconds=60)
+    heard: list[TaskReport] = []
+    task = users_code.Task()
+    launcher = LocalProcesses(task, heard.append, heartbeat_seconds=1, silence_seconds=60)
     (folder / "users_code.py").unlink()
     launcher.start("task", 1, 0)
-    heard: list[TaskReport] = []
-    until(lambda: heard.extend(launcher.receive(1.0)) or heard, "a report")
+    until(lambda: heard, "a report")
     failure = heard[-1].failure
     assert failure is not None
     assert "users_code" in failure.text

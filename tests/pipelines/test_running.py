@@ -213,7 +213,7 @@ def test_correct_although_nothing_can_be_killed(tmp_path: Path) -> None:
     """A failing consumer is started again beside an old attempt that lives."""
     failing = FailsInOpen([ValueError("once")])
     pipeline = copying(tmp_path, Numbers(1, 200), failing)
-    running = pipeline.start(launcher=lambda run_task, _: _CannotKill(run_task))
+    running = pipeline.start(launcher=lambda run_task, _, hear: _CannotKill(run_task, hear))
     assert running.wait(WAIT).phase is JobPhase.FINISHED
     assert _CannotKill.kills > 0
     assert published(tmp_path) == Counter(range(200))

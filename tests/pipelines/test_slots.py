@@ -3,14 +3,13 @@
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pipeline_steps import ROWS, Gated, Numbers
 from pipelines import PATIENCE_SECONDS, copying, published, settings, until
 
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, RunAttempt, Threads
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, RunAttempt, Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings, check_slots
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
@@ -21,21 +20,14 @@ from durable_shuffle.serialization.errors import InvalidInputError
 class FewThreads(Threads):
     """Refuses to run more at once than it has slots for."""
 
-    def __init__(self, run_task: RunAttempt, slots: int) -> None:
-        super().__init__(run_task)
+    def __init__(self, run_task: RunAttempt, hear: Hear, slots: int) -> None:
+        super().__init__(run_task, hear)
         self.slots = slots
         self.most = 0
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         super().start(task, epoch, slot)
         self.most = max(self.most, len(self._links))
-
-    def receive(self, timeout_seconds: float) -> Any:
-        found = super().receive(timeout_seconds)
-        for report in found:
-            if report.phase in ("finished", "failed", "suspended", "canceled"):
-                self._links.pop((report.task, report.epoch), None)
-        return found
 
 
 @pytest.mark.requirement("R-F46-21")
@@ -44,8 +36,8 @@ def test_it_runs_to_its_end_on_few_slots(tmp_path: Path, slots: int) -> None:
     """Two sources and three consumers that read from both: each row once, never more at once."""
     made: list[FewThreads] = []
 
-    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
-        made.append(FewThreads(run_task, slots))
+    def launcher(run_task: RunAttempt, _: PipelineSettings, hear: Hear) -> Launcher:
+        made.append(FewThreads(run_task, hear, slots))
         return made[0]
 
     pipeline = copying(tmp_path, Numbers(2, 100), Gated("", -1), producers=2, partitions=3)
@@ -59,8 +51,8 @@ def test_slots_that_come_later_are_used(tmp_path: Path) -> None:
     """With one slot and endless sources only a source runs; more slots, and all of it runs."""
     made: list[FewThreads] = []
 
-    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
-        made.append(FewThreads(run_task, 1))
+    def launcher(run_task: RunAttempt, _: PipelineSettings, hear: Hear) -> Launcher:
+        made.append(FewThreads(run_task, hear, 1))
         return made[0]
 
     running = copying(tmp_path, Numbers(1), Gated("", -1)).start(launcher=launcher)
@@ -123,7 +115,7 @@ def test_a_function_can_say_that_it_never_ends(tmp_path: Path) -> None:
 def test_a_launcher_that_cannot_be_made_ends_the_pipeline(tmp_path: Path) -> None:
     """What was wrong is the cause in its result."""
 
-    def launcher(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
+    def launcher(run_task: RunAttempt, _: PipelineSettings, hear: Hear) -> Launcher:
         raise InvalidInputError("no such cluster")
 
     result = copying(tmp_path, Numbers(1), Gated("", -1)).run(launcher=launcher)

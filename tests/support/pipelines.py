@@ -11,7 +11,7 @@ from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.recovery.job.starts import JobTimeouts
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, Threads
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, Threads
 from durable_shuffle.recovery.pipeline.lines.processes import RunAttempt
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
 from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
@@ -48,8 +48,8 @@ def copying(folder: Path, make: Any, step: Any, **more: Any) -> Pipeline:
     return pipeline
 
 
-def threads(run_task: RunAttempt, _: PipelineSettings) -> Launcher:
-    return Threads(run_task)
+def threads(run_task: RunAttempt, _: PipelineSettings, hear: Hear) -> Launcher:
+    return Threads(run_task, hear)
 
 
 def epochs(running: RunningPipeline) -> dict[str, int]:

@@ -12,9 +12,8 @@ import logging
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskReport
 from durable_shuffle.recovery.pipeline.commands.orders import Configure, InternalCommand
 from durable_shuffle.recovery.pipeline.commands.requests import (
@@ -28,7 +27,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
+from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PipelineLogs,
     PreparedPlan,
@@ -43,46 +42,10 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 
+if TYPE_CHECKING:
+    from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
+
 _log = logging.getLogger(__name__)
-
-
-class JobRunner(Protocol):
-    """The supervisor, as far as requests concern it."""
-
-    @property
-    def running(self) -> PreparedPlan | None:
-        """What runs; None before it is known."""
-
-    @property
-    def all_run(self) -> bool:
-        """Whether all tasks run and nobody asked for an end."""
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no task runs."""
-
-    def check_stop(self, mode: StopMode) -> None:
-        """Raise InvalidInputError if it cannot be stopped like that now."""
-
-    def stop(self, mode: StopMode) -> None:
-        """End, or pause, in this way."""
-
-    def resume(self) -> None:
-        """Go on if it was suspended, or once it is."""
-
-    def go_on_with(
-        self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
-    ) -> None:
-        """Run something else from here on; tasks of parts that are not named are not touched."""
-
-    def ended(self, tasks: Collection[str]) -> bool:
-        """Whether none of these tasks runs."""
-
-    def push(self, at: tuple[int, bytes]) -> None:
-        """Pass a slot of the command log on."""
-
-    def lost(self, error: Exception) -> None:
-        """Nobody can be led any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +60,7 @@ class Control:
 
     def __init__(
         self,
-        job: JobRunner,
+        job: "Supervisor",
         logs: PipelineLogs,
         companion: Companion,
         reporter: Reporter,

@@ -8,12 +8,15 @@ Lag: samples remember how much was there when; a consumer that has got to n is a
 sample that has more than n. Samples are thinned out with age: exact enough for people.
 """
 
+import logging
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
+from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.status import (
     RESTARTS_KEPT,
@@ -24,6 +27,7 @@ from durable_shuffle.recovery.pipeline.status import (
     Status,
     TaskStatus,
 )
+from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 
 
@@ -217,3 +221,46 @@ def _seen(machine: Job, plan: PipelinePlan) -> Mapping[str, Frontier]:
             over = state.phase is TaskPhase.FINISHED
             final[address.owner] = final.get(address.owner, True) and over
     return {part: Frontier(count, final[part]) for part, count in records.items()}
+
+
+_log = logging.getLogger(__name__)
+
+
+class StatusLog:
+    """The status log of one coordinator. Used by the thread of the control loop.
+
+    Args:
+        every_seconds: a status is written at most so often.
+    """
+
+    def __init__(
+        self, reporter: Reporter, logs: PipelineLogs, companion: Companion, every_seconds: float
+    ) -> None:
+        self._reporter, self._logs, self._companion = reporter, logs, companion
+        self._every_seconds = every_seconds
+        self._next_at = 0.0
+        self._writing = False
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time for a status; if so, the next one is due later."""
+        if self._writing or now < self._next_at:
+            return False
+        self._next_at = now + self._every_seconds
+        return True
+
+    def write(self, job: Job, running: PreparedPlan) -> None:
+        """Have the companion write a status, if there is news."""
+        status = self._reporter.status(job, running.plan, str(running.description))
+        if status is None:
+            return
+        self._writing = True
+        self._companion.submit(lambda: self._logs.say(status), self._written, self._failed)
+
+    def _written(self, _: object) -> None:
+        self._writing = False
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, FencedError):  # the end of this coordinator says that
+            _log.warning("cannot say how the pipeline is: %s", error)
+        self._writing = isinstance(error, FencedError)
+        self._reporter.not_said()

@@ -1,16 +1,17 @@
 """Carries out what `Job` decides, and tells it what happens. One thread.
 
-The loop waits for reports, for a stop, for an answer of the companion, or for the next moment at
-which the machine, a request from outside or the watch over silent tasks has something to do. It
-never waits for storage: the companion does that, in order. A new generation is a CLAIM in the job
+The loop waits for what comes into its inbox, or for the next moment at which the machine, a request
+from outside or the watch over silent tasks has something to do. It never waits for storage: the
+companion does that, in order. A new generation is a CLAIM in the job
 log, won before anything of it starts. What tasks are told stands in the command log first. Killing
 a task may fail; then the logs fence it.
 """
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 
 from durable_shuffle.recovery.job.ends import StopMode, combined_stop
@@ -30,18 +31,16 @@ from durable_shuffle.recovery.job.phases import (
 )
 from durable_shuffle.recovery.job.restarts import AttemptKey, Liveness, RestartBudget
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.coordinator.companion import Companion
 from durable_shuffle.recovery.pipeline.coordinator.control import Control
+from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion, Inbox
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     Claimed,
     PipelineLogs,
     PreparedPlan,
     Started,
 )
-from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
-from durable_shuffle.recovery.pipeline.coordinator.status_log import StatusLog
-from durable_shuffle.recovery.pipeline.coordinator.stop_desk import StopDesk
-from durable_shuffle.recovery.pipeline.lines.launcher import Launcher
+from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings, check_slots
 from durable_shuffle.recovery.pipeline.plan.updates import digest_of, plan_parts
 from durable_shuffle.recovery.pipeline.task.link import failure_of
@@ -51,13 +50,13 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Jitter
 
 _LONGEST_WAIT_SECONDS = 0.1
-"""A stop is seen at most this much later."""
+"""The slots of a launcher are looked at this often, and `ask_stop` looks for the end."""
 _CLOSE_SECONDS = 10.0
 """What the companion may take to finish what it was given."""
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
-MakeLauncher = Callable[[RunTask, PipelineSettings], Launcher]
+MakeLauncher = Callable[[RunTask, PipelineSettings, Hear], Launcher]
 
 
 class Supervisor:
@@ -85,7 +84,8 @@ class Supervisor:
         self._clock, self._jitter = clock, jitter
         given = replace(given, digest=digest_of(plan_parts(plan)))
         self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
-        self._companion = Companion(self._wake)
+        self._inbox = Inbox()
+        self._companion = Companion(self._inbox)
         self._reporter = Reporter(clock, ids)
         settings = plan.settings
         every = settings.status_seconds
@@ -94,12 +94,11 @@ class Supervisor:
         self.machine = self._new_machine(plan)
         self.launcher: Launcher | None = None
         self.running: PreparedPlan | None = None
-        self._awake = threading.Event()
-        self._lost = False
+        """What runs; None before it is known."""
+        self._lost = self._ended = False
         self._to_launch: set[AttemptKey] = set()
         """Told to be launched; their START does not stand yet."""
         self._watch = Liveness(math.inf)
-        self._stops = StopDesk()
         self._resume = False
         self._leave: JobPhase | None = None
         """What a pipeline that is at rest ends with."""
@@ -110,7 +109,23 @@ class Supervisor:
         Raises:
             InvalidInputError: see `Job.stop`.
         """
-        self._stops.ask(mode, lambda: self.machine, self._wake)
+        answer: Future[None] = Future()
+
+        def stop() -> None:
+            try:
+                self._stop_by_owner(mode)
+            except InvalidInputError as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        self._inbox.put(stop)
+        while not self._ended:
+            with suppress(TimeoutError):
+                answer.result(_LONGEST_WAIT_SECONDS)
+                return
+        if mode is not self.machine.mode:
+            raise InvalidInputError(f"the job has ended: {self.machine.phase}")
 
     def run(self) -> JobResult:
         """Run to the end."""
@@ -120,7 +135,7 @@ class Supervisor:
                 self._turn()
             return result
         finally:
-            self._stops.ended = True
+            self._ended = True
             if self.launcher is not None:
                 self.launcher.close()
             self._say()
@@ -143,22 +158,14 @@ class Supervisor:
         return Job(plan.graph, plan.drained, budget, plan.settings.timeouts)
 
     def _turn(self) -> None:
-        self._stops.answer(self._stop_by_owner)
-        self._companion.answer()
         self._control.turn(self._clock.monotonic())
         now = self._clock.monotonic()
         when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
         due = [t for t in when if t is not None]
         wait = min([_LONGEST_WAIT_SECONDS, *(max(0.0, t - now) for t in due)])
-        if self._companion.has_answer or self._stops.waiting:
-            wait = 0.0  # it came behind the last look
-        if self.launcher is None:
-            self._awake.wait(wait)
-            self._awake.clear()
-        else:
-            for report in self.launcher.receive(wait):
-                self._heard(report)
-            self._look_at_slots()
+        for event in self._inbox.take(wait):
+            event()
+        self._look_at_slots()
         now = self._clock.monotonic()
         for task, epoch in list(self._watch.silent(now)):
             text = f"the process of {task} said nothing for {self._watch.silence_seconds:g} s"
@@ -176,6 +183,10 @@ class Supervisor:
         self._serve = self._serve and mode is not StopMode.SUSPEND
 
     # -- what tasks say
+
+    def _hear(self, report: TaskReport) -> None:
+        """Take a report in. From any thread."""
+        self._inbox.put(lambda: self._heard(report))
 
     def _heard(self, report: TaskReport) -> None:
         terminal = report.is_last
@@ -243,7 +254,7 @@ class Supervisor:
             self.machine.described(plan.graph, plan.drained)
             self._reporter.reset(tuple(won.prepared.parts))
             try:
-                self.launcher = self._make_launcher(run_task, plan.settings)
+                self.launcher = self._make_launcher(run_task, plan.settings, self._hear)
                 check_slots(plan, self.launcher.slots)
             except Exception as error:  # noqa: BLE001 - all of it is reported
                 self._not_won(error)
@@ -321,28 +332,26 @@ class Supervisor:
         except Exception:  # noqa: BLE001 - fencing is what counts
             _log.warning("could not kill task %s of epoch %s", task, epoch, exc_info=True)
 
-    def _wake(self) -> None:
-        """End the wait for reports. From any thread."""
-        self._awake.set()
-        if self.launcher is not None:
-            self.launcher.wake()
-
-    # -- what `Control` asks for: `JobRunner`
+    # -- what `Control` asks for
 
     @property
     def all_run(self) -> bool:
+        """Whether all tasks run and nobody asked for an end."""
         return self.machine.phase is JobPhase.RUNNING
 
     @property
     def at_rest(self) -> bool:
+        """Whether no task runs."""
         return self.machine.result is not None
 
     def check_stop(self, mode: StopMode) -> None:
+        """Raise InvalidInputError if it cannot be stopped like that now."""
         combined_stop(self.machine.mode, mode)
         if self.at_rest and mode not in (StopMode.CANCEL, self.machine.mode):
             raise InvalidInputError(f"the job has ended: {self.machine.phase}")
 
     def stop(self, mode: StopMode) -> None:
+        """End, or pause, in this way."""
         self._resume = False
         if self.at_rest and mode is StopMode.CANCEL and self.machine.phase in _PAUSED:
             self._leave = JobPhase.CANCELED
@@ -350,11 +359,13 @@ class Supervisor:
         self._do(self.machine.stop(mode, self._clock.monotonic()))
 
     def resume(self) -> None:
+        """Go on if it was suspended, or once it is."""
         self._resume = self.machine.mode is StopMode.SUSPEND
 
     def go_on_with(
         self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
     ) -> None:
+        """Run something else from here on; tasks of parts that are not named are not touched."""
         assert self.launcher is not None
         assert self.running is not None
         before = self.running.plan.tasks
@@ -377,14 +388,17 @@ class Supervisor:
         self._do(commands)
 
     def ended(self, tasks: Collection[str]) -> bool:
+        """Whether none of these tasks runs."""
         states = [self.machine.tasks[task] for task in tasks if task in self.machine.tasks]
         return all(not state.epoch or state.phase in TERMINAL for state in states)
 
     def push(self, at: tuple[int, bytes]) -> None:
+        """Pass a slot of the command log on."""
         if self.launcher is not None:
             self.launcher.push(*at)
 
     def lost(self, error: Exception) -> None:
+        """Lead no more: nobody can be told anything."""
         if self._lost:
             return
         self._lost = True

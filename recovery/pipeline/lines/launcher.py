@@ -4,7 +4,6 @@
 """
 
 import math
-import queue
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -17,18 +16,20 @@ from durable_shuffle.serialization.control import RecordCodec
 
 RunAttempt = Callable[[TaskLink], None]
 """Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
+Hear = Callable[[TaskReport], object]
+"""Takes a report in, from any thread; the reports of one attempt in their order."""
 
 REPORTS: RecordCodec[TaskReport] = RecordCodec((TaskReport,))
 
 
 class Launcher(Protocol):
-    """Runs attempts at tasks. Used by one thread, but for `wake`.
+    """Runs attempts at tasks, and hands on what they say. Used by one thread.
 
     What a supervisor says to attempts stands in the pipeline's command log, which each attempt
     reads for itself; `push` only makes that faster.
 
     Guarantees: an attempt whose process is gone without a terminal report gets a FAILED in its
-    place, from `receive`. Not guaranteed: that a killed attempt is gone; its logs fence it.
+    place. Not guaranteed: that a killed attempt is gone; its logs fence it. Or that it is silent.
     """
 
     @property
@@ -43,7 +44,7 @@ class Launcher(Protocol):
         """How many attempts can run at once at the moment; None: any number. Asked often."""
 
     def start(self, task: str, epoch: int, slot: int) -> None:
-        """Start an attempt; its reports come from `receive`.
+        """Start an attempt.
 
         Args:
             slot: of the command log, from which on the attempt reads it (`TaskLink`).
@@ -55,29 +56,26 @@ class Launcher(Protocol):
     def kill(self, task: str, epoch: int) -> None:
         """End an attempt without asking it; fine if it is gone."""
 
-    def receive(self, timeout_seconds: float) -> list[TaskReport]:
-        """Return what attempts said, in order for each; empty after the timeout or a `wake`."""
-
-    def wake(self) -> None:
-        """End a `receive` that waits, or the next one. From any thread; may come too late."""
-
     def close(self) -> None:
         """Kill everything and let go."""
 
 
 class Threads:
-    """Starts a thread per attempt.
+    """Runs each attempt in a thread of this process: for tests and debuggers.
+
+    A kill cannot end a thread: it cuts the line, so that the attempt ends at the next look at its
+    orders, and what it says is not heard any more.
 
     Args:
         run_task: what a thread does.
+        hear: gets the reports.
     """
 
     silence_seconds = math.inf
     slots: int | None = None
 
-    def __init__(self, run_task: RunAttempt) -> None:
-        self._run_task = run_task
-        self._reports: queue.SimpleQueue[TaskReport | None] = queue.SimpleQueue()
+    def __init__(self, run_task: RunAttempt, hear: Hear) -> None:
+        self._run_task, self._hear = run_task, hear
         self._links: dict[AttemptKey, TaskLink] = {}
         self._cut: set[AttemptKey] = set()
 
@@ -94,7 +92,8 @@ class Threads:
                 return
             if report.is_last:
                 ended.set()
-            self._reports.put(report)
+                self._links.pop(key, None)
+            self._hear(report)
 
         link = self._links[key] = TaskLink(task, epoch, send, slot=slot)
 
@@ -119,19 +118,6 @@ class Threads:
         link = self._links.pop((task, epoch), None)
         if link is not None:
             link.lost()
-
-    def receive(self, timeout_seconds: float) -> list[TaskReport]:
-        found = []
-        try:
-            found.append(self._reports.get(timeout=timeout_seconds))
-            while True:
-                found.append(self._reports.get_nowait())
-        except queue.Empty:
-            said = (report for report in found if report is not None)
-            return [r for r in said if (r.task, r.epoch) not in self._cut]
-
-    def wake(self) -> None:
-        self._reports.put(None)
 
     def close(self) -> None:
         for task, epoch in list(self._links):

@@ -1,9 +1,9 @@
 """Runs each attempt in a process of this machine. Implements `Launcher`.
 
-Each attempt has a pipe: slots of the command log go in, reports come out. A process that ends
-closes its pipe: its last reports are read first, then its end is reported once. Where there is a
-fork server (Linux), it has imported the package, so a restart costs no imports. Nothing of this is
-stored.
+Each attempt has a pipe: slots of the command log go in, reports come out. A thread per attempt
+reads it to its end, then reports the end of the process, unless the attempt has said so. Where
+there is a fork server (Linux), it has imported the package, so a restart costs no imports. Nothing
+of this is stored.
 """
 
 import multiprocessing as mp
@@ -14,14 +14,14 @@ import signal
 import struct
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
-from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS, RunAttempt
+from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS, Hear, RunAttempt
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -37,13 +37,13 @@ _SLOT = struct.Struct("<Q")
 class _Running:
     process: BaseProcess
     pipe: Connection
-    ended: bool = False
-    """Its terminal report was handed on."""
+    reader: threading.Thread = field(init=False)
 
 
 class LocalProcesses:
     """Args:
     run_task: what a process does.
+    hear: gets the reports.
     heartbeat_seconds: how often a process says that it lives.
     silence_seconds: after which one that does not counts as lost.
     start_method: of multiprocessing; default: "forkserver" where there is one, else "spawn".
@@ -58,6 +58,7 @@ class LocalProcesses:
     def __init__(
         self,
         run_task: RunAttempt,
+        hear: Hear,
         *,
         heartbeat_seconds: float,
         silence_seconds: float,
@@ -70,8 +71,10 @@ class LocalProcesses:
         if method == "forkserver":
             self._context.set_forkserver_preload(_PRELOAD)
         self._run_task, self._heartbeat_seconds = _packed(run_task), heartbeat_seconds
+        self._hear = hear
+        self._lock = threading.Lock()
+        """Held while a pipe is written to or closed: its number may be another file's then."""
         self._running: dict[AttemptKey, _Running] = {}
-        self._awake, self._waker = mp.Pipe(duplex=False)
 
     def use(self, run_task: RunAttempt) -> None:
         self._run_task = _packed(run_task)
@@ -84,67 +87,62 @@ class LocalProcesses:
         )
         process.start()
         theirs.close()  # so that its end is seen
-        self._running[task, epoch] = _Running(process, ours)
+        running = _Running(process, ours)
+        running.reader = threading.Thread(
+            target=self._read,
+            args=((task, epoch), running),
+            name=f"{process.name}-reports",
+            daemon=True,
+        )
+        with self._lock:
+            self._running[task, epoch] = running
+        running.reader.start()
 
     def push(self, slot: int, record: bytes) -> None:
         message = _SLOT.pack(slot) + record
-        for running in self._running.values():
-            # one that does not read must not hold up the others: it finds the gap by itself
-            if _has_room(running.pipe):
-                with suppress(OSError):  # it is gone; `receive` reports that
-                    running.pipe.send_bytes(message)
+        with self._lock:
+            for running in self._running.values():
+                # one that does not read must not hold up the others: it finds the gap by itself
+                if _has_room(running.pipe):
+                    with suppress(OSError):  # it is gone; its reader reports that
+                        running.pipe.send_bytes(message)
 
     def kill(self, task: str, epoch: int) -> None:
-        running = self._running.pop((task, epoch), None)
+        with self._lock:
+            running = self._running.pop((task, epoch), None)
+            if running is not None:
+                running.process.kill()
         if running is not None:
-            running.process.kill()
-            running.process.join(_JOIN_SECONDS)
-            running.pipe.close()
+            running.reader.join(_JOIN_SECONDS)
 
     def pid(self, task: str) -> int | None:
         """Return the process id of the newest attempt, None if it is gone. For tests and people."""
-        epochs = [epoch for name, epoch in self._running if name == task]
-        return self._running[task, max(epochs)].process.pid if epochs else None
-
-    def receive(self, timeout_seconds: float) -> list[TaskReport]:
-        by_pipe = {running.pipe: key for key, running in self._running.items()}
-        found: list[TaskReport] = []
-        for pipe in wait([self._awake, *by_pipe], timeout_seconds):
-            if pipe is self._awake:
-                while self._awake.poll():
-                    self._awake.recv_bytes()
-                continue
-            key = by_pipe[pipe]  # type: ignore[index]
-            found += self._read(key, self._running[key])
-        return found
-
-    def wake(self) -> None:
-        with suppress(OSError):  # closed
-            if _has_room(self._waker):  # else somebody woke it already
-                self._waker.send_bytes(b"")
+        with self._lock:
+            epochs = [epoch for name, epoch in self._running if name == task]
+            return self._running[task, max(epochs)].process.pid if epochs else None
 
     def close(self) -> None:
         for task, epoch in list(self._running):
             self.kill(task, epoch)
-        self._waker.close()
-        self._awake.close()
 
-    def _read(self, key: AttemptKey, running: _Running) -> list[TaskReport]:
-        found: list[TaskReport] = []
+    def _read(self, key: AttemptKey, running: _Running) -> None:
+        """Hand on what a process says until it is gone, which its own children may outlive."""
+        pipe, process, ended = running.pipe, running.process, False
         try:
-            while running.pipe.poll():
-                report = REPORTS.decode(running.pipe.recv_bytes(), name=f"a report of {key[0]}")
-                running.ended = running.ended or report.is_last
-                found.append(report)
+            while pipe in wait([pipe, process.sentinel]):
+                report = REPORTS.decode(pipe.recv_bytes(), name=f"a report of {key[0]}")
+                ended = ended or report.is_last
+                self._hear(report)
         except (EOFError, OSError):
-            del self._running[key]
-            running.process.join(_JOIN_SECONDS)
-            code = running.process.exitcode
-            running.pipe.close()
-            if not running.ended:
-                text = f"the process of {key[0]} ended without a word, exit code {code}"
-                found.append(TaskReport(*key, TaskPhase.FAILED, Failure("lost", text)))
-        return found
+            pass  # it closed its end
+        finally:
+            with self._lock:
+                killed = self._running.pop(key, None) is None
+                pipe.close()
+            process.join(_JOIN_SECONDS)
+            if not ended and not killed:
+                text = f"the process of {key[0]} ended without a word, exit code {process.exitcode}"
+                self._hear(TaskReport(*key, TaskPhase.FAILED, Failure("lost", text)))
 
 
 def _packed(run_task: RunAttempt) -> bytes:

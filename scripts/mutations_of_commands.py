@@ -46,8 +46,10 @@ MUTATIONS = (
         "R-MZ-5",
         "a list is forgotten with the coordinator that heard it",
         "recovery/pipeline/commands/emitter.py",
-        "            self.history.replace(listed(command))",
-        "            self.history.replace(())",
+        "        self.wanted = handle(self.wanted, command).wanted\n",
+        "        self.wanted = handle(self.wanted, command).wanted\n"
+        "        if command.KIND == 'RECONCILE':\n"
+        "            self.wanted = Wanted()\n",
         f"{SUCCESSION} -k list_goes_on",
     ),
     Mutation(
@@ -145,8 +147,8 @@ MUTATIONS = (
         "R-MZ-18",
         "a list that does not know of a drop forgets it",
         "recovery/pipeline/commands/requests.py",
-        "self._commands = list(reduced((*commands, *drops)))",
-        "self._commands = list(reduced(commands))",
+        "drops=(*left, *state.drops)",
+        "drops=state.drops",
         WANTED,
     ),
     Mutation(

@@ -38,12 +38,12 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import command_log_prefix, request_log_prefix
-from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 
 _LOOK_SECONDS = 0.1
-_TRIES = 1000
 _TAKEN_UP = "the next one takes it up"
 _ERRORS: Mapping[str, type[DurableShuffleError]] = {
     str(cls.kind): cls
@@ -183,25 +183,18 @@ class PipelineClient:
 
     def append(self, command: ExternalCommand) -> int:
         """Write a command down; return its slot. Does not wait."""
-        record = REQUESTS.encode(command)
-        slot = self._requests.find_end()
-        for _ in range(_TRIES):
-            if isinstance(self._requests.append(slot, record), Won):
-                return slot
-            slot += 1
-        raise ConflictError(f"{_TRIES} others asked pipeline {self.name!r} at the same time")
+        log = TypedLog(self._requests, REQUESTS, Tail[ExternalCommand].followed_by)
+        end: Tail[ExternalCommand] = Tail(self._requests.find_end(), None)
+        return log.decide(end, lambda _: command)[0].next_slot - 1
 
     def _wait(self, request: int, later: str = _TAKEN_UP) -> Answer:
         deadline = self._clock.monotonic() + self._wait_seconds
         while True:
-            data = self._commands.read(self._end)
-            if data is not None:
-                found = decode_slot(data, name=self._commands.key(self._end))
-                self._end += 1
-                for command in found.commands:
+            for slot, data in self._commands.read_from(self._end):
+                self._end = slot + 1
+                for command in decode_slot(data, name=self._commands.key(slot)).commands:
                     if isinstance(command, Acknowledge) and command.request == request:
                         return _answer(command)
-                continue
             if self._clock.monotonic() >= deadline:
                 raise NotReadyError(
                     f"no coordinator of pipeline {self.name!r} answered within "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.appender_log import producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
@@ -216,10 +216,7 @@ def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
 def _said(storage: Storage, name: str) -> PipelineStatus:
     log = SlotLog(storage, status_log_prefix(name))
     records: list[Status] = []
-    for slot in reversed(range(log.find_end())):
-        data = log.read(slot)
-        if data is None:
-            raise CorruptDataError(f"a slot in the middle of a log is missing: {log.key(slot)!r}")
+    for slot, data in log.read_back(log.find_end()):
         records.append(STATUSES.decode(data, name=log.key(slot)))
         if records[-1].whole:
             break

@@ -90,6 +90,17 @@ class SlotLog:
             yield slot, record
             slot += 1
 
+    def read_back(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (slot, record) from the slot before `end` back to the first one.
+
+        Raises:
+            CorruptDataError: a slot in the middle of the log is empty; names it.
+        """
+        for slot in reversed(range(end)):
+            if (record := self.read(slot)) is None:
+                raise self._hole(slot)
+            yield slot, record
+
     def find_end(self, hint: int = 0) -> int:
         """Return the first empty slot, in O(log distance) requests from `hint`.
 

@@ -8,11 +8,12 @@ coordinator begins with one and repeats it every so many slots. Behind it, ackno
 which requests count.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from durable_shuffle.recovery.pipeline.commands.orders import (
     Acknowledge,
-    Decided,
     InternalCommand,
     Lead,
     decode_slot,
@@ -20,17 +21,16 @@ from durable_shuffle.recovery.pipeline.commands.orders import (
 )
 from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
-    CommandHistory,
+    AllowRelease,
     Description,
+    DropPart,
     ExternalCommand,
-    Reconcile,
     Wanted,
     handle,
-    listed,
 )
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog
 
 
 class Emitter:
@@ -52,14 +52,10 @@ class Emitter:
     ) -> None:
         self._log, self._coordinator, self._ids = log, coordinator, ids
         self._generation = generation
-        self._number = 0
         self._next_slot = log.find_end() if end is None else end
         self._broken: Exception | None = None
-
-    @property
-    def number(self) -> int:
+        self.number = 0
         """How many slots it has won."""
-        return self._number
 
     def lead(self, generation: int) -> None:
         """Emit under a newer generation of the same coordinator from here on."""
@@ -70,14 +66,7 @@ class Emitter:
 
         What was read of the log then was not all. Raises: as `emit`.
         """
-        record = self._record(commands)
-        answer = self._log.append(self._next_slot, record)
-        if not isinstance(answer, Won):
-            self._pass(answer.existing)
-            return False
-        self._next_slot += 1
-        self._number += 1
-        return True
+        return self._won(self._record(commands))
 
     def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
         """Win a slot for commands that were decided in one step; return the slot and its record.
@@ -88,13 +77,11 @@ class Emitter:
             OutcomeUnknownError, UnavailableError: of the storage. For good, since the record may
                 still stand.
         """
-        if self._broken is not None:
-            raise self._broken
-        try:
-            return self._emit(commands)
-        except Exception as error:
-            self._broken = error
-            raise
+        with self._for_good():
+            record = self._record(commands)
+            while not self._won(record):
+                pass  # ends: every turn passes a record of an older coordinator
+        return self._next_slot - 1, record
 
     def check(self) -> None:
         """Look whether anybody else emits; one request.
@@ -102,25 +89,21 @@ class Emitter:
         Raises:
             FencedError, CorruptDataError, IncompatibleError: as `emit`.
         """
+        record = None if self._broken else self._log.read(self._next_slot)
+        with self._for_good():
+            if record is not None:
+                self._pass(record)
+
+    @contextmanager
+    def _for_good(self) -> Iterator[None]:
+        """Whatever is raised inside is raised again by every later call."""
         if self._broken is not None:
             raise self._broken
-        found = self._log.read(self._next_slot)
-        if found is not None:
-            try:
-                self._pass(found)
-            except Exception as error:
-                self._broken = error
-                raise
-
-    def _emit(self, commands: tuple[InternalCommand, ...]) -> tuple[int, bytes]:
-        record = self._record(commands)
-        while True:  # ends: every turn passes a record of an older coordinator
-            answer = self._log.append(self._next_slot, record)
-            if isinstance(answer, Won):
-                self._next_slot += 1
-                self._number += 1
-                return self._next_slot - 1, record
-            self._pass(answer.existing)
+        try:
+            yield
+        except Exception as error:
+            self._broken = error
+            raise
 
     def _record(self, commands: tuple[InternalCommand, ...]) -> bytes:
         return encode_slot(
@@ -128,8 +111,18 @@ class Emitter:
             record_id=self._ids.new_id(),
             coordinator=self._coordinator,
             generation=self._generation,
-            number=self._number,
+            number=self.number,
         )
+
+    def _won(self, record: bytes) -> bool:
+        """Try to win the next slot; if it is an older coordinator's, go behind it."""
+        answer = self._log.append(self._next_slot, record)
+        if isinstance(answer, Lost):
+            self._pass(answer.existing)
+            return False
+        self._next_slot += 1
+        self.number += 1
+        return True
 
     def _pass(self, existing: bytes) -> None:
         """Go behind a record of an older coordinator."""
@@ -140,7 +133,7 @@ class Emitter:
                 f"another coordinator leads: mine=generation {self._generation}, "
                 f"newest=generation {found.generation}: {key!r}; this one must stop"
             )
-        if self._number or found.generation == self._generation:
+        if self.number or found.generation == self._generation:
             raise CorruptDataError(
                 f"a log lost a record: {key!r} holds generation {found.generation} behind mine, "
                 f"{self._generation}; run verify"
@@ -159,29 +152,24 @@ class Succession:
     given: Description
     handled: int = 0
     """Slot of the next request."""
-    history: CommandHistory = field(default_factory=CommandHistory)
     wanted: Wanted = field(default_factory=Wanted)
 
-    def take(self, command: ExternalCommand, wanted: Wanted) -> None:
-        """A request counts; `wanted` is the state behind it."""
-        if isinstance(command, Reconcile):
-            self.history.replace(listed(command))
-        else:
-            self.history.add(command)
-        self.wanted = wanted
+    def take(self, command: ExternalCommand) -> None:
+        """The next request counts."""
+        self.wanted = handle(self.wanted, command).wanted
         self.handled += 1
 
     def refuse(self) -> None:
-        """A request does not count."""
+        """The next request does not count."""
         self.handled += 1
+
+    def carried_out(self, command: DropPart | AllowRelease) -> None:
+        """It was done to the end: nobody has to do it again."""
+        self.wanted = self.wanted.without(command)
 
     def lead(self) -> Lead:
         """Return what a successor has to know."""
-        return Lead(
-            self.given,
-            self.handled,
-            tuple(REQUESTS.encode(command) for command in self.history.commands),
-        )
+        return Lead(self.given, self.handled, self.wanted)
 
 
 def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[Succession, int]:
@@ -194,37 +182,25 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
         CorruptDataError, IncompatibleError: a record that cannot be understood; it is not passed.
     """
     end = commands.find_end()
-    tail: list[Decided] = []
     lead: Lead | None = None
-    for slot in reversed(range(end)):
-        data = commands.read(slot)
-        if data is None:
-            raise CorruptDataError(
-                f"a slot in the middle of a log is missing: {commands.key(slot)!r}"
-            )
-        tail.append(decode_slot(data, name=commands.key(slot)))
-        lead = next((c for c in tail[-1].commands if isinstance(c, Lead)), None)
+    tail: list[Acknowledge] = []
+    for slot, data in commands.read_back(end):
+        said = decode_slot(data, name=commands.key(slot)).commands
+        tail += [command for command in reversed(said) if isinstance(command, Acknowledge)]
+        lead = next((command for command in said if isinstance(command, Lead)), None)
         if lead is not None:
             break
-    if lead is None and end:
-        raise CorruptDataError(f"a command log must begin with LEAD: {commands.key(0)!r}")
-    found = Succession(given)
     if lead is None:
-        return found, end
-    name = f"LEAD below {commands.key(end)!r}"
-    found.handled = lead.handled
-    found.history = CommandHistory(tuple(REQUESTS.decode(d, name=name) for d in lead.history))
-    for command in found.history.commands:
-        found.wanted = handle(found.wanted, command).wanted
-    for decided in reversed(tail):
-        for said in decided.commands:
-            if isinstance(said, Acknowledge):
-                _replay(found, said, requests)
+        if end:
+            raise CorruptDataError(f"a command log must begin with LEAD: {commands.key(0)!r}")
+        return Succession(given), end
+    found = Succession(given, lead.handled, lead.wanted)
+    for acknowledged in reversed(tail):
+        _replay(found, acknowledged, requests)
     # a stop was of the run that it ended; to start is to want it running
     found.wanted = replace(found.wanted, stop=None)
-    if lead.given != given:
+    if lead.given != given:  # or it would rise again in the next coordinator with `given`
         found.wanted = replace(found.wanted, run=None)
-        found.history.forget_run()  # or it would rise again in the next coordinator with `given`
     return found, end
 
 
@@ -232,13 +208,10 @@ def _replay(found: Succession, done: Acknowledge, requests: SlotLog) -> None:
     """Take in a request that an earlier coordinator acknowledged."""
     if done.request < found.handled:
         return
-    data = requests.read(done.request)
+    key, data = requests.key(done.request), requests.read(done.request)
     if data is None or done.request != found.handled:
-        raise CorruptDataError(
-            f"a request was acknowledged that is not there: {requests.key(done.request)!r}"
-        )
+        raise CorruptDataError(f"a request was acknowledged that is not there: {key!r}")
     if done.refused:
         found.refuse()
-        return
-    command = REQUESTS.decode(data, name=requests.key(done.request))
-    found.take(command, handle(found.wanted, command).wanted)
+    else:
+        found.take(REQUESTS.decode(data, name=key))

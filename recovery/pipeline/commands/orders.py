@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from durable_shuffle.recovery.job.phases import CallOff, PassBarrier, StopTasks, Told
-from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.commands.requests import Description, Wanted
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError
 
@@ -52,8 +52,8 @@ class Lead:
     """What this coordinator brought along."""
     handled: int
     """Slot of the request log, exclusive, below which requests are handled."""
-    history: tuple[bytes, ...]
-    """Requests that still say something, as they stand in the request log, reduced."""
+    wanted: Wanted
+    """What they add up to."""
 
 
 @dataclass(frozen=True, slots=True)

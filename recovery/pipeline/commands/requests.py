@@ -3,15 +3,9 @@
 Pure. docs/format.md lists the fields. `handle` takes the state and a command and returns a new
 state and what is to be done, or refuses. Nothing here could start, stop or read anything: the
 coordinator carries the requests out, and only then takes the new state over. A full list
-(`Reconcile`) counts whole or not at all.
-
-The history holds the commands that a successor has to know, and is kept short: what a command said
-before the last one of its kind is forgotten, but not a drop that nobody has acknowledged as carried
-out. Without it the part would rise again in a successor that is described by an older list. After
-Materialize's `ComputeCommandHistory`.
+(`Reconcile`) counts whole or not at all. After Materialize's `ComputeCommandHistory`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -132,13 +126,25 @@ def listed(command: Reconcile) -> tuple[ExternalCommand, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the commands so far add up to."""
+    """What the commands so far add up to: all that a successor has to know. LEAD holds it."""
 
     run: Description | None = None
     """What was asked for from outside; None: what the coordinator brought along."""
     stop: StopMode | None = None
-    settings: dict[str, int | float] | None = None
-    """All that were given; None if none were."""
+    settings: dict[str, int | float] = field(default_factory=dict)
+    """All that were given."""
+    drops: tuple[DropPart, ...] = ()
+    """Those that nobody has carried out to the end. Forgotten too early, the part would rise again
+    in a successor that is described by an older list."""
+    releases: tuple[AllowRelease, ...] = ()
+    """The last one of each stage."""
+
+    def without(self, done: DropPart | AllowRelease) -> "Wanted":
+        """Return it once a command was carried out to the end: nobody has to do that again."""
+        drops, releases = self.drops, self.releases
+        if isinstance(done, DropPart):
+            return replace(self, drops=tuple(drop for drop in drops if drop.part != done.part))
+        return replace(self, releases=tuple(release for release in releases if release != done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,12 @@ def _changed(wanted: Wanted, command: ExternalCommand) -> Wanted:
     if isinstance(command, RunThis):
         return replace(wanted, run=command.description)
     if isinstance(command, ChangeSettings):
-        return replace(wanted, settings={**(wanted.settings or {}), **command.settings})
+        return replace(wanted, settings={**wanted.settings, **command.settings})
+    if isinstance(command, DropPart):
+        return replace(wanted, drops=(*wanted.without(command).drops, command))
+    if isinstance(command, AllowRelease):
+        others = (release for release in wanted.releases if release.stage != command.stage)
+        return replace(wanted, releases=(*others, command))
     return wanted
 
 
@@ -183,86 +194,15 @@ def _reconciled(wanted: Wanted, done: Reconcile) -> Handled:
     for command in commands:
         if not isinstance(command, RunThis | DropPart | AllowRelease | ChangeSettings):
             raise InvalidInputError(f"a full list does not hold {command.KIND}")
-    if not any(isinstance(command, RunThis) for command in commands):
+    runs = [command for command in commands if isinstance(command, RunThis)]
+    if not runs:
         raise InvalidInputError("a full list names what should run; to end it, ask for a stop")
-    state = replace(wanted, run=None, settings=None)
-    requests: list[ExternalCommand] = []
-    for command in reduced(commands):
-        state = _changed(state, command)
-        requests.append(command)
-    if not any(isinstance(command, ChangeSettings) for command in commands) and wanted.settings:
-        requests.insert(0, ChangeSettings(done.record_id, {}))
-        state = replace(state, settings={})
-    return Handled(state, (*requests, done))
-
-
-def reduced(commands: Sequence[ExternalCommand]) -> tuple[ExternalCommand, ...]:
-    """Return the commands that still say something, in a fixed order.
-
-    Settings joined into one, the last description, drops of parts once each, the last release of
-    each stage. What asks for an end, a pause or a restart says nothing later.
-    """
-    settings: dict[str, int | float] = {}
-    last: ChangeSettings | None = None
-    run: RunThis | None = None
-    drops: dict[str, DropPart] = {}
-    releases: dict[str, AllowRelease] = {}
+    state = Wanted(stop=wanted.stop)
     for command in commands:
-        if isinstance(command, ChangeSettings):
-            settings, last = {**settings, **command.settings}, command
-        elif isinstance(command, RunThis):
-            run = command
-        elif isinstance(command, DropPart):
-            drops[command.part] = command
-        elif isinstance(command, AllowRelease):
-            releases[command.stage] = command
-    found: list[ExternalCommand] = [] if last is None else [replace(last, settings=settings)]
-    found += [] if run is None else [run]
-    return (*found, *drops.values(), *releases.values())
-
-
-class CommandHistory:
-    """What a successor has to know.
-
-    Args:
-        commands: as an earlier `commands` gave them.
-    """
-
-    def __init__(self, commands: tuple[ExternalCommand, ...] = ()) -> None:
-        self._commands = list(commands)
-        self._reduced = len(commands)
-
-    def add(self, command: ExternalCommand) -> None:
-        """Remember a command that counts."""
-        self._commands.append(command)
-        if len(self._commands) > 2 * max(self._reduced, 8):
-            self._commands = list(reduced(self._commands))
-            self._reduced = len(self._commands)
-
-    def replace(self, commands: tuple[ExternalCommand, ...]) -> None:
-        """Have a full list count, with the drops that were not acknowledged."""
-        drops = [one for one in reduced(self._commands) if isinstance(one, DropPart)]
-        self._commands = list(reduced((*commands, *drops)))
-        self._reduced = len(self._commands)
-
-    def forget_run(self) -> None:
-        """What was to run came to nothing: something else was brought along."""
-        self._commands = [one for one in self._commands if not isinstance(one, RunThis)]
-
-    def carried_out(self, command: DropPart | AllowRelease) -> None:
-        """It was done to the end: nobody has to do it again."""
-        self._commands = [one for one in self._commands if not _same(one, command)]
-
-    def __len__(self) -> int:
-        return len(self._commands)
-
-    @property
-    def commands(self) -> tuple[ExternalCommand, ...]:
-        """What a successor has to know, reduced."""
-        return reduced(self._commands)
-
-
-def _same(one: ExternalCommand, done: DropPart | AllowRelease) -> bool:
-    if isinstance(one, DropPart) and isinstance(done, DropPart):
-        return one.part == done.part
-    return one == done
+        state = _changed(state, command)
+    requests: list[ExternalCommand] = [runs[-1], *state.drops, *state.releases, done]
+    if state.settings or wanted.settings:
+        requests.insert(0, ChangeSettings(done.record_id, state.settings))
+    named = {drop.part for drop in state.drops}
+    left = (drop for drop in wanted.drops if drop.part not in named)
+    return Handled(replace(state, drops=(*left, *state.drops)), tuple(requests))

@@ -155,7 +155,7 @@ class Control:
         for command in commands:
             if isinstance(command, ChangeSettings):
                 assert request.handled is not None
-                said.append(Configure(dict(request.handled.wanted.settings or {})))
+                said.append(Configure(request.handled.wanted.settings))
             elif isinstance(command, RunThis):
                 notes.append(self._run(prepared))
             elif isinstance(command, DropPart):

@@ -60,7 +60,8 @@ from durable_shuffle.shuffle.log.layout import (
     request_log_prefix,
     status_log_prefix,
 )
-from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 
@@ -150,7 +151,7 @@ class PipelineLogs:
         self._positions: dict[str, bytes] = {}
         self._before = 0
         """Requests below this slot stood before this coordinator came."""
-        self._status_slot: int | None = None
+        self._status_tail: Tail[Status] | None = None
 
     # -- the job log
 
@@ -189,15 +190,14 @@ class PipelineLogs:
         self._before = self._requests.find_end(self._succession.handled)
         wanted = self._succession.wanted.run
         prepared = self._made(plan, self._given) if wanted is None else self.prepare(wanted, None)
-        for command in self._succession.history.commands:
-            if isinstance(command, DropPart):  # nobody has carried it out to the end
-                self.drop(command, prepared)
-            elif isinstance(command, AllowRelease):
-                try:
-                    self.release(command, prepared)
-                except InvalidInputError as error:  # not a stage of this description
-                    _log.warning("not released: %s", error)
-                    self._succession.history.carried_out(command)
+        for drop in self._succession.wanted.drops:  # nobody has carried it out to the end
+            self.drop(drop, prepared)
+        for release in self._succession.wanted.releases:
+            try:
+                self.release(release, prepared)
+            except InvalidInputError as error:  # not a stage of this description
+                _log.warning("not released: %s", error)
+                self._succession.carried_out(release)
         emitter = Emitter(commands, self._ids.new_id(), generation, self._ids, end)
         if not emitter.begin(self._succession.lead()):
             return None
@@ -212,7 +212,7 @@ class PipelineLogs:
 
     @property
     def _settings(self) -> Mapping[str, int | float]:
-        return self._succession.wanted.settings or {}
+        return self._succession.wanted.settings
 
     def prepare(self, description: Description, running: PreparedPlan | None) -> PreparedPlan:
         """Import what a description names, and make the stages that it needs.
@@ -325,7 +325,7 @@ class PipelineLogs:
         """
         if error is None and request.command is not None and request.handled is not None:
             ack = Acknowledge(request.slot, "", text)
-            self._succession.take(request.command, request.handled.wanted)
+            self._succession.take(request.command)
         else:
             kind = "invalid_input" if error is None else str(error.kind)
             ack = Acknowledge(request.slot, kind, str(error))
@@ -344,7 +344,7 @@ class PipelineLogs:
             generation=self._job.generation,
             ids=self._ids,
         )
-        self._succession.history.carried_out(command)
+        self._succession.carried_out(command)
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
         """Let data of a stage go; return what went, for people."""
@@ -358,7 +358,7 @@ class PipelineLogs:
             generation=self._job.generation,
             ids=self._ids,
         )
-        self._succession.history.carried_out(command)
+        self._succession.carried_out(command)
         return text
 
     # -- status
@@ -369,19 +369,17 @@ class PipelineLogs:
         Raises:
             FencedError: another coordinator leads.
         """
-        log = self._log(status_log_prefix(self._plan.name))
-        if self._status_slot is None:
-            self._status_slot = log.find_end()
-        while True:  # ends: every turn passes a record of an older coordinator
-            data = STATUSES.encode(status)
-            answer = log.append(self._status_slot, data)
-            if isinstance(answer, Won):
-                self._status_slot += 1
-                return
-            found = STATUSES.decode(answer.existing, name=log.key(self._status_slot))
-            if found.generation > status.generation:
-                raise FencedError(f"another coordinator leads, generation {found.generation}")
-            self._status_slot += 1
+
+        def propose(tail: Tail[Status]) -> Status:
+            if tail.last is not None and tail.last.generation > status.generation:
+                raise FencedError(f"another coordinator leads, generation {tail.last.generation}")
+            return status
+
+        slots = self._log(status_log_prefix(self._plan.name))
+        if self._status_tail is None:
+            self._status_tail = Tail(slots.find_end(), None)
+        log = TypedLog(slots, STATUSES, Tail[Status].followed_by)
+        self._status_tail, _ = log.decide(self._status_tail, propose)
 
     @property
     def _requests(self) -> SlotLog:

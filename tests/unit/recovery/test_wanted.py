@@ -11,7 +11,6 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     AllowRelease,
     ChangeSettings,
-    CommandHistory,
     Description,
     DropPart,
     ExternalCommand,
@@ -22,7 +21,6 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     StopIt,
     Wanted,
     handle,
-    reduced,
 )
 from durable_shuffle.recovery.pipeline.plan.updates import Changes, PlanPart, changes
 from durable_shuffle.serialization.control import encode_control
@@ -167,31 +165,32 @@ def test_a_list_counts_whole_or_not_at_all(k: int, bad: str) -> None:
 
 
 @pytest.mark.requirement("R-MZ-18")
-def test_the_history_stays_short_and_keeps_a_drop() -> None:
-    """However many commands there were: last words, in a fixed order; a drop until it was done."""
-    history = CommandHistory()
-    history.add(drop("zombie"))
+def test_what_is_wanted_stays_short_and_keeps_a_drop() -> None:
+    """However many commands there were: last words; a drop until it was done."""
+    state = after(drop("zombie"), drop("zombie"))
     for n in range(1000):
-        history.add(run(str(n)))
-        history.add(ChangeSettings("c", {"commit_rows": n + 1}))
-        history.add(stop(StopMode.SUSPEND))
-        history.add(ResumeIt("r"))
-        history.add(AllowRelease("a", f"stage{n % 2}", {"0": n}))
-        assert len(history) < 50
-    found = history.commands
-    assert [type(c) for c in found] == [
-        ChangeSettings,
-        RunThis,
-        DropPart,
-        AllowRelease,
-        AllowRelease,
-    ]
-    assert found[1] == run("999")
-    history.replace((run("4"),))
-    assert history.commands == (run("4"), drop("zombie")), "a list that does not know of it"
-    history.carried_out(drop("zombie"))
-    assert history.commands == (run("4"),)
-    assert reduced(history.commands) == history.commands
+        commands: list[ExternalCommand] = [
+            run(str(n)),
+            ChangeSettings("c", {"commit_rows": n + 1}),
+            stop(StopMode.SUSPEND),
+            ResumeIt("r"),
+            AllowRelease("a", f"stage{n % 2}", {"0": n}),
+        ]
+        for command in commands:
+            state = handle(state, command).wanted
+    assert state == Wanted(
+        run("999").description,
+        None,
+        {"commit_rows": 1000},
+        (drop("zombie"),),
+        (AllowRelease("a", "stage0", {"0": 998}), AllowRelease("a", "stage1", {"0": 999})),
+    )
+    state = handle(state, full(run("4"))).wanted
+    listed = Wanted(run("4").description, drops=(drop("zombie"),))
+    assert state == listed, "a list that does not know of it"
+    assert state.without(drop("zombie")) == Wanted(run("4").description)
+    again = handle(state, full(run("4"), drop("zombie"), drop("other")))
+    assert again.wanted.drops == (drop("zombie"), drop("other"))
 
 
 SAME, OTHER = "digest", "other"

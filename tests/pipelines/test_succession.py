@@ -30,9 +30,9 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
     StopIt,
 )
-from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
+from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
-from durable_shuffle.recovery.pipeline.plan.plan import plan_stage
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings as ShuffleSettings
@@ -231,7 +231,7 @@ def test_all_tasks_begin_where_the_command_says(place: Place) -> None:
     """The storage goes on between two tasks' beginnings; both begin at the same moment."""
     logs = place.logs(tags={"late": 1}, starts={"late": "latest"})
     prepared = claimed(logs)
-    stage = plan_stage(prepared.plan, prepared.paths, place.storage, "numbers")
+    stage = prepared.stage(place.storage, "numbers")
     with LogProducer.open(
         stage, 0, record_id=IDS.new_id(), generation=1, settings=ShuffleSettings()
     ) as writing:
@@ -260,7 +260,7 @@ def test_all_tasks_begin_where_the_command_says(place: Place) -> None:
             found += [n for n in _read(view) if n not in found]
             view.release()
     assert sorted(found) == list(range(50, 200))
-    later = first_look(prepared.plan, prepared.paths, place.storage, tasks)
+    later = first_look(prepared, place.storage, tasks)
     assert later.positions == {}, "they have begun"
 
 

@@ -11,7 +11,7 @@ of an attempt that was replaced since says nothing of its successor.
 import logging
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from durable_shuffle.recovery.job.phases import TaskReport
@@ -30,12 +30,11 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PipelineLogs,
-    PreparedPlan,
     Request,
-    changes_between,
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
 from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
@@ -192,7 +191,7 @@ class Control:
         target = self.target
         assert prepared is not None
         assert target is not None
-        found = changes_between(target, prepared.parts, prepared.description)
+        found = target.changes_to(prepared.parts, prepared.description)
         for part in found.drop:  # at the command, not when its tasks have ended
             self._gone(part)
         self._reporter.frontiers.ask(tuple(prepared.parts))
@@ -218,7 +217,7 @@ class Control:
             return text
         self._gone(command.part)
         self._drops.append(_Drop(command, target))
-        self._next = without(target, command.part)
+        self._next = target.without(command.part)
         return f"drops {command.part}"
 
     def _gone(self, part: str) -> None:
@@ -262,7 +261,7 @@ class Control:
             self._next = None
             self._job.go_on_with(wanted, (), ())
         elif self._job.all_run:
-            found = changes_between(running, wanted.parts, wanted.description)
+            found = running.changes_to(wanted.parts, wanted.description)
             self._next = None
             self._job.go_on_with(wanted, found.replace, found.drop)
 
@@ -280,12 +279,6 @@ class Control:
                     lambda _: None,
                     self._cannot_read,
                 )
-
-
-def without(prepared: PreparedPlan, part: str) -> PreparedPlan:
-    """Return what is to run without one part."""
-    parts = {name: one for name, one in prepared.parts.items() if name != part}
-    return replace(prepared, plan=prepared.plan.without(part), parts=parts)
 
 
 def _told(error: Exception) -> DurableShuffleError:

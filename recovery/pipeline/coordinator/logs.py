@@ -38,13 +38,7 @@ from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     first_look,
 )
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, own_stage
-from durable_shuffle.recovery.pipeline.plan.updates import (
-    Changes,
-    PlanPart,
-    changes,
-    plan_of,
-    plan_parts,
-)
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, plan_of, plan_parts
 from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -55,7 +49,6 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import (
-    StagePath,
     command_log_prefix,
     request_log_prefix,
     status_log_prefix,
@@ -67,28 +60,6 @@ from durable_shuffle.shuffle.storage.open import open_storage
 
 _CLAIM_TRIES = 100
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedPlan:
-    """A plan that can be run: its parts are described, its stages stand."""
-
-    plan: PipelinePlan
-    parts: Mapping[str, PlanPart]
-    paths: Mapping[str, StagePath]
-    description: Description
-
-
-def changes_between(
-    running: PreparedPlan, parts: Mapping[str, PlanPart], description: Description
-) -> Changes:
-    """Return how to get from what runs to other parts; raises as `changes`."""
-    return changes(
-        running.parts,
-        parts,
-        running_version=str(running.description),
-        wanted_version=str(description),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +199,7 @@ class PipelineLogs:
         try:
             described = replace(description, version=description.version or plan.version)
             if running is not None:
-                changes_between(running, plan_parts(plan), described)
+                running.changes_to(plan_parts(plan), described)
             return self._made(plan, described)
         except BaseException:
             undo()
@@ -272,7 +243,7 @@ class PipelineLogs:
         found = FirstLook()
         new = [task for task in tasks if task not in self._looked_up]
         if new:
-            found = first_look(prepared.plan, prepared.paths, self._storage, new)
+            found = first_look(prepared, self._storage, new)
             self._looked_up.update(new)
             self._positions.update(found.positions)
         begin = tuple(task for task in tasks if task not in found.finished)
@@ -337,12 +308,7 @@ class PipelineLogs:
         assert self._storage is not None
         assert self._job is not None
         drop_part(
-            prepared.plan,
-            prepared.paths,
-            self._storage,
-            command.part,
-            generation=self._job.generation,
-            ids=self._ids,
+            prepared, self._storage, command.part, generation=self._job.generation, ids=self._ids
         )
         self._succession.carried_out(command)
 
@@ -351,12 +317,7 @@ class PipelineLogs:
         assert self._storage is not None
         assert self._job is not None
         text = allow_release(
-            prepared.plan,
-            prepared.paths,
-            self._storage,
-            command,
-            generation=self._job.generation,
-            ids=self._ids,
+            prepared, self._storage, command, generation=self._job.generation, ids=self._ids
         )
         self._succession.carried_out(command)
         return text

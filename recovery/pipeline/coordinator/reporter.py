@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
-from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs, PreparedPlan
+from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.recovery.pipeline.status import (
     RESTARTS_KEPT,
     WHOLE_EVERY,

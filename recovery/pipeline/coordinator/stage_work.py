@@ -19,8 +19,8 @@ from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
     StartAt,
-    plan_stage,
 )
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.log.appender_log import (
     whole_tail,
 )
 from durable_shuffle.shuffle.log.consumer_records import Finished
-from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, consumers_prefix
+from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
@@ -57,20 +57,19 @@ class FirstLook:
     """Task -> where it begins, for tasks that never began and do not begin at the first record."""
 
 
-def first_look(
-    plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, tasks: Collection[str]
-) -> FirstLook:
+def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str]) -> FirstLook:
     """Look tasks up.
 
     Raises:
         CorruptDataError, IncompatibleError: a log cannot be read; nothing is guessed.
     """
+    plan = prepared.plan
     stages: dict[str, StageHandle] = {}
     for task in tasks:
         owner = plan.tasks[task].owner
         name = owner if owner in plan.sources else plan.consumers[owner].reads
         if name not in stages:
-            stages[name] = plan_stage(plan, paths, storage, name)
+            stages[name] = prepared.stage(storage, name)
 
     def state(task: str) -> tuple[bool, bool]:
         """Whether it has finished, whether it never began."""
@@ -141,8 +140,7 @@ def _column(
 
 
 def drop_part(
-    plan: PipelinePlan,
-    paths: Mapping[str, StagePath],
+    prepared: PreparedPlan,
     storage: Storage,
     part: str,
     *,
@@ -150,15 +148,16 @@ def drop_part(
     ids: IdSource,
 ) -> None:
     """Have the logs say that a part is over. Repeatable; nothing for a part that there is not."""
+    plan = prepared.plan
     consumer = plan.consumers.get(part)
     if consumer is not None:
-        stage = plan_stage(plan, paths, storage, consumer.reads)
+        stage = prepared.stage(storage, consumer.reads)
         for task, address in plan.tasks.items():
             if address.owner == part:
                 _finish(stage, consumer, task, address.index, generation, ids)
     written = part if part in plan.sources else consumer.writes if consumer is not None else None
     if written is not None:
-        _end(plan_stage(plan, paths, storage, written), plan, generation, ids)
+        _end(prepared.stage(storage, written), plan, generation, ids)
 
 
 def _finish(
@@ -216,8 +215,7 @@ def _end(stage: StageHandle, plan: PipelinePlan, generation: int, ids: IdSource)
 
 
 def allow_release(
-    plan: PipelinePlan,
-    paths: Mapping[str, StagePath],
+    prepared: PreparedPlan,
     storage: Storage,
     command: AllowRelease,
     *,
@@ -231,6 +229,7 @@ def allow_release(
     Raises:
         InvalidInputError: not a stage that this pipeline writes, or a producer that it has not.
     """
+    plan = prepared.plan
     known = plan.stages.get(command.stage)
     if known is None or known.elsewhere is not None:
         raise InvalidInputError(
@@ -238,7 +237,7 @@ def allow_release(
             f"{', '.join(n for n, s in plan.stages.items() if s.elsewhere is None)}"
         )
     asked = {_producer(text, known.producers): upto for text, upto in command.upto.items()}
-    stage = plan_stage(plan, paths, storage, command.stage)
+    stage = prepared.stage(storage, command.stage)
     ours = {name for name, consumer in plan.consumers.items() if consumer.reads == command.stage}
     register_consumers(stage, ours | _others(stage), ids=ids, generation=generation)
     freed = release_upto(stage, asked or None, ids=ids, generation=generation)

@@ -36,13 +36,12 @@ from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion, Inbox
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     Claimed,
     PipelineLogs,
-    PreparedPlan,
     Started,
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
 from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings, check_slots
-from durable_shuffle.recovery.pipeline.plan.updates import digest_of, plan_parts
+from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, digest_of, plan_parts
 from durable_shuffle.recovery.pipeline.task.link import failure_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import InvalidInputError

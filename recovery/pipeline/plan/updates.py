@@ -26,14 +26,22 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, StagePlan
+from durable_shuffle.recovery.pipeline.plan.plan import (
+    ConsumerPlan,
+    PipelinePlan,
+    StagePlan,
+    plan_stage,
+)
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.contract import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,35 @@ def changes(
         start=tuple(name for name in wanted if name not in running),
         drop=tuple(name for name in running if name not in wanted),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan that can be run: its parts are described, its stages stand."""
+
+    plan: PipelinePlan
+    parts: Mapping[str, PlanPart]
+    paths: Mapping[str, StagePath]
+    """Of its own stages, by name."""
+    description: Description
+
+    def stage(self, storage: Storage, name: str) -> StageHandle:
+        """Return a stage of the plan."""
+        return plan_stage(self.plan, self.paths, storage, name)
+
+    def changes_to(self, parts: Mapping[str, PlanPart], description: Description) -> Changes:
+        """Return how to get from here to other parts; raises as `changes`."""
+        return changes(
+            self.parts,
+            parts,
+            running_version=str(self.description),
+            wanted_version=str(description),
+        )
+
+    def without(self, part: str) -> "PreparedPlan":
+        """Return what is to run without one part."""
+        parts = {name: other for name, other in self.parts.items() if name != part}
+        return replace(self, plan=self.plan.without(part), parts=parts)
 
 
 def plan_parts(plan: PipelinePlan) -> dict[str, PlanPart]:

@@ -12,7 +12,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -218,15 +218,9 @@ class FileSink:
 
 
 @dataclass(slots=True)
-class CallbackSink:
-    """Hands the rows of each commit to a function, with a token that tells repeats.
+class _OutputSink:
+    """Parks the rows of a commit as an output of the consumer task."""
 
-    Args:
-        call: called as `call(token, table)`, after the commit is durable, again with the same token
-            and rows if nobody knows whether it happened. Tokens of a task come in order.
-    """
-
-    call: Callable[[str, pa.Table], Any]
     _place: SinkPlace | None = field(default=None, init=False)
     _task: ConsumerTask | None = field(default=None, init=False)
 
@@ -238,20 +232,11 @@ class CallbackSink:
         assert self._task is not None
         return Parked(token, write_output(self._task, self._place.schema, batches), "")
 
-    def publish(self, parked: Parked) -> None:
-        self.call(parked.token, self._table(parked))
-
-    def _table(self, parked: Parked) -> pa.Table:
+    def rows(self, parked: Parked) -> Iterator[pa.RecordBatch]:
+        """Return what was parked."""
         assert self._place is not None
         assert self._task is not None
-        found = read_output(self._task.storage, parked.output, self._place.schema)
-        return pa.Table.from_batches(found, schema=self._place.schema)
-
-    def ended(self, mode: EndMode) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""
+        return read_output(self._task.storage, parked.output, self._place.schema)
 
     def forget(self, parked: Parked) -> None:
         """Delete rows that no record names any more."""
@@ -259,9 +244,31 @@ class CallbackSink:
         with suppress(DurableShuffleError):  # gc finds it
             self._task.storage.delete([parked.output.key])
 
+    def ended(self, mode: EndMode) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
 
 @dataclass(slots=True)
-class StageSink:
+class CallbackSink(_OutputSink):
+    """Hands the rows of each commit to a function, with a token that tells repeats.
+
+    Args:
+        call: called as `call(token, table)`, after the commit is durable, again with the same token
+            and rows if nobody knows whether it happened. Tokens of a task come in order.
+    """
+
+    call: Callable[[str, pa.Table], Any]
+
+    def publish(self, parked: Parked) -> None:
+        assert self._place is not None
+        self.call(parked.token, pa.Table.from_batches(self.rows(parked), self._place.schema))
+
+
+@dataclass(slots=True)
+class StageSink(_OutputSink):
     """Rows for other consumers: a producer of the pipeline's next stage. Not made by users.
 
     A commit is appended with its token as batch id, so that a repeat appends nothing. The end is
@@ -273,16 +280,12 @@ class StageSink:
     producer: int
     settings: Settings
     _log: LogProducer | None = field(default=None, init=False)
-    _task: ConsumerTask | None = field(default=None, init=False)
-    _schema: pa.Schema | None = field(default=None, init=False)
-    _ended: EndMode | None = field(default=None, init=False)
 
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
-        self._task, self._schema = task, place.schema
+        self._place, self._task = place, task
         last = producer_status(self.stage, self.producer)
         if isinstance(last, End) and last.mode != "SUSPEND":
-            self._ended = last.mode  # in an earlier life, which crashed behind it
-            return
+            return  # it ended in an earlier life, which crashed behind that
         self._log = LogProducer.open(
             self.stage,
             self.producer,
@@ -291,34 +294,18 @@ class StageSink:
             settings=self.settings,
         )
 
-    def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
-        assert self._task is not None
-        assert self._schema is not None
-        return Parked(token, write_output(self._task, self._schema, batches), "")
-
     def publish(self, parked: Parked) -> None:
-        assert self._task is not None
-        assert self._schema is not None
-        if self._log is None:
-            return  # END stands behind everything that was to be published
-        if self._log.batch_id == parked.token:
-            return
-        batches = read_output(self._task.storage, parked.output, self._schema)
+        if self._log is None or self._log.batch_id == parked.token:
+            return  # END, or the record, stands already
         rows, placed = self._log.rows, []
-        for batch in batches:
+        for batch in self.rows(parked):
             placed.append((batch, partition_ids(self.stage, batch, rows)))
             rows += batch.num_rows
         self._log.append(placed, parked.token.encode(), batch_id=parked.token)
 
-    def forget(self, parked: Parked) -> None:
-        assert self._task is not None
-        with suppress(DurableShuffleError):  # gc finds it
-            self._task.storage.delete([parked.output.key])
-
     def ended(self, mode: EndMode) -> None:
         if self._log is not None:
             self._log.end(mode)
-            self._ended = mode
 
     def close(self) -> None:
         if self._log is not None:

@@ -66,8 +66,8 @@ def test_what_has_finished_is_not_started_and_still_reported(operated: Operated)
 
     started: list[str] = []
 
-    def watching(run_task: Any, settings: Any) -> Any:
-        launcher: Any = threads(run_task, settings)
+    def watching(run_task: Any, settings: Any, hear: Any) -> Any:
+        launcher: Any = threads(run_task, settings, hear)
         start = launcher.start
         launcher.start = lambda *a: (started.append(a[0]), start(*a))
         return launcher

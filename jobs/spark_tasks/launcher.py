@@ -30,8 +30,7 @@ from durable_shuffle.jobs.spark_tasks.cluster import (
 )
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
-from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher
-from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, MakeLauncher
 from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings, ReportReader
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -185,30 +185,11 @@ def as_output(entry: QueueEntry) -> Output | Marker:
     return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
 
 
-class OutputQueue(Protocol):
-    """Elements and markers that were taken in and have not left."""
-
-    def __len__(self) -> int:
-        """Elements and markers, done or not."""
-
-    def __iter__(self) -> Iterator[QueueEntry]:
-        """Yield them so that taking them in again in this order gives the same queue."""
-
-    def put(self, entry: QueueEntry) -> None:
-        """Append."""
-
-    def done(self, element: Element) -> None:
-        """Take note that the element's phase is DONE."""
-
-    def pop(self) -> QueueEntry | None:
-        """Take out what may leave now, None if nothing may."""
-
-    def clear(self) -> None:
-        """Forget everything."""
-
-
 class OrderedQueue:
-    """Gives away its head, once that is done."""
+    """Elements and markers that were taken in and have not left; the head leaves once it is done.
+
+    Iterating yields them so that taking them in again in this order gives the same queue.
+    """
 
     def __init__(self) -> None:
         self._entries: deque[QueueEntry] = deque()
@@ -220,12 +201,14 @@ class OrderedQueue:
         return iter(tuple(self._entries))
 
     def put(self, entry: QueueEntry) -> None:
+        """Append."""
         self._entries.append(entry)
 
     def done(self, element: Element) -> None:
-        pass  # the head's phase is looked at when somebody asks
+        """Take note that the element's phase is DONE; here `pop` looks at it."""
 
     def pop(self) -> QueueEntry | None:
+        """Take out what may leave now, None if nothing may."""
         entries = self._entries
         if entries and (entries[0].__class__ is Marker or entries[0].phase is Phase.DONE):  # type: ignore[union-attr]
             return entries.popleft()
@@ -248,7 +231,7 @@ class _Segment:
 
 
 class UnorderedQueue:
-    """Gives away what is done in its first segment."""
+    """As `OrderedQueue`; what is done in the first segment leaves, first done first out."""
 
     def __init__(self) -> None:
         self._parts: deque[_Segment | Marker] = deque([_Segment()])
@@ -298,3 +281,6 @@ class UnorderedQueue:
     def clear(self) -> None:
         self._parts.clear()
         self._size = 0
+
+
+OutputQueue = OrderedQueue | UnorderedQueue

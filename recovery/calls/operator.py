@@ -247,12 +247,10 @@ class AsyncOperator(Generic[T, R]):
 
     def cancel(self) -> None:
         """Stop everything now; nothing leaves from here on. Fine if it ended already."""
-        self._bind()
         self._end(AbortedError("the async operator was cancelled"))
 
     async def aclose(self) -> None:
         """Cancel what is left and wait, a bounded time, until calls have stopped."""
-        self._bind()
         self._end(AbortedError("the async operator was closed"))
         if self._timer is not None:
             self._timer.cancel()

@@ -25,16 +25,10 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
 )
 from durable_shuffle.recovery.pipeline.status import StatusView, read_status
 from durable_shuffle.serialization.errors import (
-    AbortedError,
-    ConflictError,
-    CorruptDataError,
     DurableShuffleError,
-    FencedError,
-    IncompatibleError,
     InvalidInputError,
     NotFoundError,
     NotReadyError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import command_log_prefix, request_log_prefix
@@ -45,20 +39,8 @@ from durable_shuffle.shuffle.storage.open import open_storage
 
 _LOOK_SECONDS = 0.1
 _TAKEN_UP = "the next one takes it up"
-_ERRORS: Mapping[str, type[DurableShuffleError]] = {
-    str(cls.kind): cls
-    for cls in (
-        AbortedError,
-        ConflictError,
-        CorruptDataError,
-        FencedError,
-        IncompatibleError,
-        InvalidInputError,
-        NotFoundError,
-        NotReadyError,
-        UnavailableError,
-    )
-}
+_ERRORS = {str(error.kind): error for error in DurableShuffleError.__subclasses__()}
+"""By what an answer calls them."""
 
 
 @dataclass(frozen=True, slots=True)

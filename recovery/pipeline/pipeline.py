@@ -18,8 +18,8 @@ import pyarrow as pa
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.coordinator.supervisor import MakeLauncher, Supervisor
-from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
+from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
+from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, MakeLauncher
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,

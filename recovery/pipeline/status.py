@@ -4,9 +4,9 @@ A record holds what is new; every so often one holds everything. It is for peopl
 decided by it. docs/format.md lists the fields.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 from durable_shuffle.serialization.control import RecordCodec
@@ -92,38 +92,32 @@ class Status:
 STATUSES: RecordCodec[Status] = RecordCodec((Status,))
 
 
-@dataclass(slots=True)
-class PipelineStatus:
-    """What the status log adds up to."""
-
-    generation: int = 0
-    phase: str = ""
-    version: str = ""
-    wall_seconds: float = 0.0
-    tasks: tuple[TaskStatus, ...] = ()
-    reached: dict[str, Reached] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
-    behind: dict[str, Behind] = field(default_factory=dict)
-    restarts: list[Restarted] = field(default_factory=list)
-
-
-def added_up(records: Iterable[Status]) -> PipelineStatus:
-    """Return what records say, the first of which is whole or the first of the log."""
-    found = PipelineStatus()
-    for record in records:
+def added_up(records: Iterable[Status]) -> Status:
+    """Return what records say together; the first one is whole, or the first of the log."""
+    first, *others = records
+    total = first
+    for record in others:
         if record.whole:
-            found = PipelineStatus()
-        found.generation, found.phase = record.generation, record.phase
-        found.version, found.wall_seconds = record.version, record.wall_seconds
-        found.tasks = record.tasks or found.tasks
-        found.reached |= {one.part: one for one in record.reached}
-        for part in record.dropped:
-            found.reached.pop(part, None)
-            found.behind.pop(part, None)
-            found.dropped.append(part)
-        found.behind |= {one.part: one for one in record.behind}
-        found.restarts = [*found.restarts, *record.restarts][-RESTARTS_KEPT:]
-    return found
+            total = record
+            continue
+        total = replace(
+            record,
+            tasks=record.tasks or total.tasks,
+            reached=_newest(total.reached, record.reached, record.dropped),
+            dropped=(*total.dropped, *record.dropped),
+            behind=_newest(total.behind, record.behind, record.dropped),
+            restarts=(*total.restarts, *record.restarts)[-RESTARTS_KEPT:],
+        )
+    return total
+
+
+P = TypeVar("P", Reached, Behind)
+
+
+def _newest(before: Iterable[P], news: Iterable[P], dropped: Collection[str]) -> tuple[P, ...]:
+    """Return the newest value of each part, in the order in which parts were first named."""
+    values = {value.part: value for value in before if value.part not in dropped}
+    return tuple((values | {value.part: value for value in news}).values())
 
 
 _THREADS = 16
@@ -182,8 +176,8 @@ def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
         parts.setdefault(task.task.rpartition("-")[0], []).append(task)
     views = []
     for part, tasks in parts.items():
-        reached = said.reached.get(part)
-        behind = said.behind.get(part)
+        reached = next((value for value in said.reached if value.part == part), None)
+        behind = next((value for value in said.behind if value.part == part), None)
         source = any(task.task.rpartition("-")[2].startswith("p") for task in tasks)
         durable, total = (
             (produced.get(part, ("", 0))[1], None)
@@ -208,12 +202,12 @@ def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
         said.version,
         max(0.0, now_wall - said.wall_seconds),
         tuple(views),
-        tuple(said.dropped),
-        tuple(said.restarts),
+        said.dropped,
+        said.restarts,
     )
 
 
-def _said(storage: Storage, name: str) -> PipelineStatus:
+def _said(storage: Storage, name: str) -> Status:
     log = SlotLog(storage, status_log_prefix(name))
     records: list[Status] = []
     for slot, data in log.read_back(log.find_end()):

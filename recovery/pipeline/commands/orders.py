@@ -152,7 +152,7 @@ class SlotOrder:
         """Whether something waits behind a slot that is missing."""
         return bool(self._early)
 
-    def take(self, slot: int, found: Decided) -> Iterator[tuple[int, Decided]]:
+    def take(self, slot: int, found: Decided) -> Iterator[Decided]:
         """Take one slot in and yield what has its turn now.
 
         Raises:
@@ -165,7 +165,7 @@ class SlotOrder:
             del self._early[self.next_slot]
             self._last = ready
             self.next_slot += 1
-            yield self.next_slot - 1, ready
+            yield ready
 
 
 def _check(before: Decided | None, after: Decided, slot: int) -> None:

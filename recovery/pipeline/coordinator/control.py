@@ -44,6 +44,8 @@ from durable_shuffle.serialization.errors import (
 if TYPE_CHECKING:
     from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
 
+_ANY_EPOCH = 1 << 62
+"""Above every attempt's: whoever asks from outside means the newest."""
 _log = logging.getLogger(__name__)
 
 
@@ -151,17 +153,28 @@ class Control:
         """Do all of it; what could be refused was."""
         notes: list[str] = []
         said: list[InternalCommand] = []
+        releases: list[AllowRelease] = []
         for command in commands:
-            if isinstance(command, ChangeSettings):
-                assert request.handled is not None
-                said.append(Configure(request.handled.wanted.settings))
-            elif isinstance(command, RunThis):
-                notes.append(self._run(prepared))
-            elif isinstance(command, DropPart):
-                notes.append(self._drop(command))
-            else:
-                self._do(command)
-        releases = [one for one in commands if isinstance(one, AllowRelease)]
+            match command:
+                case ChangeSettings():
+                    assert request.handled is not None
+                    said.append(Configure(request.handled.wanted.settings))
+                case RunThis():
+                    notes.append(self._run(prepared))
+                case DropPart():
+                    notes.append(self._drop(command))
+                case AllowRelease():
+                    releases.append(command)
+                case StopIt():
+                    self._job.stop(command.mode)
+                case ResumeIt():
+                    self._job.resume()
+                case RestartPart():
+                    now = self._reporter.clock.monotonic()
+                    self._restarts.complain(command.part, _ANY_EPOCH, command.cause, now)
+                case Reconcile():
+                    target = self.target
+                    self._reporter.reset(() if target is None else tuple(target.parts))
         self._answer(request, None, "; ".join(filter(None, notes)), said, releases)
 
     def _check(self, command: ExternalCommand) -> None:
@@ -173,18 +186,6 @@ class Control:
             target = self.target
             if target is None or command.part not in target.parts:
                 raise InvalidInputError(f"there is no source or consumer {command.part!r}")
-
-    def _do(self, command: ExternalCommand) -> None:
-        if isinstance(command, StopIt):
-            self._job.stop(command.mode)
-        elif isinstance(command, ResumeIt):
-            self._job.resume()
-        elif isinstance(command, RestartPart):
-            now = self._reporter.clock.monotonic()
-            self._restarts.complain(command.part, 1 << 62, command.cause, now)
-        elif isinstance(command, Reconcile):
-            target = self.target
-            self._reporter.reset(() if target is None else tuple(target.parts))
 
     def _run(self, prepared: PreparedPlan | None) -> str:
         """Accept another description."""

@@ -9,10 +9,11 @@ a task may fail; then the logs fence it.
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from durable_shuffle.recovery.job.ends import StopMode, combined_stop
 from durable_shuffle.recovery.job.machine import Job
@@ -39,8 +40,8 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     Started,
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
-from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings, check_slots
+from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, MakeLauncher
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, check_slots
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, digest_of, plan_parts
 from durable_shuffle.recovery.pipeline.task.link import failure_of
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
@@ -54,8 +55,6 @@ _CLOSE_SECONDS = 10.0
 """What the companion may take to finish what it was given."""
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
-
-MakeLauncher = Callable[[RunTask, PipelineSettings, Hear], Launcher]
 
 
 class Supervisor:
@@ -86,10 +85,10 @@ class Supervisor:
         self._inbox = Inbox()
         self._companion = Companion(self._inbox)
         self._reporter = Reporter(clock, ids)
-        settings = plan.settings
-        every = settings.status_seconds
-        self._status = StatusLog(self._reporter, self._logs, self._companion, every)
-        self._control = Control(self, self._logs, self._companion, self._reporter, settings)
+        self._status = StatusLog(
+            self._reporter, self._logs, self._companion, plan.settings.status_seconds
+        )
+        self._control = Control(self, self._logs, self._companion, self._reporter, plan.settings)
         self.machine = self._new_machine(plan)
         self.launcher: Launcher | None = None
         self.running: PreparedPlan | None = None
@@ -158,10 +157,10 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._control.turn(self._clock.monotonic())
-        now = self._clock.monotonic()
         when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
-        due = [t for t in when if t is not None]
-        wait = min([_LONGEST_WAIT_SECONDS, *(max(0.0, t - now) for t in due)])
+        now = self._clock.monotonic()
+        due = (max(0.0, moment - now) for moment in when if moment is not None)
+        wait = min([_LONGEST_WAIT_SECONDS, *due])
         for event in self._inbox.take(wait):
             event()
         self._look_at_slots()
@@ -188,17 +187,15 @@ class Supervisor:
         self._inbox.put(lambda: self._heard(report))
 
     def _heard(self, report: TaskReport) -> None:
-        terminal = report.is_last
-        attempt = (report.task, report.epoch)
-        if not self._watch.heard(attempt, self._clock.monotonic(), terminal=terminal):
+        attempt, now = (report.task, report.epoch), self._clock.monotonic()
+        if not self._watch.heard(attempt, now, terminal=report.is_last):
             return
-        if report.complaint:
-            assert self.running is not None
-            address = self.running.plan.tasks.get(report.task)
-            if address is not None:
-                self._control.complain(report, address.owner, self._clock.monotonic())
-            return
-        self._said(report)
+        assert self.running is not None
+        address = self.running.plan.tasks.get(report.task)
+        if not report.complaint:
+            self._said(report)
+        elif address is not None:
+            self._control.complain(report, address.owner, now)
 
     def _said(self, report: TaskReport) -> None:
         now = self._clock.monotonic()
@@ -247,8 +244,7 @@ class Supervisor:
 
     def _won(self, won: Claimed) -> None:
         if won.prepared is not None:
-            self.running = won.prepared
-            plan = won.prepared.plan
+            self.running, plan = won.prepared, won.prepared.plan
             run_task = RunTask(plan, won.prepared.paths)
             self.machine.described(plan.graph, plan.drained)
             self._reporter.reset(tuple(won.prepared.parts))
@@ -268,25 +264,23 @@ class Supervisor:
             self._do(self.machine.slots_are(slots, self._clock.monotonic()))
 
     def _not_won(self, error: Exception) -> None:
-        failure = failure_of(error)
-        self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
+        self._do(self.machine.generation_lost(failure_of(error), self._clock.monotonic()))
 
     def _start(self, tasks: list[str], epoch: int) -> None:
         """Have START stand, then launch."""
         running = self.running
         assert running is not None
-        self._to_launch |= {(task, epoch) for task in tasks}
+        attempts = [(task, epoch) for task in tasks]
+        self._to_launch.update(attempts)
 
         def stands(started: Started) -> None:
-            for task in tasks:
-                if (task, epoch) in self._to_launch:  # else it was killed meanwhile
-                    self._to_launch.remove((task, epoch))
-                    self._launch(task, epoch, started)
+            for attempt in attempts:
+                if attempt in self._to_launch:  # else it was killed meanwhile
+                    self._to_launch.remove(attempt)
+                    self._launch(*attempt, started)
             self.push((started.slot, started.record))
 
-        def failed(error: Exception) -> None:
-            self._cannot_tell(error, [(task, epoch) for task in tasks])
-
+        failed = partial(self._cannot_tell, attempts)
         self._companion.submit(lambda: self._logs.start(running, epoch, tasks), stands, failed)
 
     def _launch(self, task: str, epoch: int, started: Started) -> None:
@@ -308,13 +302,11 @@ class Supervisor:
 
     def _tell(self, told: list[Told]) -> None:
         """Have it stand in the command log, and pass it on."""
-
-        def failed(error: Exception) -> None:
-            self._cannot_tell(error, [(task, one.epoch) for one in told for task in one.tasks])
-
+        attempts = [(task, command.epoch) for command in told for task in command.tasks]
+        failed = partial(self._cannot_tell, attempts)
         self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
 
-    def _cannot_tell(self, error: Exception, attempts: Iterable[AttemptKey]) -> None:
+    def _cannot_tell(self, attempts: Iterable[AttemptKey], error: Exception) -> None:
         """What was to be said does not stand."""
         self.lost(error)
         failure = replace(failure_of(error), secondary=True)

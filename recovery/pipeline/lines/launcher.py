@@ -10,8 +10,9 @@ from typing import Protocol
 
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
-from durable_shuffle.recovery.pipeline.commands.orders import decode_slot
+from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.control import RecordCodec
 
 RunAttempt = Callable[[TaskLink], None]
@@ -58,6 +59,9 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Kill everything and let go."""
+
+
+MakeLauncher = Callable[[RunTask, PipelineSettings, Hear], Launcher]
 
 
 class Threads:
@@ -109,9 +113,8 @@ class Threads:
         threading.Thread(target=run, name=f"durable-shuffle-{task}", daemon=True).start()
 
     def push(self, slot: int, record: bytes) -> None:
-        found = decode_slot(record, name=f"slot {slot} of the command log")
         for link in list(self._links.values()):
-            link.take(slot, found)
+            link.push(slot, record)
 
     def kill(self, task: str, epoch: int) -> None:
         self._cut.add((task, epoch))

@@ -93,18 +93,10 @@ class TaskLink:
 
     def push(self, slot: int, record: bytes) -> None:
         """Take in a slot of the command log, in any order, as often as it comes."""
-        try:
-            found = decode_slot(record, name=f"slot {slot} of the command log")
-        except DurableShuffleError as error:
-            self._break(error)
-        else:
-            self.take(slot, found)
-
-    def take(self, slot: int, found: Decided) -> None:
-        """As `push`, decoded."""
         with self._changed:
             try:
-                for _, ready in self._order.take(slot, found):
+                found = decode_slot(record, name=f"slot {slot} of the command log")
+                for ready in self._order.take(slot, found):
                     self._apply(ready)
             except DurableShuffleError as error:
                 self._break(error)

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.plan import ConsumerPlan, PipelinePlan, plan_stage
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, plan_stage
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, StageSink
 from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
-from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import StagePath, command_log_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -47,44 +47,30 @@ class RunTask:
             link.over()
 
     def _prepared(self, storage: Storage, link: TaskLink) -> SourceRun | ConsumerRun:
-        plan, clock, ids = self.plan, SystemClock(), RandomIds()
-        address = plan.tasks[link.task]
-        if address.owner in plan.sources:
-            return SourceRun(
-                address.owner,
-                self._stage(storage, address.owner),
-                address.index,
-                copy.deepcopy(plan.sources[address.owner].source),
-                link,
-                plan.settings,
-                clock,
-                ids,
-            )
-        return self._consumer(storage, plan.consumers[address.owner], address.index, link)
+        plan, settings, clock, ids = self.plan, self.plan.settings, SystemClock(), RandomIds()
+        name, index = plan.tasks[link.task].owner, plan.tasks[link.task].index
 
-    def _consumer(
-        self, storage: Storage, consumer: ConsumerPlan, index: int, link: TaskLink
-    ) -> ConsumerRun:
-        plan = self.plan
-        clock: Clock = SystemClock()
-        ids: IdSource = RandomIds()
+        def stage(name: str) -> StageHandle:
+            return plan_stage(plan, self.paths, storage, name)
+
+        if name in plan.sources:
+            source = copy.deepcopy(plan.sources[name].source)
+            return SourceRun(name, stage(name), index, source, link, settings, clock, ids)
+        consumer = plan.consumers[name]
         sink: Sink | None = copy.deepcopy(consumer.sink)
         if consumer.writes is not None:
-            sink = StageSink(self._stage(storage, consumer.writes), index, plan.settings.shuffle)
+            sink = StageSink(stage(consumer.writes), index, settings.shuffle)
         return ConsumerRun(
             pipeline=plan.name,
-            name=consumer.name,
-            stage=self._stage(storage, consumer.reads),
+            name=name,
+            stage=stage(consumer.reads),
             subpartition=index,
             step=copy.deepcopy(consumer.step),
             schema=consumer.schema,
             sink=sink,
-            is_root=plan.is_root(consumer.name),
+            is_root=plan.is_root(name),
             link=link,
-            settings=plan.settings,
+            settings=settings,
             clock=clock,
             ids=ids,
         )
-
-    def _stage(self, storage: Storage, name: str) -> StageHandle:
-        return plan_stage(self.plan, self.paths, storage, name)

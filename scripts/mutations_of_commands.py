@@ -22,23 +22,23 @@ MUTATIONS = (
         "R-MZ-2",
         "a coordinator goes on behind a newer one",
         "recovery/pipeline/commands/emitter.py",
-        "if found.generation > self._generation:",
-        "if found.generation > self._generation + 99:",
+        "if slot.generation > self._generation:",
+        "if slot.generation > self._generation + 99:",
         f"{SUCCESSION} -k of_four",
     ),
     Mutation(
         "R-MZ-3",
         "commands are obeyed as they arrive",
         "recovery/pipeline/commands/orders.py",
-        "            self._early[slot] = found\n",
-        "            self.next_slot, self._early, self._last = slot, {slot: found}, None\n",
+        "            self._early[slot] = decided\n",
+        "            self.next_slot, self._early, self._last = slot, {slot: decided}, None\n",
         f"{ORDER} -k same_sequence",
     ),
     Mutation(
         "R-MZ-4",
         "start positions do not travel with the command",
         "recovery/pipeline/coordinator/logs.py",
-        "            self._positions.update(found.positions)\n",
+        "            self._positions.update(look.positions)\n",
         "",
         f"{SUCCESSION} -k all_tasks_begin",
     ),
@@ -187,9 +187,9 @@ MUTATIONS = (
         "commands",
         "garbage in the command log is passed over",
         "recovery/pipeline/commands/emitter.py",
-        "        found = decode_slot(existing, name=key)\n",
+        "        slot = decode_slot(existing, name=key)\n",
         "        try:\n"
-        "            found = decode_slot(existing, name=key)\n"
+        "            slot = decode_slot(existing, name=key)\n"
         "        except Exception:\n"
         "            self._next_slot += 1\n"
         "            return\n",

@@ -233,13 +233,13 @@ def result_rows(result: Any) -> Sequence[Mapping[str, Any]]:
     """
     if result is None:
         return ()
-    found = result if isinstance(result, list | tuple) else (result,)
-    for row in found:
+    rows = result if isinstance(result, list | tuple) else (result,)
+    for row in rows:
         if not isinstance(row, Mapping):
             raise InvalidInputError(
                 f"fn must come to a row as a dictionary, a list of rows or None, found={row!r:.80}"
             )
-    return found
+    return rows
 
 
 class AsyncStep:

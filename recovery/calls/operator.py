@@ -178,13 +178,13 @@ class AsyncOperator(Generic[T, R]):
 
     def take_ready(self) -> list[Output | Marker]:
         """Return what may leave now, without waiting; raises as `__anext__`, if nothing may."""
-        found = []
+        outputs = []
         while (entry := self._machine.pop()) is not None:
-            found.append(as_output(entry))
-        if not found and self._machine.ended is not None:
+            outputs.append(as_output(entry))
+        if not outputs and self._machine.ended is not None:
             raise self._machine.ended
         self._made_room()
-        return found
+        return outputs
 
     async def _leave(self) -> Element | Marker | None:
         """Return what leaves next, None at the end of the input; raises as `__anext__`."""
@@ -241,9 +241,9 @@ class AsyncOperator(Generic[T, R]):
 
     def suspend(self) -> Snapshot:
         """Stop everything now and return what must be remembered; nothing leaves from here on."""
-        found = self.snapshot()
+        snapshot = self.snapshot()
         self._end(AbortedError("the async operator was suspended"))
-        return found
+        return snapshot
 
     def cancel(self) -> None:
         """Stop everything now; nothing leaves from here on. Fine if it ended already."""

@@ -223,7 +223,7 @@ class Job:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]
         due += [end for task in self._live() if (end := self.tasks[task].end_by) is not None]
-        due += [at for at in (self.restart_at, self._slots_by) if at is not None]
+        due += [moment for moment in (self.restart_at, self._slots_by) if moment is not None]
         return min(due) if due and self.phase not in ENDS else None
 
     @property

@@ -68,19 +68,19 @@ class RestartGraph:
             failed: tasks that failed, or asked for something that is gone.
             lost_outputs_of: producers whose durable output is missing or damaged.
         """
-        found: set[str] = set()
+        tasks: set[str] = set()
         waiting = list(failed)
         while waiting:  # ends: every region is taken once
             region = self.region(waiting.pop())
-            if region <= found:
+            if region <= tasks:
                 continue
-            found |= region
+            tasks |= region
             for edge in self.edges:
                 if edge.consumer in region and edge.producer in lost_outputs_of:
                     waiting.append(edge.producer)
                 if edge.producer in region and edge.kind != "continued":
                     waiting.append(edge.consumer)
-        return frozenset(found)
+        return frozenset(tasks)
 
 
 def _regions(tasks: Iterable[str], edges: Iterable[Edge]) -> Mapping[str, frozenset[str]]:

@@ -199,9 +199,9 @@ def ranks(graph: RestartGraph) -> Mapping[str, int]:
     producers: dict[str, set[str]] = {task: set() for task in graph.tasks}
     for edge in graph.edges:
         producers[edge.consumer].add(edge.producer)
-    found: dict[str, int] = {}
+    rank_of: dict[str, int] = {}
     rank = 0
-    while ready := [t for t, of in producers.items() if t not in found and of <= found.keys()]:
-        found |= dict.fromkeys(ready, rank)
+    while ready := [t for t, of in producers.items() if t not in rank_of and of <= rank_of.keys()]:
+        rank_of |= dict.fromkeys(ready, rank)
         rank += 1
-    return found | dict.fromkeys(producers.keys() - found.keys(), rank)
+    return rank_of | dict.fromkeys(producers.keys() - rank_of.keys(), rank)

@@ -148,7 +148,9 @@ class PipelineClient:
         Args:
             commands: what should run, and as many drops, releases and settings as there are.
         """
-        return self._ask(Reconcile(self._id(), tuple(REQUESTS.encode(one) for one in commands)))
+        return self._ask(
+            Reconcile(self._id(), tuple(REQUESTS.encode(command) for command in commands))
+        )
 
     def status(self) -> StatusView:
         """Return how the pipeline is, by its logs alone."""
@@ -185,7 +187,7 @@ class PipelineClient:
             self._clock.sleep(_LOOK_SECONDS)
 
 
-def _answer(found: Acknowledge) -> Answer:
-    if not found.refused:
-        return Answer(found.request, found.text)
-    raise _ERRORS.get(found.refused, InvalidInputError)(found.text)
+def _answer(answer: Acknowledge) -> Answer:
+    if not answer.refused:
+        return Answer(answer.request, answer.text)
+    raise _ERRORS.get(answer.refused, InvalidInputError)(answer.text)

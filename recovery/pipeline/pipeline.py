@@ -119,11 +119,11 @@ class Pipeline:
         if isinstance(source, StageSource):
             if schema is not None or key or (producers, partitions) != (1, 1):
                 raise InvalidInputError(f"stage {source.stage!r} has a schema, keys and partitions")
-            found = named_stage(
+            describe = named_stage(
                 source.url or self._url, source.job, source.stage, storage_options=self._options
             ).describe
-            count = found.partitions
-            self._stages[name] = StagePlan(name, None, (), found.producers, count, source)
+            count = describe.partitions
+            self._stages[name] = StagePlan(name, None, (), describe.producers, count, source)
             return Stream(self, name)
         if schema is None:
             raise InvalidInputError(f"source {name!r} needs the schema of its rows")
@@ -223,7 +223,7 @@ class Pipeline:
         check_count("producers", producers, at_least=1)
         check_count("partitions", partitions, at_least=1)
         keys = (key,) if isinstance(key, str) else tuple(key)
-        missing = [one for one in keys if one not in schema.names]
+        missing = [key_column for key_column in keys if key_column not in schema.names]
         if missing:
             raise InvalidInputError(f"stream {name!r} has no column {missing[0]!r} for its key")
         self._stages[name] = StagePlan(name, storable_schema(schema), keys, producers, partitions)

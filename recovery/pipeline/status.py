@@ -223,14 +223,14 @@ def _appended(stage: StageHandle) -> int:
     """Return how many records the producers of a stage have appended."""
     if stage.describe.writing != "log":
         return 0
-    found = 0
+    records = 0
     for producer, last in enumerate(
         _each(lambda p: producer_status(stage, p), range(stage.describe.producers))
     ):
         if last is not None and not isinstance(last, Closed):
             count = len(stage.subpartitions_of(producer))
-            found += int(last.after.ordinals(count, f"producer {producer}").sum())
-    return found
+            records += int(last.after.ordinals(count, f"producer {producer}").sum())
+    return records
 
 
 def _acknowledged(
@@ -240,9 +240,11 @@ def _acknowledged(
 
     def state(task: TaskStatus) -> tuple[int, set[str]]:
         path = ConsumerPath(job, part, task.task)
-        found = read_resume_set(SlotLog(storage, path.log_prefix))
-        acked = sum(at.next_ordinal for s in found.inputs.values() for at in s.acked.values())
-        return acked, {folder for folder, _ in found.inputs}
+        resume = read_resume_set(SlotLog(storage, path.log_prefix))
+        acked = sum(
+            position.next_ordinal for s in resume.inputs.values() for position in s.acked.values()
+        )
+        return acked, {folder for folder, _ in resume.inputs}
 
     states = _each(state, tasks)
     folders = {folder for _, read in states for folder in read}

@@ -127,15 +127,15 @@ class Emitter:
     def _pass(self, existing: bytes) -> None:
         """Go behind a record of an older coordinator."""
         key = self._log.key(self._next_slot)
-        found = decode_slot(existing, name=key)
-        if found.generation > self._generation:
+        slot = decode_slot(existing, name=key)
+        if slot.generation > self._generation:
             raise FencedError(
                 f"another coordinator leads: mine=generation {self._generation}, "
-                f"newest=generation {found.generation}: {key!r}; this one must stop"
+                f"newest=generation {slot.generation}: {key!r}; this one must stop"
             )
-        if self.number or found.generation == self._generation:
+        if self.number or slot.generation == self._generation:
             raise CorruptDataError(
-                f"a log lost a record: {key!r} holds generation {found.generation} behind mine, "
+                f"a log lost a record: {key!r} holds generation {slot.generation} behind mine, "
                 f"{self._generation}; run verify"
             )
         self._next_slot += 1
@@ -194,24 +194,24 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
         if end:
             raise CorruptDataError(f"a command log must begin with LEAD: {commands.key(0)!r}")
         return Succession(given), end
-    found = Succession(given, lead.handled, lead.wanted)
+    succession = Succession(given, lead.handled, lead.wanted)
     for acknowledged in reversed(tail):
-        _replay(found, acknowledged, requests)
+        _replay(succession, acknowledged, requests)
     # a stop was of the run that it ended; to start is to want it running
-    found.wanted = replace(found.wanted, stop=None)
+    succession.wanted = replace(succession.wanted, stop=None)
     if lead.given != given:  # or it would rise again in the next coordinator with `given`
-        found.wanted = replace(found.wanted, run=None)
-    return found, end
+        succession.wanted = replace(succession.wanted, run=None)
+    return succession, end
 
 
-def _replay(found: Succession, done: Acknowledge, requests: SlotLog) -> None:
+def _replay(succession: Succession, done: Acknowledge, requests: SlotLog) -> None:
     """Take in a request that an earlier coordinator acknowledged."""
-    if done.request < found.handled:
+    if done.request < succession.handled:
         return
     key, data = requests.key(done.request), requests.read(done.request)
-    if data is None or done.request != found.handled:
+    if data is None or done.request != succession.handled:
         raise CorruptDataError(f"a request was acknowledged that is not there: {key!r}")
     if done.refused:
-        found.refuse()
+        succession.refuse()
     else:
-        found.take(REQUESTS.decode(data, name=key))
+        succession.take(REQUESTS.decode(data, name=key))

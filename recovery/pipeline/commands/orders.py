@@ -152,14 +152,14 @@ class SlotOrder:
         """Whether something waits behind a slot that is missing."""
         return bool(self._early)
 
-    def take(self, slot: int, found: Decided) -> Iterator[Decided]:
+    def take(self, slot: int, decided: Decided) -> Iterator[Decided]:
         """Take one slot in and yield what has its turn now.
 
         Raises:
             CorruptDataError: it cannot stand behind the slot before; it is not given out.
         """
         if slot >= self.next_slot:
-            self._early[slot] = found
+            self._early[slot] = decided
         while (ready := self._early.get(self.next_slot)) is not None:
             _check(self._last, ready, self.next_slot)
             del self._early[self.next_slot]

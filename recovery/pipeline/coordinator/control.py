@@ -130,7 +130,7 @@ class Control:
             self._answer(request, request.error)
             return
         commands, target = request.handled.requests, self.target
-        runs = [one for one in commands if isinstance(one, RunThis)]
+        runs = [command for command in commands if isinstance(command, RunThis)]
         try:
             for command in commands:
                 self._check(command)
@@ -192,18 +192,18 @@ class Control:
         target = self.target
         assert prepared is not None
         assert target is not None
-        found = target.changes_to(prepared.parts, prepared.description)
-        for part in found.drop:  # at the command, not when its tasks have ended
+        changes = target.changes_to(prepared.parts, prepared.description)
+        for part in changes.drop:  # at the command, not when its tasks have ended
             self._gone(part)
         self._reporter.frontiers.ask(tuple(prepared.parts))
         self._next = prepared
         parts = [
             f"{what} {', '.join(names)}"
             for what, names in (
-                ("keeps", found.keep),
-                ("replaces", found.replace),
-                ("starts", found.start),
-                ("ends", found.drop),
+                ("keeps", changes.keep),
+                ("replaces", changes.replace),
+                ("starts", changes.start),
+                ("ends", changes.drop),
             )
             if names
         ]
@@ -247,9 +247,9 @@ class Control:
 
         self._companion.submit(work, self._answered, self._cannot_read)
 
-    def _answered(self, at: tuple[int, bytes]) -> None:
+    def _answered(self, slot: tuple[int, bytes]) -> None:
         self._asking, self._look_at = False, 0.0  # the next may be there
-        self._job.push(at)
+        self._job.push(slot)
 
     # -- what was accepted
 
@@ -262,9 +262,9 @@ class Control:
             self._next = None
             self._job.go_on_with(wanted, (), ())
         elif self._job.all_run:
-            found = running.changes_to(wanted.parts, wanted.description)
+            changes = running.changes_to(wanted.parts, wanted.description)
             self._next = None
-            self._job.go_on_with(wanted, found.replace, found.drop)
+            self._job.go_on_with(wanted, changes.replace, changes.drop)
 
     def _finish_drops(self) -> None:
         """End parts for good whose tasks have ended."""

@@ -240,22 +240,22 @@ class PipelineLogs:
     def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
         """Have START stand for tasks. Where one begins that never did is looked up once."""
         assert self._storage is not None
-        found = FirstLook()
+        look = FirstLook()
         new = [task for task in tasks if task not in self._looked_up]
         if new:
-            found = first_look(prepared, self._storage, new)
+            look = first_look(prepared, self._storage, new)
             self._looked_up.update(new)
-            self._positions.update(found.positions)
-        begin = tuple(task for task in tasks if task not in found.finished)
+            self._positions.update(look.positions)
+        begin = tuple(task for task in tasks if task not in look.finished)
         positions = {task: self._positions[task] for task in begin if task in self._positions}
-        if found.finished.issuperset(prepared.plan.tasks):
+        if look.finished.issuperset(prepared.plan.tasks):
             _log.warning(
                 "pipeline %s has finished in an earlier run: it reads nothing any more; a pipeline "
                 "of another name begins anew",
                 prepared.plan.name,
             )
         start = StartTasks(begin, epoch, positions, dict(self._settings))
-        return Started(*self.emit(start), found.finished)
+        return Started(*self.emit(start), look.finished)
 
     # -- requests
 

@@ -75,16 +75,16 @@ class Frontiers:
 
     def report(self) -> tuple[Mapping[str, Frontier], tuple[str, ...]]:
         """Return what has advanced since the last report, and what was dropped."""
-        found: dict[str, Frontier] = {}
+        advanced: dict[str, Frontier] = {}
         for part, said in self._reported.items():
             seen = self._seen.get(part)
             if seen is None or said.final:
                 continue
             ahead = Frontier(max(seen.records, said.records), seen.final)
             if ahead != said:
-                found[part] = self._reported[part] = ahead
+                advanced[part] = self._reported[part] = ahead
         dropped, self._dropped = tuple(self._dropped), []
-        return found, dropped
+        return advanced, dropped
 
     @property
     def asked(self) -> Collection[str]:
@@ -174,7 +174,7 @@ class Reporter:
         self._told += restarts
         if whole:
             restarts = tuple(self._told)
-        found = Status(
+        status = Status(
             record_id=self.ids.new_id(),
             generation=machine.generation,
             whole=whole,
@@ -191,13 +191,13 @@ class Reporter:
         now = self.clock.monotonic()
         news = whole or bool(reached or dropped or restarts) or now - self._last_at >= ALIVE_SECONDS
         if before is not None and not news:
-            news = (before.phase, before.tasks, before.version) != (found.phase, tasks, version)
+            news = (before.phase, before.tasks, before.version) != (status.phase, tasks, version)
         if not news:
             return None
-        self._last, self._last_at = found, now
+        self._last, self._last_at = status, now
         self._number = (self._number + 1) % WHOLE_EVERY
         same = before is not None and before.tasks == tasks and not whole
-        return replace(found, tasks=()) if same else found
+        return replace(status, tasks=()) if same else status
 
     def _behind(self, machine: Job, plan: PipelinePlan) -> tuple[Behind, ...]:
         """Return how far consumers are behind the sources of this pipeline that they read."""

@@ -79,8 +79,8 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
             return isinstance(last, End) and last.mode != "SUSPEND", False
         stage = stages[plan.consumers[address.owner].reads]
         path = ConsumerPath(stage.path.job, address.owner, task)
-        found = read_resume_set(SlotLog(stage.storage, path.log_prefix))
-        return found.finished, not found.epoch
+        resume = read_resume_set(SlotLog(stage.storage, path.log_prefix))
+        return resume.finished, not resume.epoch
 
     with ThreadPoolExecutor(_THREADS) as pool:
         states = dict(zip(tasks, pool.map(state, tasks), strict=True))
@@ -103,28 +103,28 @@ def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, App
     """
     if stage.describe.writing != "log":
         return {}
-    found: dict[int, tuple[int, AppenderRecord]] = {}
+    begins: dict[int, tuple[int, AppenderRecord]] = {}
     released = read_state(stage).released_below(stage.describe.producers)
     for producer in range(stage.describe.producers):
         log = stage.producer_log(producer)
         if start == "latest":
             tail = whole_tail(log)
             if tail.last is not None:
-                found[producer] = tail.next_slot - 1, tail.last
+                begins[producer] = tail.next_slot - 1, tail.last
         elif released[producer]:
             slot = released[producer] - 1
             record = appender_log(log).record(slot)
             if record is None:
                 raise CorruptDataError(f"a slot lost its record: key={log.key(slot)!r}")
-            found[producer] = slot, record
-    return found
+            begins[producer] = slot, record
+    return begins
 
 
 def _column(
     stage: StageHandle, vector: Mapping[int, tuple[int, AppenderRecord]], k: int
 ) -> dict[int, ProducerPosition]:
     """Return where the task of one subpartition begins."""
-    found: dict[int, ProducerPosition] = {}
+    positions: dict[int, ProducerPosition] = {}
     for producer in stage.producers_of(k, stage.describe.producers):
         if producer not in vector:
             continue
@@ -135,8 +135,8 @@ def _column(
             raise CorruptDataError(f"a log was closed before its producer ended: {name!r}")
         ordinals = record.after.ordinals(len(writes), name)
         next_ordinal = int(ordinals[int(writes.searchsorted(k))])
-        found[producer] = ProducerPosition(next_ordinal, slot=slot)
-    return {p: at for p, at in found.items() if at.next_ordinal}
+        positions[producer] = ProducerPosition(next_ordinal, slot=slot)
+    return {p: position for p, position in positions.items() if position.next_ordinal}
 
 
 def drop_part(
@@ -165,11 +165,11 @@ def _finish(
 ) -> None:
     key = stage.path.folder, k
 
-    def as_it_is(found: ResumeSet) -> Opening:
-        known = found.inputs.get(key)
+    def as_it_is(resume: ResumeSet) -> Opening:
+        known = resume.inputs.get(key)
         slot, acked = (0, {}) if known is None else (known.stage_slot, known.acked)
         return Opening(
-            (cursor(key, slot, acked),), found.dropped, dropped_exact=found.dropped_exact
+            (cursor(key, slot, acked),), resume.dropped, dropped_exact=resume.dropped_exact
         )
 
     path = ConsumerPath(stage.path.job, consumer.name, task)
@@ -184,17 +184,17 @@ def _finish(
     )
     if isinstance(held, ResumeSet):
         return  # it has finished before
-    found = held.state
+    state = held.state
     held.write(
         Finished(
-            record_id=found.owner,
-            epoch=found.epoch,
+            record_id=state.owner,
+            epoch=state.epoch,
             whole=held.whole_now(),
-            inputs=tuple(cursor(at, s.stage_slot, s.acked) for at, s in found.inputs.items()),
-            outputs=found.outputs,
-            state=found.state,
-            marker_floor=found.marker_floor,
-            pending=found.pending,
+            inputs=tuple(cursor(at, s.stage_slot, s.acked) for at, s in state.inputs.items()),
+            outputs=state.outputs,
+            state=state.state,
+            marker_floor=state.marker_floor,
+            pending=state.pending,
         )
     )
 
@@ -253,9 +253,9 @@ def _producer(text: str, producers: int) -> int:
 def _others(stage: StageHandle) -> set[str]:
     """Return consumers of other pipelines that have begun to read the stage."""
     keys = (info.key for info in stage.storage.list(consumers_prefix(stage.path.job)))
-    found: set[str] = set()
+    names: set[str] = set()
     for path in listed_consumers(keys):
         state = read_resume_set(SlotLog(stage.storage, path.log_prefix))
         if any(folder == stage.path.folder for folder, _ in state.inputs):
-            found.add(path.consumer)
-    return found
+            names.add(path.consumer)
+    return names

@@ -212,10 +212,10 @@ class Supervisor:
             self._kill(report.task, report.epoch)
             failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
             commands = self.machine.said(failed, now)
-        at = self.machine.restart_at
-        if waited is None and at is not None:
+        restart_at = self.machine.restart_at
+        if waited is None and restart_at is not None:
             used, most = self.machine.budget.used, self._plan.settings.restarts.max_restarts
-            _log.warning("restart %d in %.1f s (at most %d in a row)", used, at - now, most)
+            _log.warning("restart %d in %.1f s (at most %d in a row)", used, restart_at - now, most)
         self._do(commands)
 
     def _say(self) -> None:
@@ -373,8 +373,8 @@ class Supervisor:
             plan.graph,
             plan.drained,
             self._clock.monotonic(),
-            replace=[task for task, at in plan.tasks.items() if at.owner in replaced],
-            drop=[task for task, at in before.items() if at.owner in dropped],
+            replace=[task for task, address in plan.tasks.items() if address.owner in replaced],
+            drop=[task for task, address in before.items() if address.owner in dropped],
         )
         self._do(commands)
 
@@ -383,10 +383,10 @@ class Supervisor:
         states = [self.machine.tasks[task] for task in tasks if task in self.machine.tasks]
         return all(not state.epoch or state.phase in TERMINAL for state in states)
 
-    def push(self, at: tuple[int, bytes]) -> None:
+    def push(self, slot: tuple[int, bytes]) -> None:
         """Pass a slot of the command log on."""
         if self.launcher is not None:
-            self.launcher.push(*at)
+            self.launcher.push(*slot)
 
     def lost(self, error: Exception) -> None:
         """Lead no more: nobody can be told anything."""

@@ -159,7 +159,9 @@ class ReportWriter:
         self._beats += 1
         if self._beats % _LOOK_HEARTBEATS:
             return True
-        due = [s for s, at in self._unread if now - at >= self._settings.silence_seconds / 2]
+        due = [
+            s for s, written in self._unread if now - written >= self._settings.silence_seconds / 2
+        ]
         if not due:
             return True
         if self._log.read(due[-1]) is None:
@@ -194,20 +196,20 @@ class ReportReader:
             IncompatibleError: likewise, it was written by another version.
             UnavailableError: nothing is lost, read again later.
         """
-        found: list[TaskReport] = []
+        reports: list[TaskReport] = []
         while True:
             try:
                 entry = self._entry()
             except DurableShuffleError:
-                if found:
-                    return found  # the next call raises it
+                if reports:
+                    return reports  # the next call raises it
                 raise
             if entry is None:
-                return found
+                return reports
             self._next += 1
-            found += entry.reports
+            reports += entry.reports
             if not to_end and all(report.is_heartbeat for report in entry.reports):
-                return found
+                return reports
 
     def _entry(self) -> ReportEntry | None:
         key = self._log.key(self._next)

@@ -167,21 +167,21 @@ class PipelinePlan:
     @property
     def tasks(self) -> dict[str, TaskAddress]:
         """Name to address, sources first."""
-        found = {}
+        addresses = {}
         for name in self.sources:
             for p in range(self.stages[name].producers):
-                found[f"{name}-p{p:04d}"] = TaskAddress(name, p)
+                addresses[f"{name}-p{p:04d}"] = TaskAddress(name, p)
         for name, consumer in self.consumers.items():
             for k in range(self.stages[consumer.reads].partitions):
-                found[f"{name}-k{k:04d}"] = TaskAddress(name, k)
-        return found
+                addresses[f"{name}-k{k:04d}"] = TaskAddress(name, k)
+        return addresses
 
     def without(self, part: str) -> "PipelinePlan":
         """Return the plan without a source or consumer; what it wrote stays for its readers."""
         return replace(
             self,
-            sources={name: one for name, one in self.sources.items() if name != part},
-            consumers={name: one for name, one in self.consumers.items() if name != part},
+            sources={name: p for name, p in self.sources.items() if name != part},
+            consumers={name: p for name, p in self.consumers.items() if name != part},
         )
 
     @property
@@ -250,17 +250,17 @@ def check_slots(plan: PipelinePlan, slots: int | None) -> None:
 
 def _endless(plan: PipelinePlan) -> set[str]:
     """Return the sources that say that they never end, and the consumers behind them."""
-    found = {
+    endless = {
         name
         for name, source in plan.sources.items()
         if getattr(source.source, "bounded", None) is False
     }
-    stages = set(found)
+    stages = set(endless)
     while True:
-        behind = [c for c in plan.consumers.values() if c.reads in stages and c.name not in found]
+        behind = [c for c in plan.consumers.values() if c.reads in stages and c.name not in endless]
         if not behind:
-            return found
-        found |= {consumer.name for consumer in behind}
+            return endless
+        endless |= {consumer.name for consumer in behind}
         stages |= {consumer.writes for consumer in behind if consumer.writes is not None}
 
 

@@ -211,9 +211,9 @@ def _names(position: Position | None) -> list[str]:
     if position is None:
         return []
     try:
-        found = json.loads(position) if isinstance(position, str) else None
+        names = json.loads(position) if isinstance(position, str) else None
     except ValueError:
-        found = None
-    if not isinstance(found, list):
+        names = None
+    if not isinstance(names, list):
         raise IncompatibleError(f"not a position of a folder source: {position!r:.80}")
-    return found
+    return names

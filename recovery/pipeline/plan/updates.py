@@ -131,16 +131,16 @@ class PreparedPlan:
 
 def plan_parts(plan: PipelinePlan) -> dict[str, PlanPart]:
     """Return the sources and consumers of a plan."""
-    found: dict[str, PlanPart] = {}
+    parts: dict[str, PlanPart] = {}
     for name, source in plan.sources.items():
         shape = f"a source of {_stage(plan.stages[name])}"
-        found[name] = PlanPart(name, shape, _digest(shape, source.source, source.version))
+        parts[name] = PlanPart(name, shape, _digest(shape, source.source, source.version))
     for name, consumer in plan.consumers.items():
         shape = _consumer(plan, consumer)
         schema = None if consumer.schema is None else consumer.schema.to_string()
         values = (consumer.step, consumer.sink, schema, consumer.start)
-        found[name] = PlanPart(name, shape, _digest(shape, values, consumer.version))
-    return found
+        parts[name] = PlanPart(name, shape, _digest(shape, values, consumer.version))
+    return parts
 
 
 def digest_of(parts: Mapping[str, PlanPart]) -> str:
@@ -320,29 +320,33 @@ def arguments_of(text: str) -> dict[str, Any]:
         InvalidInputError: not a JSON object.
     """
     try:
-        found = json.loads(text) if text else {}
+        arguments = json.loads(text) if text else {}
     except ValueError as error:
         raise InvalidInputError(f"arguments must be a JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidInputError(f"arguments must be a JSON object, found {type(found).__name__}")
-    return found
+    if not isinstance(arguments, dict):
+        raise InvalidInputError(
+            f"arguments must be a JSON object, found {type(arguments).__name__}"
+        )
+    return arguments
 
 
 def _function(name: str, attribute: str, *, marked: bool) -> Callable[..., Any]:
     try:
-        found = getattr(importlib.import_module(name), attribute, None)
+        function = getattr(importlib.import_module(name), attribute, None)
     except (Exception, SystemExit) as error:
         raise InvalidInputError(
             f"cannot import {name!r}: {type(error).__name__}: {error}"
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidInputError(f"there is no function {attribute!r} in module {name!r}")
-    if marked and not (isinstance(found, FunctionType) and getattr(found, _MARK, False) is True):
+    if marked and not (
+        isinstance(function, FunctionType) and getattr(function, _MARK, False) is True
+    ):
         raise InvalidInputError(
             f"an update must name a function that is marked by durable_shuffle.pipeline_factory, "
             f"found={name}:{attribute}; it was not called"
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _forget(package: str) -> dict[str, ModuleType]:
@@ -351,10 +355,10 @@ def _forget(package: str) -> dict[str, ModuleType]:
     if root is None or package in ("durable_shuffle", "__main__") or not _is_users(root):
         return {}
     loaded = sys.modules.copy()  # other threads import meanwhile
-    found = {n: m for n, m in loaded.items() if n == package or n.startswith(f"{package}.")}
-    for name in found:
+    modules = {n: m for n, m in loaded.items() if n == package or n.startswith(f"{package}.")}
+    for name in modules:
         sys.modules.pop(name, None)
-    return found
+    return modules
 
 
 def _is_users(module: ModuleType) -> bool:

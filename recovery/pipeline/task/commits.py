@@ -65,8 +65,8 @@ class Commits:
     def __post_init__(self) -> None:
         state, prefix = self.view.state, self.view.task.path.prefix
         if state is not None:
-            found = _STATES.decode(state, name=prefix)
-            self.last, self.snapshot = found.commits, found.snapshot
+            known = _STATES.decode(state, name=prefix)
+            self.last, self.snapshot = known.commits, known.snapshot
         elif self.view.acknowledged.records:
             raise IncompatibleError(
                 f"this consumer was not run by a pipeline before: {prefix!r}; give another name"
@@ -131,11 +131,11 @@ class Commits:
 
     def left_pending(self) -> int:
         """Return the commit that stands and whose effects may be missing, 0 if there is none."""
-        found = self.view.task.held.state
-        if found.ending is not None and not found.ending.committed:
-            return found.ending.commit
+        held = self.view.task.held.state
+        if held.ending is not None and not held.ending.committed:
+            return held.ending.commit
         done = {PARKED.encode(parked) for parked in self._published}
-        missing = [e for e in found.pending if e.payload not in done]
+        missing = [e for e in held.pending if e.payload not in done]
         if not missing:
             return 0
         return int(PARKED.decode(missing[0].payload, name=self.owner).token.rsplit("/", 1)[-1])

@@ -75,7 +75,11 @@ class MarkerAlignment:
         return self._complete()
 
     def _complete(self) -> int | None:
-        live = [at for producer, at in self._passed.items() if producer not in self._ended]
+        live = [
+            checkpoint
+            for producer, checkpoint in self._passed.items()
+            if producer not in self._ended
+        ]
         reached = min(live) if live else max(self._passed.values(), default=self.floor)
         if reached <= self.floor:
             return None

@@ -95,8 +95,8 @@ class TaskLink:
         """Take in a slot of the command log, in any order, as often as it comes."""
         with self._changed:
             try:
-                found = decode_slot(record, name=f"slot {slot} of the command log")
-                for ready in self._order.take(slot, found):
+                decided = decode_slot(record, name=f"slot {slot} of the command log")
+                for ready in self._order.take(slot, decided):
                     self._apply(ready)
             except DurableShuffleError as error:
                 self._break(error)
@@ -114,12 +114,12 @@ class TaskLink:
             self._obey(command)
             self._changed.notify_all()
 
-    def _apply(self, found: Decided) -> None:
-        for command in found.commands:
+    def _apply(self, decided: Decided) -> None:
+        for command in decided.commands:
             if isinstance(command, StartTasks) and self._is_mine(command):
-                self._coordinator = found.coordinator
+                self._coordinator = decided.coordinator
             self._obey(command)
-        if self._coordinator not in ("", found.coordinator):
+        if self._coordinator not in ("", decided.coordinator):
             self._end("another coordinator leads")
 
     def _obey(self, command: InternalCommand) -> None:

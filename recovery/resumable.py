@@ -1,10 +1,10 @@
 """A resumable reducer over one subpartition: reads by a view, acknowledges, goes on after a crash.
 
-The output since the last acknowledgement is written as one object. Then one record makes its name,
-the reducer's state and the position in the input count together. Only then is it handed on. A
-second attempt at the same work (after a crash, or a speculative one) first hands on what is
-published, then goes on behind it; the attempt that it fenced waits, bounded, for the winner's
-output and hands on the rest of that. So every attempt that ends well gives the same rows.
+The output since the last acknowledgement is written as one object. One record then commits its
+name, the reducer's state and the position in the input. Only after that is the output handed on. A
+second attempt at the same work (after a crash, or a speculative one) first hands on the published
+outputs, then goes on behind them. The attempt that it fenced waits a bounded time for the winner's
+outputs and hands on those that are new. So every attempt that ends well gives the same rows.
 
 Leaving early is a cancel: nothing is acknowledged, no hook but `close` is called.
 """

@@ -1,13 +1,13 @@
 """The async operator: calls that are retried one by one; nothing is lost or doubled.
 
-`AsyncMachine` decides. This shell runs on one asyncio loop, turns calls into tasks (or
-into work for a bounded pool of threads, if fn is a plain function), reports their completions with
-the attempt's number, keeps one timer for the machine's next moment, and lets submitters and the one
-consumer wait. Everything happens on the loop that the operator was first used on; completions from
-other threads travel there first.
+`AsyncMachine` decides. This shell runs on one asyncio loop. It turns calls into tasks (a plain fn
+into work for a bounded pool of threads), reports their completions with the attempt's number, keeps
+one timer for the machine's next moment, and lets submitters and the one consumer wait. Everything
+happens on the loop that the operator was first used on; completions from other threads travel there
+first.
 
-It must not swallow its end: an operator that was cancelled or suspended raises AbortedError, so
-that nobody takes the end of its output for the end of the data.
+An operator that was cancelled or suspended raises AbortedError, so that nobody takes the end of its
+output for the end of the data.
 """
 
 import asyncio

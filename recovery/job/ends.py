@@ -2,8 +2,7 @@
 
 Each mode has a row of steps, after FLIP-46. Optional calls that nobody offers are left out. After a
 failure or a cancel only CLOSE is left. A successor that finds PREPARED or COMMITTED in the log goes
-on behind that step. Steps in capitals that begin with WIN are durable
-records, the others are calls.
+on behind that step. Steps whose names begin with WIN are durable records, the others are calls.
 
 `prepare` and `shutdown` are made only where the input has truly ended. Nothing is published before
 the record stands that says so: SHUTDOWN comes behind a record that was begun after PREPARE.
@@ -70,7 +69,7 @@ OPTIONAL = frozenset((EndStep.MAX_WATERMARK, EndStep.PREPARE, EndStep.NOTIFY, En
 
 
 class StopOrder:
-    """One walk along a row. `next` says what to do, `done` and `failed` what became of it.
+    """One walk along a row of `ORDERS`.
 
     Args:
         hooks: optional calls that somebody offers.
@@ -102,7 +101,7 @@ class StopOrder:
         del self._left[0]
 
     def failed(self, step: EndStep) -> None:
-        """The step was not taken, or nobody knows: what is left is to close, if that was not it."""
+        """The step was not taken, or nobody knows. Only CLOSE is left, unless that has failed."""
         self._expect(step)
         self._left = [] if step is EndStep.CLOSE else [EndStep.CLOSE]
 

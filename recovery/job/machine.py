@@ -4,9 +4,9 @@ Reports, stops, updates and the time come in; actions come out, in the order in 
 to carry them out. Every attempt has an epoch, the generation of the scheduling attempt that started
 it; reports of other epochs are counted and ignored. The tasks of one scheduling attempt share a
 start barrier; tasks that go on running are asked for nothing. With fewer slots than tasks there is
-a scheduling attempt per wave; `waves` says who fits. An update tells attempts that are replaced or
-dropped to suspend; each has ended, in whatever way, before its successor starts. After Arroyo's
-controller.
+a scheduling attempt per wave; `Waves` says which tasks fit. An update tells attempts that are
+replaced or dropped to suspend; each has ended, in whatever way, before its successor starts. After
+Arroyo's controller.
 
 One file, since starts, waves, updates and ends change the same few fields.
 """
@@ -258,7 +258,7 @@ class Job:
         replace: Collection[str] = (),
         drop: Collection[str] = (),
     ) -> list[JobAction]:
-        """Go on with other tasks while it runs: those that neither change nor go notice nothing.
+        """Go on with other tasks while the job runs; tasks that stay as they are go on undisturbed.
 
         Args:
             graph: of all tasks from here on, without those in `drop`.

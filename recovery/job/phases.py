@@ -1,7 +1,7 @@
 """What a job and its tasks can be, what is said of them, and what the shell is told to do. Pure.
 
 Tables say which phase may follow which. A phase that a table does not allow raises and changes
-nothing. The job machine does not look up reports of another epoch: it counts them and goes on.
+nothing. Reports of another epoch are only counted.
 """
 
 from collections.abc import Mapping
@@ -139,7 +139,7 @@ class Failure:
     retry: bool = True
     """Whether trying again can help."""
     secondary: bool = False
-    """It happened because something else did: it never hides that."""
+    """It is a consequence of another failure, which it never hides."""
     where: str = ""
     """The line of the user's own code, "" if there is none."""
 

@@ -7,8 +7,8 @@ producer never does that: it goes on where its log ends. After the region strate
 (`RestartPipelinedRegionFailoverStrategy`) with re-connectable results as boundaries.
 
 Budget: one count of restarts, taken back after a healthy interval. The delay doubles from one
-restart to the next up to a cap; half of it is left to chance, so that jobs that fell together do
-not rise together. After Arroyo, whose power of two overflowed before it was capped.
+restart to the next up to a cap; half of it is random, so that jobs that failed together do not
+start together. After Arroyo, whose power of two overflowed before it was capped.
 
 Liveness: every attempt is watched from its first message to its last. If its launcher finds it
 gone, or it says nothing for too long, a message takes the place of its last one.
@@ -42,7 +42,7 @@ class RestartGraph:
     """Tasks and the data between them.
 
     Raises:
-        InvalidInputError: an edge names a task that there is not.
+        InvalidInputError: an edge names an unknown task.
     """
 
     def __init__(self, tasks: Collection[str], edges: Iterable[Edge]) -> None:
@@ -110,7 +110,7 @@ class RestartSettings:
     cap_seconds: float = 60.0
     """No delay is longer, inclusive."""
     jitter: float = 0.5
-    """Share of a delay that is left to chance, 0 to 1."""
+    """Share of a delay that is random, 0 to 1."""
     healthy_seconds: float = 120.0
     """After running for so long the count begins anew."""
 

@@ -1,7 +1,7 @@
-"""Operates a pipeline from another process: writes down what is wanted, waits for the answer.
+"""Operates a pipeline from another process: writes a command, waits for the answer.
 
 A command is one record in the pipeline's request log; the coordinator answers in the command log.
-The two share nothing but the storage. Nothing here could start or stop anything itself.
+The two share only the storage. Nothing here can start or stop anything itself.
 """
 
 import json
@@ -65,9 +65,9 @@ class PipelineClient:
         NotFoundError: no pipeline of that name was ever run there.
 
     Every command raises what it was refused with, for example InvalidInputError if another stop
-    came first or IncompatibleError if a description does not fit; and NotReadyError if nobody
-    answers in time: the command then stands, and is handled when a coordinator comes, but for a
-    stop, a resume and a restart: those are only for the run that they were meant for.
+    came first, or IncompatibleError if a description does not fit. It raises NotReadyError if
+    nobody answers in time. The command then stands, and the next coordinator handles it. Only a
+    stop, a resume and a restart are refused by a coordinator that starts later.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PipelineClient:
     def update(
         self, factory: str, arguments: Mapping[str, object] | None = None, version: str = ""
     ) -> Answer:
-        """Have another description run: parts that are the same are not touched.
+        """Run another description; parts that are the same are not touched.
 
         Args:
             factory: "module:function", importable where the coordinator runs; it returns the
@@ -128,7 +128,7 @@ class PipelineClient:
         return self._ask(DropPart(self._id(), part))
 
     def allow_release(self, stage: str, upto: Mapping[int, int] | None = None) -> Answer:
-        """Let data of a stage go that all its consumers have committed.
+        """Delete data of a stage that all its consumers have committed.
 
         Args:
             upto: producer -> slot of its log, exclusive; default: as far as possible.
@@ -137,13 +137,13 @@ class PipelineClient:
         return self._ask(AllowRelease(self._id(), stage, slots))
 
     def configure(self, **settings: float) -> Answer:
-        """Have all tasks use other settings; `TUNABLE` in pipeline/plan/settings.py names them."""
+        """Have all tasks use other settings; `TUNABLE` in pipeline/plan/plan.py names them."""
         return self._ask(ChangeSettings(self._id(), dict(settings)))
 
     def reconcile(self, commands: Sequence[ExternalCommand]) -> Answer:
-        """Say everything that is wanted at once: what is not in it is not wanted any more.
+        """Say all that is wanted at once; what is missing is not wanted any more.
 
-        All of it counts, or nothing.
+        All commands count, or none.
 
         Args:
             commands: what should run, and as many drops, releases and settings as there are.

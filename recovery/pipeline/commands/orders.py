@@ -1,10 +1,9 @@
 """Internal commands: what the coordinator of a pipeline says to its tasks, as records. Pure.
 
 One slot of the command log holds all that was decided in one step; every task takes in the same
-slots in the same order. Slots arrive pushed or read, early, late, or twice; `SlotOrder` gives them
-out once each, without gaps. What the emitter numbered is checked against what came before, so a log
-that lost a record, or an emitter that goes on behind its successor, is found out. docs/format.md
-lists the fields.
+slots in the same order. Slots arrive pushed or read, early, late, or twice; `SlotOrder` gives each
+out once, without gaps. It compares the emitter's numbers, and so detects a log that lost a record,
+and an emitter that goes on behind its successor. docs/format.md lists the fields.
 """
 
 from collections.abc import Iterator
@@ -45,7 +44,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A coordinator begins, or says again, all that its successor has to know. Not for tasks."""
+    """All that a coordinator's successor has to know; its first record, repeated. Not for tasks."""
 
     KIND: ClassVar[str] = "LEAD"
     given: Description

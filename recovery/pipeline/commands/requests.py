@@ -51,7 +51,7 @@ class StopIt:
 
 @dataclass(frozen=True, slots=True)
 class ResumeIt:
-    """What was suspended should go on."""
+    """The pipeline, which was suspended, should go on."""
 
     KIND: ClassVar[str] = "RESUME"
     record_id: str
@@ -59,7 +59,7 @@ class ResumeIt:
 
 @dataclass(frozen=True, slots=True)
 class DropPart:
-    """A source or consumer should be no more."""
+    """A source or consumer should end for good."""
 
     KIND: ClassVar[str] = "DROP"
     record_id: str

@@ -302,7 +302,7 @@ class RestartRequests:
         self._since: dict[str, int] = {}
 
     def complain(self, part: str, epoch: int, cause: str, now: float) -> bool:
-        """Take a complaint in; return whether it counts.
+        """Take in a complaint; return whether it counts.
 
         Args:
             epoch: of the attempt that complains.
@@ -313,18 +313,18 @@ class RestartRequests:
         return True
 
     def restarted(self, part: str, epoch: int) -> None:
-        """A part has this epoch from here on: older attempts are not asked any more."""
+        """Ignore complaints of attempts of this part that are older than `epoch`."""
         self._since[part] = max(epoch, self._since.get(part, 0))
 
     def forget(self, part: str) -> None:
-        """A part was dropped: nothing starts it again."""
+        """A part was dropped: do not start it again."""
         self._due.pop(part, None)
 
     def due(self, now: float, parts: Collection[str]) -> list[tuple[str, str]]:
         """Return (part, first cause) of each restart whose time has come, once.
 
         Args:
-            parts: that there are; a request for another one is void.
+            parts: all that run; requests for others are void.
         """
         ready = {part: cause for part, (when, cause) in self._due.items() if when <= now}
         for part in ready:

@@ -52,12 +52,12 @@ class Frontiers:
         self._dropped: list[str] = []
 
     def ask(self, parts: Collection[str]) -> None:
-        """Somebody outside knows of these parts: report them from here on."""
+        """Report these parts from here on."""
         for part in parts:
             self._reported.setdefault(part, Frontier())
 
     def seen(self, part: str, frontier: Frontier) -> None:
-        """A part is there now, wherever it was before."""
+        """Take in where a part is now, which may be behind where it was."""
         self._seen[part] = frontier
 
     def drop(self, part: str) -> bool:
@@ -69,7 +69,7 @@ class Frontiers:
         return True
 
     def reset(self, parts: Collection[str]) -> None:
-        """A new listener knows these parts alone: report them again, in full."""
+        """Report these parts, and no others, in full again."""
         self._reported = {part: Frontier() for part in parts}
         self._dropped = []
 
@@ -146,13 +146,13 @@ class Reporter:
         self._restarts.append(Restarted(report.task, report.epoch, cause, self.clock.wall()))
 
     def reset(self, parts: Collection[str]) -> None:
-        """Somebody new listens: say everything again, but for what was dropped before he came."""
+        """Report everything again, to a new listener, but for parts that were dropped before."""
         self.frontiers.reset(parts)
         self._gone.clear()
         self._number = 0
 
     def not_said(self) -> None:
-        """The last status does not stand: the next one says everything."""
+        """The last status was not written: the next one says everything."""
         self._number = 0
 
     def status(self, machine: Job, plan: PipelinePlan, version: str) -> Status | None:

@@ -1,7 +1,7 @@
 """What the coordinator does in the logs of stages and consumers: look up, end, release.
 
-`first_look`: before tasks start for the first time, what is done and where they begin. The answer
-travels inside START, so that all tasks of a consumer begin at the same moment of what they read.
+`first_look`: find out, before tasks start for the first time, which are done and where the others
+begin. The answer travels inside START, so that all tasks of a consumer begin at the same moment.
 
 `drop_part`: end a part for good, so that nobody starts it again. A consumer's tasks get FINISHED
 where they are, behind an OPEN that fences older attempts: its cursor holds no data any more. A

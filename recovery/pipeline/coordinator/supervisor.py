@@ -219,7 +219,6 @@ class Supervisor:
         self._do(commands)
 
     def _say(self) -> None:
-        """Have the status log say how it is, if that is news."""
         if not self._lost and self.running is not None:
             self._status.write(self.machine, self.running)
 

@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5
 """Pause after a report could not be written."""
 _UNREAD_STRIKES = 2
-"""So many looks in a row at entries that should have been read mean that nobody reads."""
+"""If so many looks in a row find entries that should be read by then, nobody reads."""
 _LOOK_HEARTBEATS = 3
-"""A look after so many heartbeats."""
+"""Heartbeats from one look to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +261,9 @@ class StorageLine:
         self._over = False
 
     def run(self, run_task: RunAttempt) -> None:
-        """Run the attempt to its end; returns when what it said is written, or cannot be.
+        """Run the attempt to its end; return when its reports are written, or cannot be.
 
-        Does nothing if another try of the same attempt came first.
+        Do nothing if another try of the same attempt came first.
         """
         try:
             self._writer.open(self._clock.monotonic())

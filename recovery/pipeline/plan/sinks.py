@@ -1,8 +1,8 @@
 """Where the rows of a consumer go: parked before the record that commits them, published after.
 
-`park` writes rows under a random name and returns what to publish, `publish` may be called any
-number of times with it, by any later attempt, and leaves one effect. Between the two stands the
-consumer's record. Rows of a commit that never came to a record stay parked and are garbage.
+`park` writes rows under a random name and returns what to publish. Then the consumer wins its
+record. `publish` may be called any number of times, by any later attempt, and has one effect. Rows
+that no record ever named stay parked and are garbage.
 
 A `FileSink` writes whole files, Parquet or JSON lines; equal rows give equal bytes. A
 `CallbackSink` calls a function; a `StageSink` has the rows read by other consumers.
@@ -147,7 +147,7 @@ class FileSink:
         format: "parquet", or "json" for one JSON object per line.
         storage_options: of the fsspec driver.
 
-    Not guaranteed: that a published file which somebody deletes stays away: until the next commit
+    Not guaranteed: that a published file stays away once somebody deletes it. Until the next commit
     stands, a restart publishes it again.
 
     Raises:

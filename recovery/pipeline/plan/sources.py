@@ -1,8 +1,8 @@
 """Where rows come from: sources that can be asked to go on behind a position.
 
 A position is a number, text or bytes of the source's choice. One record holds it with the rows that
-it covers. A source that is asked again with a position gives the rows behind
-it, each row once, in an order of its own.
+it covers. If a source is asked again with a position, it gives the rows behind it, each row once,
+in an order of its own.
 """
 
 import json

@@ -1,12 +1,12 @@
 """One attempt at a consumer task: opens, waits for the start, reads, commits, ends.
 
-Batches go through the step; what it makes goes into the next commit (`commits`). How it ends is a
-walk along `StopOrder`; what an earlier attempt left half done is done before anything else.
+Batches go through the step; rows that it makes go into the next commit (`Commits`). The end is a
+walk along `StopOrder`. An end that an earlier attempt left half done is finished first.
 
 Checkpoints: per producer the highest marker that was passed counts. A checkpoint is complete once
-every producer that has not ended passed it. A consumer that restarts gets a floor, the highest
-marker that its acknowledged records passed: what is not above it is dropped and never waited for,
-since a producer may have sent it before the restart and will not send it again.
+every producer that has not ended passed it. A consumer that restarts has a floor, the highest
+marker that its acknowledged records passed. Markers up to the floor are dropped and never waited
+for: a producer that sent one before the restart will not send it again.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,11 +1,10 @@
 """A task's end of the line to its supervisor.
 
-What the supervisor says stands in the command log of the pipeline. The reader of the line pushes
+The supervisor's orders stand in the command log of the pipeline. The reader of the line pushes
 slots, or a thread of the link reads them (`follow`). Either way each slot is taken in once, in
-order. The task looks for orders; it is never interrupted in the middle of a call. A lost line, or
-another coordinator that leads, is a cancel: a task without a supervisor ends, and a later
-supervisor goes on from the logs. A process without heartbeats counts as dead, so a thread of its
-own sends them.
+order. The task looks for orders; it is never interrupted in the middle of a call. If the line is
+lost, or another coordinator leads, the task ends as by a cancel, and a later supervisor goes on
+from the logs. A process without heartbeats counts as dead, so a separate thread sends them.
 """
 
 import logging
@@ -47,7 +46,7 @@ from durable_shuffle.shuffle.read.waiting import backoff_seconds
 
 _FIRST_LOOK_SECONDS = 0.05
 _LONE_SECONDS = 2.0
-"""A link that looks at least this often has no line, so it looks more often at first."""
+"""A link with this pause or a shorter one has no line: at first it looks more often."""
 _log = logging.getLogger(__name__)
 
 
@@ -109,7 +108,7 @@ class TaskLink:
             threading.Thread(target=self._poll, args=(log,), name=name, daemon=True).start()
 
     def deliver(self, command: InternalCommand) -> None:
-        """Take a command in; one for another attempt is none."""
+        """Obey a command, if it is for this attempt."""
         with self._changed:
             self._obey(command)
             self._changed.notify_all()
@@ -247,12 +246,12 @@ class TaskLink:
         return bool(self._aborted) or self._stop is not None
 
     def say(self, report: TaskPhase, *, commit: int = 0) -> None:
-        """TaskPhase."""
+        """Report a phase."""
         self._commit = commit
         self._send(TaskReport(self.task, self.epoch, report, None, commit, self._records))
 
     def pass_barrier(self) -> None:
-        """Wait until all that start together are ready; then this one has started.
+        """Wait until all tasks that start together are ready; then report STARTED.
 
         Raises:
             StartAborted: the start was called off.
@@ -266,8 +265,8 @@ class TaskLink:
         self.say(TaskPhase.STARTED)
 
     def check(self) -> None:
-        """Raise StartAborted if the start was called off, AbortedError if all shall be dropped, and
-        what was wrong with the command log: what cannot be understood is not passed over."""
+        """Raise StartAborted if the start was called off, AbortedError if the task was cancelled,
+        and any error of the command log: a record that cannot be understood is not skipped."""
         if self._broken is not None:
             raise self._broken
         if self._aborted and not self._go:

@@ -1,9 +1,9 @@
 """One attempt at a source task: a log producer that follows a source.
 
-A thread of its own reads the source, so that a quiet source does not delay orders. Rows are
-gathered until there are enough or time is up, and appended in one record with the position that
-they reach; a successor asks the source for what comes behind it. What was read and not appended is
-void. The end travels as END with its mode.
+A separate thread reads the source, so that a quiet source does not delay orders. Rows are gathered
+until there are enough or time is up. One record appends them with the position that they reach; a
+successor asks the source for the rows behind that position. Rows that were read and not appended
+are read again. The end is appended as END with its mode.
 """
 
 import queue

@@ -7,6 +7,7 @@ the stages. It decides nothing.
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from durable_shuffle.recovery.pipeline.commands.emitter import (
     LEAD_EVERY,
@@ -114,7 +115,6 @@ class PipelineLogs:
     ) -> None:
         self._packages = packages
         self._plan, self._given, self._clock, self._ids = plan, given, clock, ids
-        self._storage: Storage | None = None
         self._job: JobLog | None = None
         self._emitter: Emitter | None = None
         self._succession = Succession(given)
@@ -123,6 +123,12 @@ class PipelineLogs:
         self._before = 0
         """Requests below this slot stood before this coordinator came."""
         self._status_tail: Tail[Status] | None = None
+
+    @cached_property
+    def _storage(self) -> Storage:
+        url, options = self._plan.url, self._plan.storage_options
+        patience = self._plan.settings.shuffle.storage_call_seconds
+        return open_storage(url, options, call_seconds=patience)
 
     # -- the job log
 
@@ -133,15 +139,9 @@ class PipelineLogs:
             FencedError: another coordinator leads.
             IncompatibleError: what is wanted does not fit what is stored.
         """
-        plan = self._plan
         if self._job is not None:
             self._job.check_owner()
-        storage = self._storage = self._storage or open_storage(
-            plan.url,
-            plan.storage_options,
-            call_seconds=plan.settings.shuffle.storage_call_seconds,
-        )
-        self._job = JobLog.claim(storage, plan.name, self._ids.new_id())
+        self._job = JobLog.claim(self._storage, self._plan.name, self._ids.new_id())
         generation = self._job.generation
         if self._emitter is not None:
             self._emitter.lead(generation)
@@ -151,7 +151,7 @@ class PipelineLogs:
             if prepared is not None:
                 return Claimed(generation, prepared, self._settings)
         raise ConflictError(
-            f"an older coordinator of {plan.name!r} was faster {_CLAIM_TRIES} times"
+            f"an older coordinator of {self._plan.name!r} was faster {_CLAIM_TRIES} times"
         )
 
     def _succeeded(self, generation: int) -> PreparedPlan | None:
@@ -206,7 +206,6 @@ class PipelineLogs:
             raise
 
     def _made(self, plan: PipelinePlan, description: Description) -> PreparedPlan:
-        assert self._storage is not None
         assert self._job is not None
         paths = {
             name: own_stage(
@@ -239,7 +238,6 @@ class PipelineLogs:
 
     def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
         """Have START stand for tasks. Where one begins that never did is looked up once."""
-        assert self._storage is not None
         look = FirstLook()
         new = [task for task in tasks if task not in self._looked_up]
         if new:
@@ -305,7 +303,6 @@ class PipelineLogs:
 
     def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
         """End a part for good in its logs; its tasks have ended, or are fenced by this."""
-        assert self._storage is not None
         assert self._job is not None
         drop_part(
             prepared, self._storage, command.part, generation=self._job.generation, ids=self._ids
@@ -314,7 +311,6 @@ class PipelineLogs:
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
         """Let data of a stage go; return what went, for people."""
-        assert self._storage is not None
         assert self._job is not None
         text = allow_release(
             prepared, self._storage, command, generation=self._job.generation, ids=self._ids
@@ -347,5 +343,4 @@ class PipelineLogs:
         return self._log(request_log_prefix(self._plan.name))
 
     def _log(self, prefix: str) -> SlotLog:
-        assert self._storage is not None
         return SlotLog(self._storage, prefix)

@@ -39,7 +39,8 @@ class StartBarrier:
 
     def __init__(self, members: Iterable[str]) -> None:
         self._missing = set(members)
-        self._members = frozenset(self._missing)
+        self.members = frozenset(self._missing)
+        """All tasks of the attempt."""
         self._arrived: set[str] = set()
         self.cause = ""
         """Why it was called off."""
@@ -50,11 +51,6 @@ class StartBarrier:
         if self.cause:
             return BarrierState.ABORTED
         return BarrierState.WAITING if self._missing else BarrierState.OPEN
-
-    @property
-    def members(self) -> frozenset[str]:
-        """All tasks of the attempt."""
-        return self._members
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -69,7 +65,7 @@ class StartBarrier:
         Raises:
             InvalidInputError: a stranger, or one that arrived before. Nothing changed.
         """
-        if member not in self._members or member in self._arrived:
+        if member not in self.members or member in self._arrived:
             raise InvalidInputError(f"not expected at the start barrier: {member!r}")
         self._arrived.add(member)
         return self._less(member)

@@ -239,6 +239,7 @@ class Pipeline:
         version: str,
         start: StartAt,
     ) -> None:
+        self._take_name(name)
         if not callable(step) and not callable(getattr(step, "process", None)):
             raise InvalidInputError(
                 f"consumer {name!r} must be a function or an object with process(batch), found "
@@ -300,7 +301,6 @@ class Stream:
         Raises:
             InvalidInputError: a name that is taken, or arguments that do not fit.
         """
-        self._pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
         self._pipeline._consume(self.name, name, step, schema, sink, None, version, start)  # noqa: SLF001
 
     def through(
@@ -316,7 +316,6 @@ class Stream:
     ) -> "Stream":
         """Add a consumer whose rows are a stream of their own. Arguments as `consume`, `source`."""
         pipeline = self._pipeline
-        pipeline._take_name(name)  # noqa: SLF001 - part of the pipeline
         producers = pipeline.plan.stages[self.name].partitions
         pipeline._consume(self.name, name, step, schema, None, f"{name}.out", version, start)  # noqa: SLF001
         pipeline._add_stage(f"{name}.out", schema, key, producers, partitions)  # noqa: SLF001

@@ -11,7 +11,7 @@ of an attempt that was replaced since says nothing of its successor.
 import logging
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from durable_shuffle.recovery.job.phases import TaskReport
@@ -49,13 +49,6 @@ _ANY_EPOCH = 1 << 62
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Drop:
-    command: DropPart
-    before: PreparedPlan
-    """What ran with it."""
-
-
 class Control:
     """Handles the requests for one coordinator. Used by its one thread."""
 
@@ -72,7 +65,8 @@ class Control:
         self._restarts = RestartRequests(settings.complaint_seconds)
         self._next: PreparedPlan | None = None
         """Accepted, and not taken over yet."""
-        self._drops: list[_Drop] = []
+        self._drops: list[tuple[DropPart, PreparedPlan]] = []
+        """Each with what ran before it."""
         self._asking = False
         self._look_at = 0.0
 
@@ -217,7 +211,7 @@ class Control:
             _log.warning("%s", text)
             return text
         self._gone(command.part)
-        self._drops.append(_Drop(command, target))
+        self._drops.append((command, target))
         self._next = target.without(command.part)
         return f"drops {command.part}"
 
@@ -271,15 +265,12 @@ class Control:
         if self._next is not None:
             return
         for drop in list(self._drops):
-            part = drop.command.part
-            tasks = [t for t, a in drop.before.plan.tasks.items() if a.owner == part]
+            command, before = drop
+            tasks = [t for t, a in before.plan.tasks.items() if a.owner == command.part]
             if self._job.ended(tasks):
                 self._drops.remove(drop)
-                self._companion.submit(
-                    lambda drop=drop: self._logs.drop(drop.command, drop.before),  # type: ignore[misc]
-                    lambda _: None,
-                    self._cannot_read,
-                )
+                work = partial(self._logs.drop, command, before)
+                self._companion.submit(work, lambda _: None, self._cannot_read)
 
 
 def _told(error: Exception) -> DurableShuffleError:

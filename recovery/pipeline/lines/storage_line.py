@@ -88,7 +88,7 @@ ENTRIES: RecordCodec[ReportEntry] = RecordCodec((ReportEntry,))
 
 
 class ReportWriter:
-    """The task's end. Not thread-safe. Times are of one monotonic clock, in seconds.
+    """The task's end. For one thread, but for `say`. Times are monotonic seconds.
 
     Args:
         line: id of the line, random.
@@ -101,7 +101,7 @@ class ReportWriter:
         self._log = SlotLog(storage, reports_prefix(job, line))
         self._line, self._nonce, self._settings = line, nonce, settings
         self._slot = 0
-        self._queued: list[TaskReport] = []
+        self._queued: deque[TaskReport] = deque()
         self._sending: bytes | None = None
         self._unread: deque[tuple[int, float]] = deque()
         self._strikes = 0
@@ -119,7 +119,7 @@ class ReportWriter:
         self.flush(now)
 
     def say(self, report: TaskReport) -> None:
-        """Queue a report; a heartbeat only if nothing else is queued."""
+        """Queue a report; a heartbeat only if nothing else is queued. From any thread."""
         if not report.is_heartbeat or not self.has_more:
             self._queued.append(report)
 
@@ -146,9 +146,8 @@ class ReportWriter:
             self._slot += 1
 
     def _entry(self) -> bytes:
-        entry = ReportEntry(self._line, self._nonce, self._slot, tuple(self._queued))
-        self._queued.clear()
-        return ENTRIES.encode(entry)
+        reports = tuple(self._queued.popleft() for _ in range(len(self._queued)))
+        return ENTRIES.encode(ReportEntry(self._line, self._nonce, self._slot, reports))
 
     def is_read(self, now: float) -> bool:
         """Return False if it looks as if nobody reads; called with each heartbeat.
@@ -257,7 +256,6 @@ class StorageLine:
         )
         self._writer, self._settings, self._clock = writer, settings, clock
         self._changed = threading.Condition()
-        self._said: list[TaskReport] = []
         self._over = False
 
     def run(self, run_task: RunAttempt) -> None:
@@ -282,7 +280,7 @@ class StorageLine:
 
     def _put(self, report: TaskReport) -> None:
         with self._changed:
-            self._said.append(report)
+            self._writer.say(report)
             self._changed.notify()
 
     def _pump(self) -> None:
@@ -303,7 +301,6 @@ class StorageLine:
             now = clock.monotonic()
             if now >= beat:
                 self.link.alive()
-                self._collect()
             if self._writer.has_more:
                 failed = not self._flushed(now)
                 written = written if failed else now
@@ -318,16 +315,10 @@ class StorageLine:
             self._clock.sleep(_AGAIN_SECONDS)
         with self._changed:
             if not failed:
-                self._changed.wait_for(lambda: self._said or self._over, max(0.0, seconds))
-            over = self._over
-            self._collect()
-        return over
-
-    def _collect(self) -> None:
-        with self._changed:
-            for report in self._said:
-                self._writer.say(report)
-            self._said.clear()
+                self._changed.wait_for(
+                    lambda: self._writer.has_more or self._over, max(0.0, seconds)
+                )
+            return self._over
 
     def _flushed(self, now: float) -> bool:
         try:

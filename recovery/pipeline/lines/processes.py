@@ -46,7 +46,6 @@ class LocalProcesses:
     hear: gets the reports.
     heartbeat_seconds: how often a process says that it lives.
     silence_seconds: after which one that does not counts as lost.
-    start_method: of multiprocessing; default: "forkserver" where there is one, else "spawn".
 
     Raises:
         InvalidInputError: `run_task` cannot be pickled, which is how it gets into a process; it is
@@ -62,11 +61,9 @@ class LocalProcesses:
         *,
         heartbeat_seconds: float,
         silence_seconds: float,
-        start_method: str | None = None,
     ) -> None:
         self.silence_seconds = silence_seconds
-        methods = mp.get_all_start_methods()
-        method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+        method = "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
         self._context: Any = mp.get_context(method)
         if method == "forkserver":
             self._context.set_forkserver_preload(_PRELOAD)

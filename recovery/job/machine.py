@@ -76,7 +76,7 @@ class Job:
     ignored: int = field(default=0, init=False)
     late_starts: int = field(default=0, init=False)
     restart_at: float | None = field(default=None, init=False)
-    """When what fell is started again; None if nothing waits for that."""
+    """When tasks that failed are started again; None if none waits for that."""
     _to_start: set[str] = field(default_factory=set, init=False)
     _asked_generation: bool = field(default=False, init=False)
     _starting: dict[int, Starting] = field(default_factory=dict, init=False)
@@ -407,7 +407,7 @@ class Job:
         return actions
 
     def _wait(self, task: str) -> None:
-        """There is no slot for it: it has no attempt until there is."""
+        """The task has no slot, and so no attempt until there is one."""
         before = self.tasks[task]
         self.tasks[task] = TaskState(
             phase=TaskPhase.WAITING, commit=before.commit, records=before.records
@@ -510,7 +510,7 @@ class Job:
         return self._kill_waiting()
 
     def _kill_waiting(self) -> list[JobAction]:
-        """Restart nobody: what waits for its restart, or for a slot, has ended."""
+        """Restart nothing: tasks that wait for a restart, or for a slot, have ended."""
         for task in self._waves.waiting:
             self.tasks[task].phase = TaskPhase.CANCELED
         self._waves.waiting.clear()

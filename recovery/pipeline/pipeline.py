@@ -68,7 +68,7 @@ class Pipeline:
         name: of the job on the storage. One supervisor at a time runs it: a newer one takes over.
         url: where data between tasks is kept.
         storage_options: of the fsspec driver.
-        version: as you call it, for people: what an operator is told.
+        version: a name for people; operators see it.
 
     Raises:
         InvalidInputError: a bad name.
@@ -139,7 +139,7 @@ class Pipeline:
         serve: bool = False,
         updates_from: Collection[str] = (),
     ) -> JobResult:
-        """Run until it ends; what it came to is in the result, also if that is a failure.
+        """Run until it ends; return how it ended, even if that is a failure.
 
         A KeyboardInterrupt suspends it. Arguments as `start`.
         """
@@ -270,7 +270,7 @@ class Pipeline:
 
 
 class Stream:
-    """Rows on their way: of a source, or of a consumer that passes rows on."""
+    """The rows of a source, or of a consumer that passes rows on."""
 
     def __init__(self, pipeline: Pipeline, name: str) -> None:
         self._pipeline, self.name = pipeline, name
@@ -349,7 +349,7 @@ class RunningPipeline:
         return self._supervisor.launcher
 
     def stop(self, mode: StopMode | str) -> None:
-        """Ask for an end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then says what it came to.
+        """Ask for an end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then returns the result.
 
         Raises:
             InvalidInputError: another stop came first, unless this is a CANCEL; or it has ended.
@@ -361,7 +361,7 @@ class RunningPipeline:
         self._supervisor.ask_stop(wanted)
 
     def wait(self, timeout_seconds: float | None = None) -> JobResult:
-        """Return what it came to.
+        """Return how it ended.
 
         Raises:
             TimeoutError: it goes on.

@@ -21,9 +21,9 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 
 WHOLE_EVERY = 64
-"""A whole record is at most so many slots behind the one before."""
+"""Slots from one whole record to the next, at most."""
 RESTARTS_KEPT = 20
-"""So many of the newest are shown."""
+"""Restarts that are shown, the newest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class Control:
-    """Handles the requests for one coordinator. Used by its one thread."""
+    """Handles the requests to one coordinator. Used by the control loop alone."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Control:
     def _carry_out(
         self, request: Request, commands: Collection[ExternalCommand], prepared: PreparedPlan | None
     ) -> None:
-        """Do all of it; what could be refused was."""
+        """Do all of it; nothing can be refused any more."""
         notes: list[str] = []
         said: list[InternalCommand] = []
         releases: list[AllowRelease] = []

@@ -1,7 +1,7 @@
 """The storage side of a coordinator: every method but `__init__` is called by the companion alone.
 
-It holds the job log, the emitter of the command log, what was asked for so far, and the places of
-the stages. It decides nothing.
+It holds the job log, the emitter of the command log, the requests so far, and the places of the
+stages. It decides nothing.
 """
 
 import logging
@@ -87,7 +87,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """START stands."""
+    """START was written."""
 
     slot: int
     record: bytes
@@ -99,7 +99,7 @@ class PipelineLogs:
     """The logs of one pipeline, for one coordinator.
 
     Args:
-        plan: what the coordinator brought along.
+        plan: what the coordinator was started with.
         given: the description of that plan.
         packages: that an update may name a function of.
     """
@@ -133,7 +133,7 @@ class PipelineLogs:
     # -- the job log
 
     def claim(self) -> Claimed:
-        """Win the next generation; the first time also find out what is wanted, and make it.
+        """Win the next generation; the first time also prepare the plan that is wanted.
 
         Raises:
             FencedError: another coordinator leads.
@@ -155,7 +155,7 @@ class PipelineLogs:
         )
 
     def _succeeded(self, generation: int) -> PreparedPlan | None:
-        """Take over what was asked for, carry out what was left, and lead; None: read again."""
+        """Take over the requests so far, carry out open ones, and lead; None: read again."""
         plan, commands = self._plan, self._log(command_log_prefix(self._plan.name))
         self._succession, end = succeed(commands, self._requests, self._given)
         self._before = self._requests.find_end(self._succession.handled)
@@ -189,7 +189,7 @@ class PipelineLogs:
         """Import what a description names, and make the stages that it needs.
 
         Args:
-            running: what it comes in the place of.
+            running: the plan that it replaces.
 
         Raises:
             InvalidInputError: it cannot be imported, or is not of this pipeline.
@@ -224,7 +224,7 @@ class PipelineLogs:
     # -- the command log
 
     def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
-        """Have commands stand. Raises: see `Emitter.emit`."""
+        """Write commands into one slot. Raises: see `Emitter.emit`."""
         emitter = self._emitter
         assert emitter is not None
         if emitter.number % LEAD_EVERY == 0:
@@ -237,7 +237,7 @@ class PipelineLogs:
         self._emitter.check()
 
     def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
-        """Have START stand for tasks. Where one begins that never did is looked up once."""
+        """Write START for tasks. For a task that never began, look up once where it begins."""
         look = FirstLook()
         new = [task for task in tasks if task not in self._looked_up]
         if new:
@@ -310,7 +310,7 @@ class PipelineLogs:
         self._succession.carried_out(command)
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
-        """Let data of a stage go; return what went, for people."""
+        """Delete data of a stage that is consumed; return what was deleted, for people."""
         assert self._job is not None
         text = allow_release(
             prepared, self._storage, command, generation=self._job.generation, ids=self._ids
@@ -321,7 +321,7 @@ class PipelineLogs:
     # -- status
 
     def say(self, status: Status) -> None:
-        """Have a status stand behind the others.
+        """Append a status.
 
         Raises:
             FencedError: another coordinator leads.

@@ -50,9 +50,9 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Jitter
 
 _LONGEST_WAIT_SECONDS = 0.1
-"""The slots of a launcher are looked at this often, and `ask_stop` looks for the end."""
+"""How often the loop looks at the launcher's slots, and `ask_stop` for the end of the loop."""
 _CLOSE_SECONDS = 10.0
-"""What the companion may take to finish what it was given."""
+"""How long the companion may take to finish its work at the end."""
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
@@ -95,11 +95,11 @@ class Supervisor:
         """What runs; None before it is known."""
         self._lost = self._ended = False
         self._to_launch: set[AttemptKey] = set()
-        """Told to be launched; their START does not stand yet."""
+        """Launches that wait for their START."""
         self._watch = Liveness(math.inf)
         self._resume = False
         self._leave: JobPhase | None = None
-        """What a pipeline that is at rest ends with."""
+        """The end of a pipeline that is at rest and is not to be resumed."""
 
     def ask_stop(self, mode: StopMode) -> None:
         """Ask for an end; from any thread. Returns when the job has taken it in.
@@ -174,7 +174,7 @@ class Supervisor:
             self._say()
 
     def _stop_by_owner(self, mode: StopMode) -> None:
-        """Stop as the program that runs the pipeline asks: it does not stay to be resumed."""
+        """Stop for the program that runs the pipeline: nobody can resume it from outside then."""
         self.stop(mode)
         if self.at_rest:
             self._leave = self._leave or self.machine.phase
@@ -266,7 +266,7 @@ class Supervisor:
         self._do(self.machine.generation_lost(failure_of(error), self._clock.monotonic()))
 
     def _start(self, tasks: list[str], epoch: int) -> None:
-        """Have START stand, then launch."""
+        """Write START, then launch."""
         running = self.running
         assert running is not None
         attempts = [(task, epoch) for task in tasks]
@@ -300,13 +300,13 @@ class Supervisor:
             self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure_of(error)))
 
     def _tell(self, told: list[Told]) -> None:
-        """Have it stand in the command log, and pass it on."""
+        """Write it into the command log, then pass it on."""
         attempts = [(task, command.epoch) for command in told for task in command.tasks]
         failed = partial(self._cannot_tell, attempts)
         self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
 
     def _cannot_tell(self, attempts: Iterable[AttemptKey], error: Exception) -> None:
-        """What was to be said does not stand."""
+        """The command log does not hold what these attempts were to be told."""
         self.lost(error)
         failure = replace(failure_of(error), secondary=True)
         for task, epoch in attempts:

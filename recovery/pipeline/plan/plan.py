@@ -54,11 +54,11 @@ class PipelineSettings:
     silence_seconds: float = 15.0
     """A process that says nothing for so long is killed and started again."""
     request_seconds: float = 0.5
-    """How often a coordinator looks for what it is asked for from outside."""
+    """How often a coordinator looks for requests from outside."""
     status_seconds: float = 1.0
-    """How often it says how it is, at most; nothing new, nothing said."""
+    """How often it writes its status, at most, and only if there is news."""
     complaint_seconds: float = 30.0
-    """From the first request to start a part anew to the restart."""
+    """From the first complaint of a part to its restart."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
     """How often, and after which delays, the job starts its tasks again."""
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
@@ -82,7 +82,7 @@ class PipelineSettings:
         check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)
 
     def tuned(self, changed: Mapping[str, int | float]) -> "PipelineSettings":
-        """Return these with others in the place of some.
+        """Return the settings with some values replaced.
 
         Raises:
             InvalidInputError: not one of `TUNABLE`, or out of its range.
@@ -120,7 +120,7 @@ class SourcePlan:
     name: str
     source: Source
     version: str = ""
-    """Another version makes it a new part, also if everything else is the same."""
+    """Another version makes it another part, even if everything else is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class ConsumerPlan:
     version: str = ""
     """As of a source."""
     start: StartAt = "earliest"
-    """Where it begins that never read."""
+    """Where it begins if it never read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class TaskAddress:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """All of it. Can be pickled if its steps can."""
+    """A whole pipeline. Can be pickled if its steps can."""
 
     name: str
     url: str
@@ -216,7 +216,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_slots(plan: PipelinePlan, slots: int | None) -> None:
-    """Look before the start whether every task can get a slot at some time.
+    """Check before the start that every task can get a slot at some time.
 
     Sources that end make room for their consumers. If nobody knows whether they end, a warning is
     logged, and the tasks behind them wait at least until a DRAIN.
@@ -273,7 +273,7 @@ def own_stage(
     ids: IdSource,
     clock: Clock,
 ) -> StagePath:
-    """Return where the stage stands; makes it if this pipeline never had it.
+    """Return where the stage is stored; make it if this pipeline never had it.
 
     Raises:
         IncompatibleError: it was made with other columns, keys or counts: what it holds does not

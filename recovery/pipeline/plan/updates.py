@@ -52,7 +52,7 @@ class PlanPart:
     shape: str
     """What stored data depends on, in words: kind, input, columns, keys, counts."""
     digest: str
-    """Of the shape, the code, its values, the version; "" if it cannot be told: never the same."""
+    """Of the shape, the code, its values, the version; "" if unknown, which equals nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ MUTATIONS = (
         "compaction",
         "a compaction without an answer deletes what it wrote",
         "shuffle/repair/compaction.py",
-        "    found = commit_rewrite(stage, state, record, written)",
-        "    try:\n        found = commit_rewrite(stage, state, record, written)\n"
+        "    counted = commit_rewrite(stage, state, record, written)",
+        "    try:\n        counted = commit_rewrite(stage, state, record, written)\n"
         "    except Exception:\n        give_back(stage.storage, written)\n        raise",
         "tests/faults/test_compaction_crash_points.py -k unknown",
     ),
@@ -36,7 +36,7 @@ MUTATIONS = (
         "compaction",
         "frames are moved without a look at their checksums",
         "shuffle/repair/compaction.py",
-        "        check_frames(stage, int(subpartitions[n]), entries[n], [found[n]], settings)",
+        "        check_frames(stage, int(subpartitions[n]), entries[n], [parts[n]], settings)",
         "        pass",
         f"{COMPACTION} -k damaged",
     ),
@@ -44,8 +44,8 @@ MUTATIONS = (
         "compaction",
         "the position of an extent that has moved is taken for the one before",
         "shuffle/repair/compaction.py",
-        '        rewritten["segment"][at] = number | COMPACTED',
-        '        rewritten["segment"][at] = number',
+        '        rewritten["segment"][positions] = number | COMPACTED',
+        '        rewritten["segment"][positions] = number',
         COMPACTION,
     ),
     Mutation(

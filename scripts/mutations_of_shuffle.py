@@ -34,12 +34,11 @@ MUTATIONS = (
         "N3",
         "outputs are published in one record and acknowledged in the next",
         "shuffle/consume/task.py",
-        "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
-        "        whole = self.held.whole()\n"
+        "        whole = self.held.whole_now() if full else self.held.whole()\n",
         "        if outputs:\n            now = self.held.state\n"
         "            self.held.write(Ack(now.owner, now.epoch, None, (), tuple(outputs), now.state,"
-        " now.marker_floor, now.pending))\n            outputs = ()\n            whole ="
-        " self.held.whole()\n        self.held.write(\n            Ack(",
+        " now.marker_floor, now.pending))\n            outputs, before = (), self.held.state\n"
+        "        whole = self.held.whole_now() if full else self.held.whole()\n",
         f"{CRASHES} -k exact",
     ),
     Mutation(
@@ -104,7 +103,7 @@ MUTATIONS = (
     Mutation(
         "N9",
         "a superseded view of the same process is not told",
-        "shuffle/consume/live_views.py",
+        "shuffle/consume/open_view.py",
         "        if other.epoch < newest:",
         "        if other.epoch > newest:",
         OPEN,
@@ -166,11 +165,11 @@ MUTATIONS = (
         "N18",
         "the end of a producer counts as the checkpoint with the highest number",
         "shuffle/consume/view.py",
-        "                if isinstance(found.marker, Checkpoint):\n"
-        "                    if found.marker.id <= self._task.held.state.marker_floor:\n"
+        "                if isinstance(item.marker, Checkpoint):\n"
+        "                    if item.marker.id <= self._task.held.state.marker_floor:\n"
         "                        continue\n"
-        "                    self._passed = max(self._passed, found.marker.id)\n",
-        "                number = getattr(found.marker, 'id', 2**63 - 1)\n"
+        "                    self._passed = max(self._passed, item.marker.id)\n",
+        "                number = getattr(item.marker, 'id', 2**63 - 1)\n"
         "                if number <= self._task.held.state.marker_floor:\n"
         "                    continue\n"
         "                self._passed = max(self._passed, number)\n",
@@ -221,10 +220,11 @@ MUTATIONS = (
         "N23",
         "an effect happens before its record is won",
         "shuffle/consume/task.py",
-        "        whole = self.held.whole()\n        self.held.write(\n            Ack(",
-        "        whole = self.held.whole()\n        for mine in self._pending(effect):\n"
+        "        whole = self.held.whole_now() if full else self.held.whole()\n",
+        "        whole = self.held.whole_now() if full else self.held.whole()\n"
+        "        for mine in self._pending(effect):\n"
         "            if self.on_effect: self.on_effect(mine.token, mine.payload)\n"
-        "            self._performed.add(mine.token)\n        self.held.write(\n            Ack(",
+        "            self._performed.add(mine.token)\n",
         ACK,
     ),
     Mutation(
@@ -258,14 +258,14 @@ MUTATIONS = (
         "a reservation is never a full record",
         "shuffle/consume/task.py",
         "        if whole is None:\n            inputs = (cursor(",
-        "        if found:\n            inputs = (cursor(",
+        "        if state:\n            inputs = (cursor(",
         APPROXIMATE,
     ),
     Mutation(
         "full records",
         "a full acknowledgement names the new outputs only",
         "shuffle/consume/task.py",
-        "(*self.held.state.outputs, *outputs) if whole else tuple(outputs)",
+        "(*before.outputs, *outputs) if whole else tuple(outputs)",
         "tuple(outputs)",
         ACK,
     ),
@@ -313,7 +313,7 @@ MUTATIONS = (
         "reconciliation",
         "the end of the feed is the end of the input",
         "shuffle/consume/delivered.py",
-        "        if end.records is not None and found != end.records:",
+        "        if end.records is not None and records != end.records:",
         "        if end.records == -1:",
         READ,
     ),
@@ -321,7 +321,7 @@ MUTATIONS = (
         "reconciliation",
         "a gap in the ordinals is passed over",
         "shuffle/consume/delivered.py",
-        "        if first_ordinal > at:",
+        "        if first_ordinal > delivered:",
         "        if first_ordinal < 0:",
         READ,
     ),

@@ -26,7 +26,7 @@ from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.verify.job import JobCopy
-from durable_shuffle.shuffle.verify.stage import Progress
+from durable_shuffle.shuffle.verify.stage import OnProgress
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="Folder or URL, e.g. s3://bucket/shuffle.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
@@ -176,7 +176,7 @@ def placed_between(run: Callable[..., None], inner: Callable[..., object]) -> Ca
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Progress | None]:
+def progress_bar(label: str) -> Iterator[OnProgress | None]:
     """Show bytes done on standard error if it is a terminal."""
     if not sys.stderr.isatty():
         yield None

@@ -24,12 +24,12 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
-from durable_shuffle.shuffle.release.damaged import release_done
 from durable_shuffle.shuffle.release.gc import Judged
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.release.stages import (
     finish_releases,
     raise_first,
+    release_done,
     release_stage_of,
     skipping_damaged,
 )
@@ -215,13 +215,13 @@ def gc(
         "live": report.live,
         "orphans": _items(report.orphans),
         "spared": _items(report.spared),
-        "odd": _items(report.odd),
+        "unknown": _items(report.unknown),
         "unfinished_releases": report.unfinished_releases,
         "freed": asdict(report.freed),
     }
     call.emit(document, _gc_text(report))
-    if report.odd:
-        call.note(f"{len(report.odd)} odd or kept for it; run `durable-shuffle verify`")
+    if report.unknown:
+        call.note(f"{len(report.unknown)} unknown or kept for them; run `durable-shuffle verify`")
         call.fail()
 
 
@@ -246,9 +246,9 @@ def _gc_text(report: GcReport) -> str:
         head = ["", "WHERE", "OBJECTS", "SIZE", "WHY"]
         rows = [[v, w, n, size(sizes[v, w, why]), why] for (v, w, why), n in counts.items()]
         lines.append(table(head, rows))
-    lines += [f"odd: {item.key}: {item.reason}" for item in report.odd[:_SHOWN]]
-    if len(report.odd) > _SHOWN:
-        lines.append(f"odd: and {len(report.odd) - _SHOWN} more; --json shows all")
+    lines += [f"unknown: {item.key}: {item.reason}" for item in report.unknown[:_SHOWN]]
+    if len(report.unknown) > _SHOWN:
+        lines.append(f"unknown: and {len(report.unknown) - _SHOWN} more; --json shows all")
     if report.unfinished_releases:
         lines.append(
             f"{report.unfinished_releases} releases {'finished' if acted else 'to finish'}"

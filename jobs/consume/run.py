@@ -51,7 +51,7 @@ from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

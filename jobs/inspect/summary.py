@@ -18,8 +18,7 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
 from durable_shuffle.shuffle.read.position import Position
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.consumers import listed_consumers
-from durable_shuffle.shuffle.verify.job import JobCopy
+from durable_shuffle.shuffle.verify.job import JobCopy, listed_consumers
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from durable_shuffle.shuffle.log.stage import (
     read_state,
     require_seal,
 )
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import seal_stage

@@ -16,9 +16,9 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
-from durable_shuffle.shuffle.release.cleanup import Freed
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import (
+    Freed,
     finish_releases,
     raise_first,
     release_consumed,

@@ -51,9 +51,8 @@ from durable_shuffle.shuffle.log.job_log import (
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import Describe
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
-from durable_shuffle.shuffle.release.cleanup import release_stage
-from durable_shuffle.shuffle.release.registry import register_consumers
-from durable_shuffle.shuffle.release.retention import Overwritten
+from durable_shuffle.shuffle.release.retention import overwritten, register_consumers
+from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.write.run_log import (
@@ -302,7 +301,7 @@ def _replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
                 ids,
                 generation=before.describe.generation,
                 producers=before.describe.producers,
-                cause=str(Overwritten(stage.path.folder)),
+                cause=overwritten(stage.path.folder),
             )
 
 

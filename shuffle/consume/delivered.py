@@ -49,13 +49,13 @@ class Delivered:
         Raises:
             CorruptDataError: records before `first_ordinal` were not handed out.
         """
-        at = ordinal_of(self.producers, extent.producer)
-        if first_ordinal > at:
+        delivered = ordinal_of(self.producers, extent.producer)
+        if first_ordinal > delivered:
             raise CorruptDataError(
-                f"records are missing: producer={extent.producer} expected ordinal {at}, found "
-                f"{first_ordinal}: segment={extent.key!r}"
+                f"records are missing: producer={extent.producer} expected ordinal {delivered}, "
+                f"found {first_ordinal}: segment={extent.key!r}"
             )
-        return at - first_ordinal
+        return delivered - first_ordinal
 
     def check_begins(self, extent: Extent, buffer: Buffer) -> None:
         """Refuse a buffer whose first frame holds records that were already handed out.
@@ -80,13 +80,13 @@ class Delivered:
         Args:
             offset: of the buffer in its segment, in bytes.
         """
-        found = ProducerPosition(buffer.whole_ordinal, extent.segment, extent.slot)
+        first = ProducerPosition(buffer.whole_ordinal, extent.segment, extent.slot)
         if buffer.carry_ends:
             begins = offset + buffer.carry_bytes
-            return replace(found, next_ordinal=buffer.first_ordinal, frame_offset=begins)
-        known = self.producers.get(extent.producer, found)
+            return replace(first, next_ordinal=buffer.first_ordinal, frame_offset=begins)
+        known = self.producers.get(extent.producer, first)
         same = (known.segment, known.slot) == (extent.segment, extent.slot)
-        return known.at(known.frame_ordinal) if same else found
+        return known.at(known.frame_ordinal) if same else first
 
     def buffer(self, extent: Extent, buffer: Buffer, offset: int) -> None:
         """Note that `buffer` is handed out."""
@@ -119,11 +119,11 @@ class Delivered:
                 f"handed out={ordinal_of(whole.producers, beyond)} "
                 f"found={position.producers[beyond].next_ordinal}"
             )
-        for producer, at in position.producers.items():
-            if producer not in whole.producers or at.next_ordinal < 0:
+        for producer, asked in position.producers.items():
+            if producer not in whole.producers or asked.next_ordinal < 0:
                 raise InvalidInputError(
                     f"not a position of this view: producer={producer} next_ordinal="
-                    f"{at.next_ordinal}"
+                    f"{asked.next_ordinal}"
                 )
         return position
 
@@ -133,9 +133,28 @@ class Delivered:
         Raises:
             CorruptDataError: the number of records differs from the committed one.
         """
-        found = self.position.records
-        if end.records is not None and found != end.records:
+        records = self.position.records
+        if end.records is not None and records != end.records:
             raise CorruptDataError(
                 f"records delivered are not records committed: expected={end.records} "
-                f"found={found} stage={self.key[0]!r} subpartition={self.key[1]}"
+                f"found={records} stage={self.key[0]!r} subpartition={self.key[1]}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatistics:
+    """Figures of one view."""
+
+    epoch: int
+    records_delivered: int
+    records_acknowledged: int
+    """Records acknowledged by this view."""
+    records_dropped: int
+    """In approximate mode, records that all views of this consumer dropped: delivered, or perhaps
+    delivered, but never acknowledged."""
+    dropped_exact: bool
+    """False if `records_dropped` is an upper bound."""
+    bytes_trimmed: int
+    """Bytes of partial records that were cut off for this view."""
+    in_flight_bytes: int
+    """Bytes that are being fetched, or were fetched and are still in use."""

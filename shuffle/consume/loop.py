@@ -16,11 +16,7 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, schema_to_bytes
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import (
-    FencedError,
-    IncompatibleError,
-    InvalidInputError,
-)
+from durable_shuffle.serialization.errors import FencedError, IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.consume.outputs import write_output
@@ -30,6 +26,7 @@ from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.read.position import Position
+from durable_shuffle.shuffle.read.sealed_reader import join_small
 
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
@@ -136,14 +133,14 @@ def check_outputs_schema(
             f"this consumer acknowledged records in another way, without outputs of a stated "
             f"schema: {name!r}; give another consumer name"
         )
-    found = _STATES.decode(state, name=name)
-    before = None if found.schema is None else schema_from_bytes(found.schema)
+    stored = _STATES.decode(state, name=name)
+    before = None if stored.schema is None else schema_from_bytes(stored.schema)
     if before != schema:
         raise IncompatibleError(
             f"this consumer published outputs of another schema: found {_shown(before)}, expected "
             f"{_shown(schema)}: {name!r}; give another consumer name"
         )
-    return found.snapshot
+    return stored.snapshot
 
 
 def await_finished(
@@ -164,17 +161,17 @@ def await_finished(
     """
     seen, deadline, pause = -1, 0.0, _FIRST_LOOK_SECONDS
     while True:
-        found = read_resume_set(log)
-        if found.finished:
-            return found
-        if found.generation > generation or found.closed:
-            why = "its log is closed" if found.closed else f"generation {found.generation} runs it"
+        state = read_resume_set(log)
+        if state.finished:
+            return state
+        if state.generation > generation or state.closed:
+            why = "its log is closed" if state.closed else f"generation {state.generation} runs it"
             raise FencedError(
                 f"this consumer is not ours any more: {why}, mine is generation {generation}: "
                 f"log={log.prefix!r}; stop"
             )
-        if found.next_slot != seen:
-            seen, deadline = found.next_slot, clock.monotonic() + patience_seconds
+        if state.next_slot != seen:
+            seen, deadline = state.next_slot, clock.monotonic() + patience_seconds
         elif clock.monotonic() >= deadline:
             return None
         clock.sleep(pause)
@@ -192,13 +189,17 @@ def _chunks(view: View, rows: int, every: int) -> Iterator[tuple[pa.RecordBatch,
     held: list[pa.RecordBatch] = []
     count = since = 0
     for frame in view:
-        at = 0
-        while at < frame.num_rows:
-            part = frame.slice(at, every - since)
+        start = 0
+        while start < frame.num_rows:
+            part = frame.slice(start, every - since)
             held.append(part)
-            at, count, since = at + part.num_rows, count + part.num_rows, since + part.num_rows
+            start, count, since = (
+                start + part.num_rows,
+                count + part.num_rows,
+                since + part.num_rows,
+            )
             if count >= rows or since == every:
-                yield _joined(held), view.position_after(at), since == every
+                yield _joined(held), view.position_after(start), since == every
                 held, count, since = [], 0, since % every
     if held:
         yield _joined(held), view.position, False
@@ -210,43 +211,30 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class _Outputs:
-    """Batches to write as outputs. They are written once there are enough, or on `take`."""
+    """Batches to write as outputs: once they fill `writer_memory_bytes`, or on `take`."""
 
     task: ConsumerTask
     schema: pa.Schema | None
-    _small: list[pa.RecordBatch] = field(default_factory=list, init=False)
-    _small_rows: int = field(default=0, init=False)
-    _ready: list[pa.RecordBatch] = field(default_factory=list, init=False)
-    _ready_bytes: int = field(default=0, init=False)
+    _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _held_bytes: int = field(default=0, init=False)
     _written: list[OutputRef] = field(default_factory=list, init=False)
 
     def add(self, batch: pa.RecordBatch) -> None:
         if self.schema is None:
             raise InvalidInputError("without a schema for its outputs a consumer yields no rows")
-        if not batch.num_rows:
-            return
-        self._small.append(batch)
-        self._small_rows += batch.num_rows
-        if self._small_rows >= self.task.settings.read_batch_rows:
-            self._join()
-            if self._ready_bytes >= self.task.settings.writer_memory_bytes:
-                self._write()
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= self.task.settings.writer_memory_bytes:
+            self._write()
 
     def take(self) -> tuple[OutputRef, ...]:
         """Write the remaining batches; return the objects written since the last call."""
-        self._join()
         self._write()
         written, self._written = tuple(self._written), []
         return written
 
-    def _join(self) -> None:
-        if self._small:
-            batch = _joined(self._small)
-            self._ready.append(batch)
-            self._ready_bytes += batch.nbytes
-            self._small, self._small_rows = [], 0
-
     def _write(self) -> None:
-        if self._ready and self.schema is not None:
-            self._written.append(write_output(self.task, self.schema, self._ready))
-            self._ready, self._ready_bytes = [], 0
+        if self.schema is not None and any(batch.num_rows for batch in self._held):
+            joined = join_small(iter(self._held), self.task.settings.read_batch_rows)
+            self._written.append(write_output(self.task, self.schema, joined))
+        self._held, self._held_bytes = [], 0

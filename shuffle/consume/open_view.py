@@ -4,10 +4,17 @@ The order matters. An older view of this process is released first, so that the 
 delivered. Winning OPEN then fences every other view in any process. Only then the start is final
 and reading begins there. Acknowledged records are skipped by computing their place, without reading
 them.
+
+A superseded view of this process learns of it at once. This is only a shortcut: the consumer's log
+does the fencing. Views are held by weak references, so they do not outlive the task that made them.
+No lock is needed: every view adds itself before it looks at the others. So of any two views at
+least one sees the other, and the older one stops.
 """
 
 import math
-from collections.abc import Callable
+import os
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +26,6 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume.live_views import add_view, live_views
 from durable_shuffle.shuffle.consume.log import HeldLog, Opening, hold
 from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.consume.task import ConsumerTask, EffectHandler
@@ -27,6 +33,7 @@ from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.appender_log import refuse_holes
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
+from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
@@ -120,7 +127,7 @@ def open_view(
         task = default_task(stage.path.incarnation, subpartition)
     path = ConsumerPath(stage.path.job, consumer, task)
     log = SlotLog(stage.storage, path.log_prefix)
-    ready = _wait_ready(stage, subpartition, wait_seconds, clock)
+    state = _wait_ready(stage, subpartition, wait_seconds, clock)
     key: InputKey = (stage.path.folder, subpartition)
 
     left: View | None = None
@@ -135,7 +142,7 @@ def open_view(
         consumer=consumer,
         task=path.task,
         resume=resume,
-        opening=lambda found: _opening(ready, key, found, resume, begin),
+        opening=lambda before: _opening(stage, state.seal_slot, key, before, resume, begin),
         code=code,
     )
     finished = isinstance(held, ResumeSet)
@@ -143,11 +150,11 @@ def open_view(
         held = HeldLog(log, held)
     holder = ConsumerTask(stage.storage, path, held, ids, settings, on_effect)
     if finished:
-        holder.end("finished")
+        holder.ended = "finished"
     positions = holder.acked(key)
     queue = None if left is None or finished else _taken_over(left, resume, positions)
     if queue is None:
-        feed = ready.feed(positions, settings, clock)
+        feed = _feed(stage, subpartition, state.seal, positions, settings, clock)
         queue = BufferQueue(stage.storage, feed, settings, positions)
     queue.attach(held.state.owner)
     wait: Callable[[], None] = _never_waits
@@ -162,26 +169,23 @@ def open_view(
     return view
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A stage that can be read, with its state when the view was opened."""
-
-    stage: StageHandle
-    subpartition: int
-    state: StageState
-
-    @property
-    def slot(self) -> int:
-        """Slot of the SEAL or REPLACE by which the view reads; 0 for a stage of log producers."""
-        return self.state.seal_slot
-
-    def feed(self, positions: Positions, settings: Settings, clock: Clock) -> ExtentFeed:
-        if self.state.seal is None:
-            return LogFeed(self.stage, self.subpartition, positions, settings=settings, clock=clock)
-        return SealedFeed(self.stage, self.state.seal, self.subpartition, positions)
+def _feed(
+    stage: StageHandle,
+    subpartition: int,
+    seal: Seal | None,
+    positions: Positions,
+    settings: Settings,
+    clock: Clock,
+) -> ExtentFeed:
+    if seal is None:
+        return LogFeed(stage, subpartition, positions, settings=settings, clock=clock)
+    return SealedFeed(stage, seal, subpartition, positions)
 
 
-def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, clock: Clock) -> _Ready:
+def _wait_ready(
+    stage: StageHandle, subpartition: int, wait_seconds: float, clock: Clock
+) -> StageState:
+    """Wait until the stage can be read; return its state then."""
     deadline = clock.monotonic() + wait_seconds
     pause = _FIRST_LOOK_SECONDS
     while True:
@@ -191,7 +195,7 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
         if stage.describe.writing == "log":
             refuse_holes(stage)
         if state.seal is not None or stage.describe.writing == "log":
-            return _Ready(stage, subpartition, state)
+            return state
         left = deadline - clock.monotonic()
         if left <= 0:
             raise NotFoundError(
@@ -203,34 +207,80 @@ def _wait_ready(stage: StageHandle, subpartition: int, wait_seconds: float, cloc
 
 
 def _opening(
-    ready: _Ready, key: InputKey, found: ResumeSet, resume: ResumeMode, begin: Beginning | None
+    stage: StageHandle,
+    slot: int,
+    key: InputKey,
+    resumed: ResumeSet,
+    resume: ResumeMode,
+    begin: Beginning | None,
 ) -> Opening:
-    """Decide the content of OPEN: where this view starts, and how many records it drops."""
-    others = [other for other in found.inputs if other != key]
+    """Decide the content of OPEN: where this view starts, and how many records it drops.
+
+    Args:
+        slot: of the SEAL or REPLACE by which the view reads; 0 for a stage of log producers.
+    """
+    others = [other for other in resumed.inputs if other != key]
     if others:
         raise IncompatibleError(
             f"the consumer task has other inputs: expected {key}, found {others[0]}; "
             "give the task another name"
         )
-    if not found.epoch and begin is not None:
-        return Opening((cursor(key, ready.slot, begin.positions),), state=begin.state)
-    start = start_of(found, resume)
+    if not resumed.epoch and begin is not None:
+        return Opening((cursor(key, slot, begin.positions),), state=begin.state)
+    start = start_of(resumed, resume)
     positions = start.inputs.get(key, {})
-    if key in found.inputs and found.inputs[key].stage_slot != ready.slot:
-        before = content_tags(ready.stage, found.inputs[key].stage_slot)
-        now = content_tags(ready.stage, ready.slot)
-        check_tags(positions, before, now, name=ready.stage.path.prefix)
+    if key in resumed.inputs and resumed.inputs[key].stage_slot != slot:
+        before = content_tags(stage, resumed.inputs[key].stage_slot)
+        now = content_tags(stage, slot)
+        check_tags(positions, before, now, name=stage.path.prefix)
     return Opening(
-        (cursor(key, ready.slot, positions),), start.dropped, dropped_exact=start.dropped_exact
+        (cursor(key, slot, positions),), start.dropped, dropped_exact=start.dropped_exact
     )
 
 
 def _taken_over(left: View, resume: ResumeMode, start: Positions) -> BufferQueue | None:
     """Return the queue of the view before, if it can continue at `start`; else None."""
-    same = {p: at.next_ordinal for p, at in start.items()} == left.position.ordinals
+    same = {p: position.next_ordinal for p, position in start.items()} == left.position.ordinals
     usable = resume == "approximate" and left.way == "buffers" and not left.queue.failed
     return left.queue if usable and same else None
 
 
 def _never_waits() -> None:
     raise AssertionError("a sealed stage is never out of records before its end")
+
+
+_Key = tuple[int, str, str]
+_LIVE: dict[int, tuple[_Key, "weakref.ref[View]"]] = {}
+
+
+def _key(view: View) -> _Key:
+    return os.getpid(), view.task.storage.description, view.task.path.log_prefix
+
+
+def live_views(description: str, log_prefix: str) -> Iterator[View]:
+    """Yield this process's views of one consumer task that are not fenced."""
+    for key, reference in list(_LIVE.values()):  # `list` copies in one step, `tuple` does not
+        if key != (os.getpid(), description, log_prefix):  # a fork must not use its parent's views
+            continue
+        view = reference()
+        if view is not None and not view.task.held.fenced:
+            yield view
+
+
+def add_view(view: View) -> None:
+    """Register a view whose OPEN was won, and fence every older view of the same consumer task.
+
+    If a newer view is registered already, fence `view` instead.
+    """
+    number = id(view)
+    _LIVE[number] = _key(view), weakref.ref(view, lambda _: _LIVE.pop(number, None))
+    views = list(live_views(*_key(view)[1:]))
+    newest = max((v.epoch for v in views), default=view.epoch)
+    for other in views:
+        if other.epoch < newest:
+            other.task.held.fence(f"epoch {newest} was opened in the same process")
+
+
+def forget_views() -> None:
+    """Forget all views, as in a new process; for tests in which only the log may fence."""
+    _LIVE.clear()

@@ -204,18 +204,18 @@ def _acknowledged(
     inputs: Mapping[InputKey, InputState], record: Ack | Prepared | Finished, name: str
 ) -> dict[InputKey, InputState]:
     moved = dict(inputs)
-    for key, found in _by_key(record.inputs):
+    for key, moved_to in _by_key(record.inputs):
         if key not in inputs:
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
         known = inputs[key]
-        acked = _state(found, {} if record.whole else known.acked, name).acked
+        acked = _state(moved_to, {} if record.whole else known.acked, name).acked
         behind = first_behind(known.acked, acked)
         if behind is not None:
             raise CorruptDataError(
                 f"{name}: {record.KIND} goes back: producer={behind} from "
                 f"{known.acked[behind].next_ordinal} to {ordinal_of(acked, behind)}; run verify"
             )
-        moved[key] = InputState(found.stage_slot, acked, _later(known.reached, acked))
+        moved[key] = InputState(moved_to.stage_slot, acked, _later(known.reached, acked))
     return moved
 
 
@@ -235,7 +235,7 @@ class Start:
     dropped_exact: bool
 
 
-def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
+def start_of(state: ResumeSet, resume: ResumeMode) -> Start:
     """Decide where the next view starts.
 
     "exact" starts after the last acknowledged record: no record is lost, and records that were
@@ -243,15 +243,15 @@ def start_of(found: ResumeSet, resume: ResumeMode) -> Start:
     been delivered: no record is delivered twice, and records that were not acknowledged are dropped
     and counted. The count is exact if the view before was released, else an upper bound.
     """
-    if resume == "exact" or found.resume == "exact":
+    if resume == "exact" or state.resume == "exact":
         return Start(
-            {k: s.acked for k, s in found.inputs.items()}, found.dropped, found.dropped_exact
+            {k: s.acked for k, s in state.inputs.items()}, state.dropped, state.dropped_exact
         )
-    lost = sum(records_between(s.acked, s.reached) for s in found.inputs.values())
+    lost = sum(records_between(s.acked, s.reached) for s in state.inputs.values())
     return Start(
-        {k: s.reached for k, s in found.inputs.items()},
-        found.dropped + lost,
-        found.dropped_exact and (found.released or not lost),
+        {k: s.reached for k, s in state.inputs.items()},
+        state.dropped + lost,
+        state.dropped_exact and (state.released or not lost),
     )
 
 
@@ -274,21 +274,21 @@ def _reached(
     inputs: Mapping[InputKey, InputState], record: Reserve | Released, name: str
 ) -> dict[InputKey, InputState]:
     moved = dict(inputs)
-    for key, found in _by_key(record.inputs):
+    for key, moved_to in _by_key(record.inputs):
         if key not in inputs:
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
         # RELEASED may go back below what was reserved, because it says exactly what was delivered
         known = inputs[key]
-        said = unpack_positions(found.positions, name=name)
+        said = unpack_positions(moved_to.positions, name=name)
         released = isinstance(record, Released)
         reached = {**known.acked, **said} if released else _later(known.reached, said)
         moved[key] = replace(known, reached=reached)
     return moved
 
 
-def _later(one: Positions, other: Positions) -> Positions:
-    merged = dict(one)
-    for producer, at in other.items():
-        if producer not in merged or merged[producer].next_ordinal <= at.next_ordinal:
-            merged[producer] = at
+def _later(earlier: Positions, other: Positions) -> Positions:
+    merged = dict(earlier)
+    for producer, position in other.items():
+        if producer not in merged or merged[producer].next_ordinal <= position.next_ordinal:
+            merged[producer] = position
     return merged

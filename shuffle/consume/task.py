@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -26,6 +27,7 @@ from durable_shuffle.shuffle.consume.resume_set import InputKey, cursor
 from durable_shuffle.shuffle.log.consumer_records import (
     Ack,
     Committed,
+    ConsumerRecord,
     Ending,
     Finished,
     InputCursor,
@@ -71,19 +73,11 @@ class ConsumerTask:
     settings: Settings
     on_effect: EffectHandler | None = None
     _performed: set[str] = field(default_factory=set, init=False)
-    _ended: str = field(default="", init=False)
+    ended: str = field(default="", init=False)
+    """ "finished" or "released"; "" while the task may still write."""
     _written: tuple[bytes, StateRef] | None = field(default=None, init=False)
     """A state object that no record is known to name yet. If the caller repeats the call, it is
     used again, so that the record is the same."""
-
-    @property
-    def ended(self) -> str:
-        """ "finished" or "released"; "" while the task may still write."""
-        return self._ended
-
-    def end(self, how: str) -> None:
-        """Accept no more acknowledgements; `how` is "finished" or "released"."""
-        self._ended = how
 
     def acked(self, key: InputKey) -> Positions:
         """Return the positions up to which records of an input are acknowledged."""
@@ -102,8 +96,8 @@ class ConsumerTask:
     def check(self) -> None:
         """Raise FencedError or InvalidInputError if this task must not write any more."""
         self.held.check()
-        if self._ended:
-            raise InvalidInputError(f"the view was {self._ended}: {self.path.log_prefix!r}")
+        if self.ended:
+            raise InvalidInputError(f"the view was {self.ended}: {self.path.log_prefix!r}")
 
     def perform_effects(self) -> None:
         """Perform the pending effects, oldest first. Call this before anything is read.
@@ -145,25 +139,9 @@ class ConsumerTask:
                 pending.
         """
         self._check_reads()
-        previous = self.held.state.state
-        moved = {key: self._checked(key, position) for key, position in positions.items()}
-        if effect is not None and self.on_effect is None:
-            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
-        self._check_outputs(outputs)
-        whole = self.held.whole()
-        self.held.write(
-            Ack(
-                record_id=self.held.state.owner,
-                epoch=self.held.state.epoch,
-                whole=whole,
-                inputs=self._cursors(moved, full=whole is not None),
-                outputs=(*self.held.state.outputs, *outputs) if whole else tuple(outputs),
-                state=self._stored(state),
-                marker_floor=max(marker_floor, self.held.state.marker_floor),
-                pending=self._pending(effect, holds),
-            )
+        self._advance(
+            Ack, positions, outputs, state, marker_floor=marker_floor, effect=effect, holds=holds
         )
-        self._settled(previous)
         self.perform_effects()
 
     def prepare(
@@ -181,24 +159,8 @@ class ConsumerTask:
         and `finish`.
         """
         self._check_reads()
-        previous = self.held.state.state
-        moved = {key: self._checked(key, position) for key, position in positions.items()}
-        if effect is not None and self.on_effect is None:
-            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
-        self.held.write(
-            Prepared(
-                record_id=self.held.state.owner,
-                epoch=self.held.state.epoch,
-                whole=self.held.whole_now(),
-                inputs=self._cursors(moved, full=True),
-                outputs=self.held.state.outputs,
-                state=self._stored(state),
-                marker_floor=self.held.state.marker_floor,
-                pending=self._pending(effect, holds),
-                ending=ending,
-            )
-        )
-        self._settled(previous)
+        prepared = partial(Prepared, ending=ending)
+        self._advance(prepared, positions, (), state, full=True, effect=effect, holds=holds)
 
     def commit(self) -> None:
         """Perform the effects that PREPARED left pending and record that they happened. Idempotent.
@@ -207,12 +169,12 @@ class ConsumerTask:
             InvalidInputError: nothing was prepared.
         """
         self.check()
-        found = self.held.state
-        if found.ending is None:
+        state = self.held.state
+        if state.ending is None:
             raise InvalidInputError(f"nothing was prepared: {self.path.log_prefix!r}")
-        if not found.ending.committed:
+        if not state.ending.committed:
             self.perform_effects()
-            self.held.write(Committed(found.owner, found.epoch))
+            self.held.write(Committed(state.owner, state.epoch))
 
     def finish(
         self,
@@ -226,25 +188,8 @@ class ConsumerTask:
         self.check()
         if self.held.state.ending is not None:
             self.commit()
-        previous = self.held.state.state
-        moved = {key: self._checked(key, position) for key, position in positions.items()}
-        if effect is not None and self.on_effect is None:
-            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
-        self._check_outputs(outputs)
-        self.held.write(
-            Finished(
-                record_id=self.held.state.owner,
-                epoch=self.held.state.epoch,
-                whole=self.held.whole_now(),
-                inputs=self._cursors(moved, full=True),
-                outputs=(*self.held.state.outputs, *outputs),
-                state=self._stored(state),
-                marker_floor=self.held.state.marker_floor,
-                pending=self._pending(effect),
-            )
-        )
-        self._ended = "finished"
-        self._settled(previous)
+        self._advance(Finished, positions, outputs, state, full=True, effect=effect)
+        self.ended = "finished"
         self.perform_effects()
 
     def reserve(
@@ -260,27 +205,27 @@ class ConsumerTask:
                 there.
         """
         self.check()
-        found = self.held.state
-        known = found.inputs[key]
-        if found.resume == "exact" or upto <= ordinal_of(known.reached, producer):
+        state = self.held.state
+        known = state.inputs[key]
+        if state.resume == "exact" or upto <= ordinal_of(known.reached, producer):
             return
         goal = max(upto, min(end, upto + self.settings.reserve_records))
         moved = {**known.reached, producer: begin.at(goal)}
         whole = self.held.whole()
         if whole is None:
             inputs = (cursor(key, known.stage_slot, changed(known.reached, moved)),)
-            self.held.write(Reserve(found.owner, found.epoch, inputs))
+            self.held.write(Reserve(state.owner, state.epoch, inputs))
             return
         others = tuple(c for c in whole.reached if (c.stage, c.subpartition) != key)
         self.held.write(  # a full record is due, and RESERVE is not full
             Ack(
-                record_id=found.owner,
-                epoch=found.epoch,
+                record_id=state.owner,
+                epoch=state.epoch,
                 whole=replace(whole, reached=(*others, cursor(key, known.stage_slot, moved))),
                 inputs=self._cursors({}, full=True),
-                outputs=found.outputs,
-                state=found.state,
-                marker_floor=found.marker_floor,
+                outputs=state.outputs,
+                state=state.state,
+                marker_floor=state.marker_floor,
                 pending=self._pending(None),
             )
         )
@@ -290,7 +235,7 @@ class ConsumerTask:
 
         In approximate mode, record what was delivered, so that the next view drops nothing else.
         """
-        if self._ended or self.held.fenced:
+        if self.ended or self.held.fenced:
             return
         if self.held.state.resume == "approximate":
             with suppress(FencedError):
@@ -300,7 +245,40 @@ class ConsumerTask:
                     for key, known in self.held.state.inputs.items()
                 )
                 self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
-        self._ended = "released"
+        self.ended = "released"
+
+    def _advance(
+        self,
+        make: Callable[..., ConsumerRecord],
+        positions: Mapping[InputKey, Position],
+        outputs: Sequence[OutputRef],
+        state: object,
+        *,
+        full: bool = False,
+        marker_floor: int = -1,
+        effect: bytes | None,
+        holds: Sequence[str] = (),
+    ) -> None:
+        """Write one record over all inputs; `make` builds it. See `ack` for the arguments."""
+        before = self.held.state
+        moved = {key: self._checked(key, position) for key, position in positions.items()}
+        if effect is not None and self.on_effect is None:
+            raise InvalidInputError("an effect needs on_effect, given when the view is opened")
+        self._check_outputs(outputs)
+        whole = self.held.whole_now() if full else self.held.whole()
+        self.held.write(
+            make(
+                record_id=before.owner,
+                epoch=before.epoch,
+                whole=whole,
+                inputs=self._cursors(moved, full=whole is not None),
+                outputs=(*before.outputs, *outputs) if whole else tuple(outputs),
+                state=self._stored(state),
+                marker_floor=max(marker_floor, before.marker_floor),
+                pending=self._pending(effect, holds),
+            )
+        )
+        self._settled(before.state)
 
     def _check_reads(self) -> None:
         self.check()
@@ -333,13 +311,13 @@ class ConsumerTask:
     def _cursors(
         self, moved: Mapping[InputKey, Positions], *, full: bool
     ) -> tuple[InputCursor, ...]:
-        found = []
+        cursors = []
         for key, known in self.held.state.inputs.items():
             if full:
-                found.append(cursor(key, known.stage_slot, moved.get(key, known.acked)))
+                cursors.append(cursor(key, known.stage_slot, moved.get(key, known.acked)))
             elif new := changed(known.acked, moved.get(key, {})):
-                found.append(cursor(key, known.stage_slot, new))
-        return tuple(found)
+                cursors.append(cursor(key, known.stage_slot, new))
+        return tuple(cursors)
 
     def _pending(
         self, effect: bytes | None, holds: Sequence[str] = ()
@@ -365,9 +343,9 @@ class ConsumerTask:
             return state
         if self._written is None or self._written[0] != state:
             key = self.path.state_key(self.ids.new_id())
-            found = StateRef(key, len(state), hashlib.sha256(state).digest())
+            reference = StateRef(key, len(state), hashlib.sha256(state).digest())
             self.storage.put(key, [state])
-            self._written = state, found
+            self._written = state, reference
         return self._written[1]
 
     def _settled(self, previous: State) -> None:

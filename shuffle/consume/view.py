@@ -22,9 +22,8 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.serialization.markers import Checkpoint
-from durable_shuffle.shuffle.consume.delivered import Delivered
+from durable_shuffle.shuffle.consume.delivered import Delivered, ViewStatistics
 from durable_shuffle.shuffle.consume.resume_set import InputKey
-from durable_shuffle.shuffle.consume.statistics import ViewStatistics
 from durable_shuffle.shuffle.consume.task import KEEP, ConsumerTask
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
@@ -74,7 +73,7 @@ class View:
         )
         self._source = ReadAhead(
             BatchSource(frames, stage.schema, self._wanted, task.settings.check_offsets).next,
-            lambda found: isinstance(found, PlacedBatch),
+            lambda item: isinstance(item, PlacedBatch),
             threads=task.settings.view_prefetch,
         )
         self._start = dict(task.acked(key))
@@ -154,13 +153,13 @@ class View:
 
     def statistics(self) -> ViewStatistics:
         """Return the figures of this view so far."""
-        found = self._task.held.state
+        state = self._task.held.state
         return ViewStatistics(
-            epoch=found.epoch,
+            epoch=state.epoch,
             records_delivered=records_between(self._start, self._delivered.producers),
             records_acknowledged=records_between(self._start, self._task.acked(self._key)),
-            records_dropped=found.dropped,
-            dropped_exact=found.dropped_exact,
+            records_dropped=state.dropped,
+            dropped_exact=state.dropped_exact,
             bytes_trimmed=self._queue.trimmed_bytes,
             in_flight_bytes=self._queue.in_flight_bytes,
         )
@@ -185,11 +184,11 @@ class View:
         """
         if not self._read_as("batches"):
             return
-        while (found := self._next_item()) is not None:
-            if isinstance(found, PlacedMarker):
-                yield found
+        while (item := self._next_item()) is not None:
+            if isinstance(item, PlacedMarker):
+                yield item
                 continue
-            placed, batch = found
+            placed, batch = item
             self._delivered.rows(placed.extent.producer, placed.after(placed.frame.rows))
             yield batch
 
@@ -197,10 +196,10 @@ class View:
         """Yield single rows as dictionaries; `position` is exact after each."""
         if not self._read_as("records"):
             return
-        while (found := self._next_item()) is not None:
-            if isinstance(found, PlacedMarker):
+        while (item := self._next_item()) is not None:
+            if isinstance(item, PlacedMarker):
                 continue
-            placed, batch = found
+            placed, batch = item
             first = placed.frame.rows - batch.num_rows + 1
             for n, row in enumerate(batch.to_pylist(), first):
                 self._task.check()
@@ -351,33 +350,33 @@ class View:
         while True:
             self._task.check()
             with self._explained():
-                found = self._source.next()
-            if found is NOTHING_YET:
+                item = self._source.next()
+            if item is NOTHING_YET:
                 self._wait()
                 continue
-            if isinstance(found, EndOfInput):
-                self._delivered.check_complete(found)
-                self._ended = found
+            if isinstance(item, EndOfInput):
+                self._delivered.check_complete(item)
+                self._ended = item
                 return None
-            if found.marker is not None:
-                if isinstance(found.marker, Checkpoint):
-                    if found.marker.id <= self._task.held.state.marker_floor:
+            if item.marker is not None:
+                if isinstance(item.marker, Checkpoint):
+                    if item.marker.id <= self._task.held.state.marker_floor:
                         continue
-                    self._passed = max(self._passed, found.marker.id)
-                return PlacedMarker(found.placed.extent.producer, found.marker)
-            if (rest := self._rest(found)) is not None:
+                    self._passed = max(self._passed, item.marker.id)
+                return PlacedMarker(item.placed.extent.producer, item.marker)
+            if (rest := self._rest(item)) is not None:
                 return rest
 
-    def _rest(self, found: PlacedBatch) -> tuple[PlacedFrame, pa.RecordBatch] | None:
+    def _rest(self, item: PlacedBatch) -> tuple[PlacedFrame, pa.RecordBatch] | None:
         """Return the part of a batch that was not handed out yet, or None if there is none."""
-        placed, batch = found.placed, found.batch
+        placed, batch = item.placed, item.batch
         skipped = self._delivered.skipped(placed.extent, placed.first_ordinal)
         if batch is None or skipped >= placed.frame.rows:
             return None
         end = placed.first_ordinal + placed.frame.rows
         self._reserve(placed.extent, end, placed.after(0))
         self._task.check()
-        self._last = found, skipped
+        self._last = item, skipped
         return placed, batch.slice(skipped)
 
     def _wanted(self, placed: PlacedFrame) -> bool:

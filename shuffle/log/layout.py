@@ -168,6 +168,14 @@ class StagePath:
     def index_key(self, nonce: str) -> str:
         return f"{self.index_prefix}{_stored_id(nonce)}"
 
+    def producer_of(self, key: str) -> int | None:
+        """Return the producer whose segment, or slot of its log, has this name; None if none."""
+        folder, *names = key.removeprefix(self.prefix).split("/")
+        if folder not in ("segments", "producers") or len(names) < 2:
+            return None
+        text = names[1 if folder == "segments" else 0].partition("-")[0][1:]
+        return int(text) if text.isascii() and text.isdigit() else None
+
     def names_data(self, key: str) -> bool:
         """Return whether `key` is one that this stage gives a segment or an index.
 

@@ -1,9 +1,9 @@
-"""Judge a job's objects: live (needed), orphan (may be deleted) or odd (unknown). Pure.
+"""Judge a job's objects: live (needed), orphan (may be deleted) or unknown. Pure.
 
 Strategy: an object is an orphan only if the logs prove that it can never count. If its writer is
 still undecided, `attempt` names the attempt that must be aborted first. Every object that a log
 names stays. One object or record that cannot be explained makes its whole stage or consumer task
-odd, and nothing of that stage or task is deleted.
+unknown, and nothing of that stage or task is deleted.
 """
 
 import math
@@ -28,7 +28,10 @@ from durable_shuffle.shuffle.log.records import Abort, Closed, Commit, Compact, 
 from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 
-Verdict = Literal["live", "orphan", "odd"]
+Verdict = Literal["live", "orphan", "unknown"]
+
+_Opinion = tuple[Verdict, str, tuple[int, str] | None]
+"""Verdict, reason, `Judged.attempt`."""
 
 REWRITE = -1
 """Takes the place of the producer's number for objects of a compaction or a repair."""
@@ -60,7 +63,7 @@ class Judged:
 class Scope:
     """The objects of a stage, of a consumer task, or of the rest of a job.
 
-    If one object of a stage or consumer task is odd, none of its objects is an orphan.
+    If one object of a stage or consumer task is unknown, none of its objects is an orphan.
     """
 
     prefix: str
@@ -77,11 +80,11 @@ class Scope:
 
     def of(self, verdict: Verdict) -> tuple[Judged, ...]:
         """Return the objects with this verdict."""
-        return tuple(one for one in self.objects if one.verdict == verdict)
+        return tuple(item for item in self.objects if item.verdict == verdict)
 
     @property
-    def odd(self) -> bool:
-        return any(one.verdict == "odd" for one in self.objects)
+    def unknown(self) -> bool:
+        return any(item.verdict == "unknown" for item in self.objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,33 +123,22 @@ def judge_stage(
         at_work_since: in seconds since 1970; a write job that wrote since then counts as running.
     """
     listed = list(listed)
-    judge = _StageJudge(path, logs)
-    idle = all(info.modified_wall_seconds < at_work_since for info in listed)
-    judge.abandoned = logs.in_job_log == "begun" and idle
-    judge.young = {
-        info.key.rpartition("/")[2].rpartition("-")[0]
-        for info in listed
-        if info.modified_wall_seconds >= at_work_since
-    }
-    objects = [*(judge.object(info) for info in listed), *judge.oddities(), *temporaries]
+    judge = _StageJudge(path, logs, listed, at_work_since)
+    objects = [*map(judge.object, listed), *judge.problems(), *temporaries]
     unfinished = logs.in_job_log == "released" and (not logs.closed or bool(logs.findings))
-    return _fail_closed(
-        Scope(
-            path.prefix,
-            tuple(objects),
-            path,
-            release_unfinished=unfinished,
-            give_up=judge.abandoned,
-        )
-    )
+    scope = Scope(path.prefix, tuple(objects), path, release_unfinished=unfinished)
+    return _fail_closed(replace(scope, give_up=judge.abandoned))
 
 
 class _StageJudge:
-    def __init__(self, path: StagePath, logs: StageLogs) -> None:
+    def __init__(
+        self, path: StagePath, logs: StageLogs, listed: Iterable[ObjectInfo], at_work_since: float
+    ) -> None:
         self._path, self._logs = path, logs
-        self.young: set[str] = set()
+        young = [i.key for i in listed if i.modified_wall_seconds >= at_work_since]
+        self._young = {key.rpartition("/")[2].rpartition("-")[0] for key in young}
         """`p<producer>-<attempt>` of segments that were written recently."""
-        self.abandoned = False
+        self.abandoned = logs.in_job_log == "begun" and not young
         """Whether the stage was never finished and nobody has written to it for long."""
         records = logs.stage.values()
         self._describe = next((r for r in records if isinstance(r, Describe)), None)
@@ -158,28 +150,28 @@ class _StageJudge:
             try:
                 self._state = with_record(replace(self._state, next_slot=slot), record, key)
             except CorruptDataError as error:
-                self._misfit.append(Judged(key, 0, "odd", str(error)))
+                self._misfit.append(Judged(key, 0, "unknown", str(error)))
         described = self._describe.producers if self._describe else 0
         self._producers = max([described, *(seal.producers for seal in self._seals)])
         self._upto = numbers(self._state.upto.upto) if self._state.upto else []
 
-    def oddities(self) -> list[Judged]:
+    def problems(self) -> list[Judged]:
         """Return a verdict for each problem of the logs themselves."""
         logs, path = self._logs, self._path
         if logs.in_job_log == "released":
             return []  # a release handles damaged logs
-        found = [Judged(key, 0, "odd", what) for key, what in logs.findings] + self._misfit
+        problems = [Judged(key, 0, "unknown", what) for key, what in logs.findings] + self._misfit
         d = self._describe
         if logs.in_job_log == "unknown":
-            return found
+            return problems
         if d is None:
-            found.append(Judged(path.log_prefix, 0, "odd", "the stage has no DESCRIBE"))
+            problems.append(Judged(path.log_prefix, 0, "unknown", "the stage has no DESCRIBE"))
         elif f"{d.name}-{d.fingerprint}-{d.incarnation}" != path.folder:
-            found.append(Judged(path.log_prefix, 0, "odd", "DESCRIBE is of another stage"))
+            problems.append(Judged(path.log_prefix, 0, "unknown", "DESCRIBE is of another stage"))
         if self._state.release and logs.in_job_log == "live":
             what = "the stage log says released, the job log does not"
-            found.append(Judged(path.log_prefix, 0, "odd", what))
-        return found
+            problems.append(Judged(path.log_prefix, 0, "unknown", what))
+        return problems
 
     def object(self, info: ObjectInfo) -> Judged:
         name = info.key.removeprefix(self._path.prefix)
@@ -192,16 +184,16 @@ class _StageJudge:
         elif _INDEX.fullmatch(name):
             verdict, reason, attempt = self._index(name)
         else:
-            return Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
-        if verdict != "odd" and self.abandoned:
+            return Judged(info.key, info.size_bytes, "unknown", "not a name that belongs here")
+        if verdict != "unknown" and self.abandoned:
             return Judged(info.key, info.size_bytes, "orphan", "its stage was never finished")
-        if verdict != "odd" and self._logs.in_job_log == "released":
+        if verdict != "unknown" and self._logs.in_job_log == "released":
             return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
         if self._logs.in_job_log == "unknown":
-            return Judged(info.key, info.size_bytes, "odd", "the job log knows no such stage")
+            return Judged(info.key, info.size_bytes, "unknown", "the job log knows no such stage")
         return Judged(info.key, info.size_bytes, verdict, reason, attempt)
 
-    def _index(self, name: str) -> tuple[Verdict, str, tuple[int, str] | None]:
+    def _index(self, name: str) -> _Opinion:
         nonce = name.rpartition("/")[2]
         if any(seal.index == nonce for seal in self._seals):
             return "live", "named by SEAL", None
@@ -214,52 +206,52 @@ class _StageJudge:
             return "orphan", "an index that no SEAL, REPLACE or COMPACT names", None
         return "orphan", "an index that no SEAL, REPLACE or COMPACT names yet", (REWRITE, nonce)
 
-    def _compacted(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+    def _compacted(self, info: ObjectInfo) -> _Opinion:
         try:
             attempt, number = parse_compacted_key(info.key)
         except CorruptDataError:
-            return "odd", "not a compacted segment's name", None
+            return "unknown", "not a compacted segment's name", None
         if self._path.compacted_key(attempt, number) != info.key:
-            return "odd", "a compacted segment in a folder that is not its own", None
+            return "unknown", "a compacted segment in a folder that is not its own", None
         if not self._seals:
-            return "odd", "a compacted segment of a stage that is not sealed", None
+            return "unknown", "a compacted segment of a stage that is not sealed", None
         counted = self._state.counted.get(attempt)
         if isinstance(counted, Compact):
             if number not in {segment.number for segment in counted.segments}:
-                return "odd", "COMPACT was won without it", None
+                return "unknown", "COMPACT was won without it", None
             return "live", "named by COMPACT", None
         if counted is not None:
-            return "odd", "a compacted segment of a repair", None
+            return "unknown", "a compacted segment of a repair", None
         if attempt in self._state.void:
             return "orphan", "its compaction does not count", None
         return "orphan", "its compaction has no COMPACT", (REWRITE, attempt)
 
-    def _segment(self, info: ObjectInfo) -> tuple[Verdict, str, tuple[int, str] | None]:
+    def _segment(self, info: ObjectInfo) -> _Opinion:
         try:
             producer, attempt, number = parse_segment_key(info.key)
         except CorruptDataError:
-            return "odd", "not a segment's name", None
+            return "unknown", "not a segment's name", None
         if self._path.segment_key(producer, attempt, number) != info.key:
-            return "odd", "a segment in a folder that is not its own", None
+            return "unknown", "a segment in a folder that is not its own", None
         if producer >= self._producers:
-            return "odd", f"the stage has only {self._producers} producers", None
+            return "unknown", f"the stage has only {self._producers} producers", None
         records = self._logs.producers.get(producer, {})
         if self._describe is not None and self._describe.writing == "log":
             return self._appended(records, producer, attempt, number)
         fate = producer_state(records).fate(attempt)
         if isinstance(fate, Commit):
             if number not in {s.number for s in fate.segments}:
-                return "odd", "its attempt committed without it", None
+                return "unknown", "its attempt committed without it", None
             return "live", "named by COMMIT", None
         if isinstance(fate, Abort):
             return "orphan", f"its attempt was aborted: {fate.cause}", None
         if isinstance(fate, Closed) and self._logs.in_job_log == "live":
-            return "odd", "the producer's log is closed, the stage is not released", None
+            return "unknown", "the producer's log is closed, the stage is not released", None
         return "orphan", "its attempt has no COMMIT", (producer, attempt)
 
     def _appended(
         self, records: Mapping[int, Any], producer: int, attempt: str, number: int
-    ) -> tuple[Verdict, str, tuple[int, str] | None]:
+    ) -> _Opinion:
         named, stopped = settled_segments(records.values())
         if (attempt, number) in named:
             slot = next(
@@ -278,8 +270,8 @@ class _StageJudge:
         if any(isinstance(r, AppenderOpen) and r.record_id == attempt for r in records.values()):
             return "live", "its attempt may still append it", None
         if any(r.after.query is None for r in records.values() if not isinstance(r, Closed)):
-            return "odd", "its attempt never opened the producer's log", None
-        if f"p{producer:06d}-{attempt}" in self.young:
+            return "unknown", "its attempt never opened the producer's log", None
+        if f"p{producer:06d}-{attempt}" in self._young:
             return "live", "of a write job, too young to be left behind", None
         return "orphan", "its write job has no APPEND", (producer, attempt)
 
@@ -301,23 +293,23 @@ def judge_consumer(
     """
     named = named_by(state) if state else frozenset()
     begun = state is not None and state.next_slot > 0
-    objects: list[Judged] = [Judged(key, 0, "odd", what) for key, what in findings]
+    objects: list[Judged] = [Judged(key, 0, "unknown", what) for key, what in findings]
     for info in listed:
         verdict: Verdict = "live"
         try:
             _, kind, _ = parse_consumer_key(info.key)
         except CorruptDataError:
-            verdict, reason = "odd", "not a name that belongs here"
+            verdict, reason = "unknown", "not a name that belongs here"
         else:
             reason = "a slot of a log" if kind == "slot" else "named by the consumer's log"
             if kind != "slot" and not begun:
-                verdict, reason = "odd", "there is no consumer log to name it"
+                verdict, reason = "unknown", "there is no consumer log to name it"
             elif kind != "slot" and info.key not in named:
                 verdict, reason = "orphan", f"{kind} that the consumer's log does not name"
         objects.append(Judged(info.key, info.size_bytes, verdict, reason))
     scope = _fail_closed(Scope(path.prefix, (*objects, *temporaries), consumer=path))
     over = state is not None and (state.finished or state.closed)
-    orphans = any(not one.temporary for one in scope.of("orphan"))
+    orphans = any(not item.temporary for item in scope.of("orphan"))
     return replace(scope, must_fence=orphans and not over)
 
 
@@ -358,8 +350,8 @@ def judge_rest(
         elif _REPORT.fullmatch(name):
             ours.append(by_age(info, "a task's last words", now, older_than_seconds))
         else:
-            odd = Judged(info.key, info.size_bytes, "odd", "not a name that belongs here")
-            strange.append(Scope(info.key, (odd,)))
+            stranger = Judged(info.key, info.size_bytes, "unknown", "not a name that belongs here")
+            strange.append(Scope(info.key, (stranger,)))
     return [Scope(f"{job}/", (*ours, *temporaries)), *strange]
 
 
@@ -384,13 +376,13 @@ def by_age(
 
 
 def _fail_closed(scope: Scope) -> Scope:
-    """Return the scope; if any of its objects is odd, turn its orphans into odd objects."""
-    if not scope.odd:
+    """Return the scope; if any of its objects is unknown, its orphans become unknown, too."""
+    if not scope.unknown:
         return scope
     spared = tuple(
-        replace(one, verdict="odd", reason=f"left alone among odd things: {one.reason}")
-        if one.verdict == "orphan"
-        else one
-        for one in scope.objects
+        replace(item, verdict="unknown", reason=f"left alone beside unknown objects: {item.reason}")
+        if item.verdict == "orphan"
+        else item
+        for item in scope.objects
     )
     return replace(scope, objects=spared, release_unfinished=False, give_up=False)

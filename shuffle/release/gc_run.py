@@ -12,31 +12,59 @@ processes:
 Logs stay. It must never delete an object that it cannot explain.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
+from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
     FencedError,
+    IncompatibleError,
+    InvalidInputError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor, start_of
+from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, check_name
+from durable_shuffle.shuffle.log.layout import (
+    ConsumerPath,
+    StagePath,
+    check_name,
+    parse_stage_folder,
+)
 from durable_shuffle.shuffle.log.producer_log import abort_attempt
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, STAGE_RECORDS, Describe
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage
-from durable_shuffle.shuffle.release.cleanup import Freed
-from durable_shuffle.shuffle.release.gc import REWRITE, Judged, Scope, named_by
-from durable_shuffle.shuffle.release.gc_survey import survey, temporaries_of
-from durable_shuffle.shuffle.release.retention import AttemptFailed
-from durable_shuffle.shuffle.release.stages import finish_release, give_up_stage, skipping_damaged
+from durable_shuffle.shuffle.release.gc import (
+    REWRITE,
+    Judged,
+    Scope,
+    StageLogs,
+    by_age,
+    judge_consumer,
+    judge_rest,
+    judge_stage,
+    named_by,
+)
+from durable_shuffle.shuffle.release.retention import attempt_failed
+from durable_shuffle.shuffle.release.stages import (
+    Freed,
+    finish_release,
+    give_up_stage,
+    skipping_damaged,
+)
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
 from durable_shuffle.shuffle.verify.job import JobCopy
+from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, highest_slots
 from durable_shuffle.shuffle.write.run_log import abort_job
 
 
@@ -53,7 +81,7 @@ class GcReport:
     """Objects that were deleted or, without `delete`, would be."""
     spared: tuple[Judged, ...]
     """Objects that looked like orphans but were committed before they could be aborted."""
-    odd: tuple[Judged, ...]
+    unknown: tuple[Judged, ...]
     """Objects and logs that cannot be explained, and the orphans that stay because of them."""
     unfinished_releases: int
     """Number of releases that an earlier driver decided but did not complete."""
@@ -100,9 +128,9 @@ def collect_garbage(
         job=job,
         generation=log.generation if log else 0,
         live=sum(len(scope.of("live")) for scope in scopes),
-        orphans=tuple(one for scope in scopes for one in scope.of("orphan")),
+        orphans=tuple(item for scope in scopes for item in scope.of("orphan")),
         spared=(),
-        odd=tuple(one for scope in scopes for one in scope.of("odd")),
+        unknown=tuple(item for scope in scopes for item in scope.of("unknown")),
         unfinished_releases=sum(scope.release_unfinished for scope in scopes),
         freed=Freed(0, 0),
     )
@@ -110,8 +138,13 @@ def collect_garbage(
         return report
     acting = _Acting(storage, log, ids)
     gone, spared = acting.run(scopes)
-    odd = (*report.odd, *acting.left)
-    return replace(report, orphans=tuple(gone), spared=tuple(spared), odd=odd, freed=acting.freed)
+    return replace(
+        report,
+        orphans=tuple(gone),
+        spared=tuple(spared),
+        unknown=(*report.unknown, *acting.left),
+        freed=acting.freed,
+    )
 
 
 def _check_job_log(storage: Storage, job: str) -> JobCopy:
@@ -137,8 +170,8 @@ class _Acting:
         """Settle all scopes, then delete; return the deleted and the spared objects."""
         self._log.check_owner()
         settled = [self._settle(scope) for scope in scopes]
-        gone = [one for goes, _ in settled for one in goes]
-        spared = [one for _, stays in settled for one in stays]
+        gone = [item for goes, _ in settled for item in goes]
+        spared = [item for _, stays in settled for item in stays]
         for scope, (goes, _) in zip(scopes, settled, strict=True):
             self._log.check_owner()
             self._delete(scope, goes)
@@ -148,32 +181,27 @@ class _Acting:
         orphans = scope.of("orphan")
         if scope.give_up and scope.stage is not None:
             if not give_up_stage(self._log, scope.stage, self._ids):
-                return [], [replace(one, verdict="live", reason="it counts now") for one in orphans]
+                return _split(orphans, orphans, "it counts now")
             self._given_up.add(scope.stage)
             return list(orphans), []
         if scope.consumer is not None and scope.must_fence:
             return self._fence(scope.consumer, orphans)
         fates = {
             attempt: self._abort(scope, *attempt)
-            for attempt in sorted({one.attempt for one in orphans if one.attempt})
+            for attempt in sorted({item.attempt for item in orphans if item.attempt})
         }
-        goes = [one for one in orphans if one.attempt is None or fates[one.attempt]]
-        stays = [
-            replace(one, verdict="live", reason="its attempt committed meanwhile")
-            for one in orphans
-            if one.attempt is not None and not fates[one.attempt]
-        ]
-        return goes, stays
+        stays = [item for item in orphans if item.attempt is not None and not fates[item.attempt]]
+        return _split(orphans, stays, "its attempt committed meanwhile")
 
     def _abort(self, scope: Scope, producer: int, attempt: str) -> bool:
         assert scope.stage is not None  # only stages have attempts
-        cause = AttemptFailed(f"collected by generation {self._log.generation}")
+        cause = attempt_failed(f"collected by generation {self._log.generation}")
         stage = open_stage(self._storage, scope.stage)
         if producer == REWRITE:
-            return abort_rewrite(stage, attempt, self._ids.new_id(), str(cause))
+            return abort_rewrite(stage, attempt, self._ids.new_id(), cause)
         if stage.describe.writing == "log":
-            return abort_job(stage, producer, attempt, self._ids.new_id(), str(cause))
-        return abort_attempt(stage.producer_log(producer), attempt, self._ids.new_id(), str(cause))
+            return abort_job(stage, producer, attempt, self._ids.new_id(), cause)
+        return abort_attempt(stage.producer_log(producer), attempt, self._ids.new_id(), cause)
 
     def _fence(
         self, path: ConsumerPath, orphans: Sequence[Judged]
@@ -183,60 +211,180 @@ class _Acting:
         Return the objects to delete and the objects to keep.
         """
         log = SlotLog(self._storage, path.log_prefix)
-        found = read_resume_set(log)
+        before = read_resume_set(log)
         try:
             held = hold(
                 log,
                 record_id=self._ids.new_id(),
-                generation=found.generation,  # so that its launcher can open it again
+                generation=before.generation,  # so that its launcher can open it again
                 consumer=path.consumer,
                 task=path.task,
-                resume=found.resume,
+                resume=before.resume,
                 opening=_same_start,
             )
         except FencedError:  # a newer launcher opened it, or it is closed: leave it to the next gc
-            return [], [replace(one, verdict="live", reason="it is in use") for one in orphans]
+            return _split(orphans, orphans, "it is in use")
         named = named_by(held if isinstance(held, ResumeSet) else held.state)
-        goes = [one for one in orphans if one.key not in named]
-        stays = [
-            replace(one, verdict="live", reason="its consumer acknowledged it meanwhile")
-            for one in orphans
-            if one.key in named
-        ]
-        return goes, stays
+        stays = [item for item in orphans if item.key in named]
+        return _split(orphans, stays, "its consumer acknowledged it meanwhile")
 
     def _delete(self, scope: Scope, goes: Sequence[Judged]) -> None:
-        objects = [one for one in goes if not one.temporary]
-        temporary = [one for one in goes if one.temporary]
+        objects = [item for item in goes if not item.temporary]
+        temporary = [item for item in goes if item.temporary]
         unfinished = scope.release_unfinished or scope.stage in self._given_up
         if unfinished and scope.stage is not None:
             failed: list[DurableShuffleError] = []
             with skipping_damaged(failed):
-                self._count(finish_release(self._log, self._storage, scope.stage, self._ids))
+                self.freed += finish_release(self._log, self._storage, scope.stage, self._ids)
             for error in failed:
                 reason = f"its release cannot be finished: {error}"
-                self.left.append(Judged(scope.prefix, 0, "odd", reason))
+                self.left.append(Judged(scope.prefix, 0, "unknown", reason))
         elif objects:
-            self._storage.delete([one.key for one in objects])
-            self._count(_sum(objects))
+            self._storage.delete([item.key for item in objects])
+            self.freed += _sum(objects)
         keeper = temporaries_of(self._storage)
         if temporary and keeper is not None:
-            keeper.delete_temporary([one.key for one in temporary])
-            self._count(_sum(temporary))
-
-    def _count(self, freed: Freed) -> None:
-        self.freed = Freed(
-            self.freed.objects + freed.objects, self.freed.data_bytes + freed.data_bytes
-        )
+            keeper.delete_temporary([item.key for item in temporary])
+            self.freed += _sum(temporary)
 
 
-def _same_start(found: ResumeSet) -> Opening:
-    start = start_of(found, found.resume)
+def _split(
+    orphans: Sequence[Judged], stays: Collection[Judged], reason: str
+) -> tuple[list[Judged], list[Judged]]:
+    """Return the objects to delete, and those that stay, with the reason."""
+    kept = {item.key for item in stays}
+    return [item for item in orphans if item.key not in kept], [
+        replace(item, verdict="live", reason=reason) for item in stays
+    ]
+
+
+def _same_start(before: ResumeSet) -> Opening:
+    start = start_of(before, before.resume)
     inputs = tuple(
-        cursor(key, state.stage_slot, start.inputs[key]) for key, state in found.inputs.items()
+        cursor(key, state.stage_slot, start.inputs[key]) for key, state in before.inputs.items()
     )
     return Opening(inputs, start.dropped, start.dropped_exact)
 
 
 def _sum(gone: Sequence[Judged]) -> Freed:
-    return Freed(len(gone), sum(one.size_bytes for one in gone))
+    return Freed(len(gone), sum(item.size_bytes for item in gone))
+
+
+@runtime_checkable
+class KeepsTemporaries(Protocol):
+    """A storage whose killed writers leave temporary files that `list` does not show."""
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the temporary files below a prefix, also those of running writers."""
+
+    def delete_temporary(self, keys: Sequence[str]) -> None:
+        """Delete temporary files; a missing file is fine."""
+
+
+def temporaries_of(storage: Storage) -> KeepsTemporaries | None:
+    """Return the backend if it keeps temporary files, else None."""
+    backend = getattr(storage, "backend", storage)
+    return backend if isinstance(backend, KeepsTemporaries) else None
+
+
+def survey(storage: Storage, copy: JobCopy, *, threads: int, now: float, age: float) -> list[Scope]:
+    """Judge all objects of a job.
+
+    Args:
+        copy: the job's log, without findings.
+        threads: how many stages or consumer tasks are judged at once.
+        now: seconds since 1970.
+        age: younger leftovers are spared, in seconds; see `gc.by_age`.
+    """
+    job = copy.job
+    stages: dict[StagePath, list[ObjectInfo]] = {path: [] for path in copy.paths}
+    consumers: dict[ConsumerPath, list[ObjectInfo]] = {}
+    rest: list[ObjectInfo] = []
+    temporaries: dict[object, list[Judged]] = defaultdict(list)
+    hidden = list(keeper.temporary_files(f"{job}/")) if (keeper := temporaries_of(storage)) else []
+    for info in storage.list(f"{job}/"):
+        owner = _owner(job, info.key)
+        if isinstance(owner, StagePath):
+            stages.setdefault(owner, []).append(info)
+        elif isinstance(owner, ConsumerPath):
+            consumers.setdefault(owner, []).append(info)
+        else:
+            rest.append(info)
+    for info in hidden:
+        owner = _owner(job, info.key)
+        known = owner if owner in stages or owner in consumers else None
+        temporaries[known].append(by_age(info, "a killed writer", now, age, temporary=True))
+    with ThreadPoolExecutor(threads) as pool:
+        of_stages = pool.map(
+            lambda item: judge_stage(
+                item[0],
+                item[1],
+                _stage_logs(storage, copy, *item),
+                temporaries[item[0]],
+                at_work_since=now - age,
+            ),
+            list(stages.items()),
+        )
+        of_consumers = pool.map(
+            lambda item: _judge_consumer(storage, item[0], item[1], temporaries[item[0]]),
+            list(consumers.items()),
+        )
+        scopes = [*of_stages, *of_consumers]
+    left = judge_rest(job, rest, temporaries[None], now=now, older_than_seconds=age)
+    return [*scopes, *left]
+
+
+def _owner(job: str, key: str) -> StagePath | ConsumerPath | None:
+    parts = key.split("/")
+    if len(parts) > 2 and parts[1] == "consumers":
+        if len(parts) < 5:
+            return None
+        try:
+            return ConsumerPath(job, parts[2], parts[3])
+        except InvalidInputError:
+            return None
+    return parse_stage_folder(job, parts[1]) if len(parts) > 2 else None
+
+
+def _stage_logs(
+    storage: Storage, copy: JobCopy, path: StagePath, listed: Iterable[ObjectInfo]
+) -> StageLogs:
+    last = highest_slots(info.key for info in listed)
+    stage = copy_log(
+        SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=last.get(path.log_prefix, 0)
+    )
+    describe = stage.records.get(0)
+    in_log = isinstance(describe, Describe) and describe.writing == "log"
+    codec: RecordCodec[Any] = APPENDER_RECORDS if in_log else PRODUCER_RECORDS
+    producers = {}
+    for producer in sorted({n for i in listed if (n := path.producer_of(i.key)) is not None}):
+        log = SlotLog(storage, path.producer_log_prefix(producer))
+        producers[producer] = copy_log(log, codec, known=last.get(log.prefix, -1))
+    return StageLogs(
+        copy.status(path),
+        stage.records,
+        {producer: log.records for producer, log in producers.items()},
+        _findings([stage, *producers.values()]),
+    )
+
+
+def _findings(logs: Iterable[LogCopy[Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((finding.key, str(finding)) for log in logs for finding in log.findings)
+
+
+def _judge_consumer(
+    storage: Storage,
+    path: ConsumerPath,
+    listed: Sequence[ObjectInfo],
+    temporaries: Iterable[Judged],
+) -> Scope:
+    log = SlotLog(storage, path.log_prefix)
+    last = highest_slots(info.key for info in listed)
+    copied = copy_log(log, CONSUMER_RECORDS, known=last.get(path.log_prefix, -1))
+    findings, state = _findings([copied]), None
+    if not findings:
+        try:
+            state = read_resume_set(log)
+        except (CorruptDataError, IncompatibleError) as error:
+            findings = ((path.log_prefix, str(error)),)
+    return judge_consumer(path, listed, state, findings, temporaries)

@@ -1,73 +1,65 @@
-"""Decide what may be released, and why. Pure; `registry.py` and `stages.py` carry it out.
+"""Decide what may be released, and why; register consumers, and read their progress.
 
 There are three causes and no others. All consumers of a declared, closed set have finished the
 stage (or acknowledged a part of it). A producer attempt failed before it committed. The user
 releases or overwrites the stage. The end of a producer, a view, an executor or a Spark application
 is not a cause.
+
+REGISTER and RELEASE share the stage log. Whichever is won first decides, and a REGISTER after a
+RELEASE is refused. Listings of consumers only suggest where to look. A consumer that no listing
+shows counts as not begun, which can only keep data.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.layout import (
+    ConsumerPath,
+    check_name,
+    consumers_prefix,
+    parse_consumer_key,
+)
 from durable_shuffle.shuffle.log.records import Register
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
+from durable_shuffle.shuffle.log.stage_fold import StageState
 from durable_shuffle.shuffle.read.position import Positions, ProducerPosition, ordinal_of
+from durable_shuffle.shuffle.storage.contract import Storage
+
+# -- causes: the record that is won before a deletion states one of them
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumersFinished:
-    """All declared consumers have finished every subpartition."""
-
-    consumers: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"consumed: {', '.join(self.consumers)} finished in every subpartition"
+def consumers_finished(consumers: Iterable[str]) -> str:
+    """Return the cause that all declared consumers have finished every subpartition."""
+    return f"consumed: {', '.join(consumers)} finished in every subpartition"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumersAcknowledged:
-    """All declared consumers have acknowledged this part of a stage of log producers."""
-
-    consumers: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"consumed: {', '.join(self.consumers)} acknowledged it in every subpartition"
+def consumers_acknowledged(consumers: Iterable[str]) -> str:
+    """Return the cause that all declared consumers have acknowledged this part of a stage."""
+    return f"consumed: {', '.join(consumers)} acknowledged it in every subpartition"
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
-    """A producer attempt never committed and was aborted, or a stage was never finished."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"failed before commit: {self.reason}"
+def attempt_failed(reason: str) -> str:
+    """Return the cause that an attempt never committed, or that a stage was never finished."""
+    return f"failed before commit: {reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedByUser:
-    """The user asked for the release; `generation` is that of the driver that claimed the job."""
-
-    generation: int
-
-    def __str__(self) -> str:
-        return f"released by generation {self.generation}"
+def released_by_user(generation: int) -> str:
+    """Return the cause that the user asked for it, by the driver of this generation."""
+    return f"released by generation {generation}"
 
 
-@dataclass(frozen=True, slots=True)
-class Overwritten:
-    """A write job of the user replaced the stage and was not told to keep the old one."""
+def overwritten(by: str) -> str:
+    """Return the cause that a write job replaced the stage and was not told to keep it.
 
-    by: str
-    """Folder of the new stage."""
-
-    def __str__(self) -> str:
-        return f"overwritten by {self.by}"
-
-
-Cause = ConsumersFinished | ConsumersAcknowledged | AttemptFailed | ReleasedByUser | Overwritten
-"""Why data may be deleted. The record that is won before the deletion states it."""
+    Args:
+        by: folder of the new stage.
+    """
+    return f"overwritten by {by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,39 +121,39 @@ def declare(
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ConsumerProgress:
     """One consumer's progress in one subpartition; by default it has not begun."""
 
     finished: bool = False
     acked: Positions = field(default_factory=dict)
 
 
-ProgressOf = Mapping[tuple[str, int], Progress]
+ProgressOf = Mapping[tuple[str, int], ConsumerProgress]
 """(consumer, subpartition) -> progress. A missing entry means that the consumer has not begun."""
 
 
-def least(tasks: Sequence[Progress]) -> Progress:
+def least(tasks: Sequence[ConsumerProgress]) -> ConsumerProgress:
     """Return the progress that all `tasks` have reached.
 
     Args:
         tasks: the progress of each task that reads one subpartition for one consumer.
     """
     if not tasks:
-        return Progress()
+        return ConsumerProgress()
     acked: dict[int, ProducerPosition] = dict(tasks[0].acked)
     for task in tasks[1:]:
         acked = {
-            p: min(at, task.acked[p], key=lambda found: found.next_ordinal)
-            for p, at in acked.items()
+            p: min(position, task.acked[p], key=lambda position: position.next_ordinal)
+            for p, position in acked.items()
             if p in task.acked
         }
-    return Progress(all(task.finished for task in tasks), acked)
+    return ConsumerProgress(all(task.finished for task in tasks), acked)
 
 
 def judge_consumed(
     register: Register | None, progress: ProgressOf, *, partitions: int, written: bool
-) -> ConsumersFinished | Keep:
-    """Decide whether a whole stage may be released because it was consumed.
+) -> str | Keep:
+    """Decide whether a whole stage may be released because it was consumed; return the cause.
 
     Args:
         partitions: the number of subpartitions of the stage.
@@ -175,16 +167,16 @@ def judge_consumed(
         return Keep("its producers are not done")
     for consumer in register.consumers:
         for k in range(partitions):
-            if not progress.get((consumer, k), Progress()).finished:
+            if not progress.get((consumer, k), ConsumerProgress()).finished:
                 return Keep(f"consumer {consumer} has not finished subpartition {k}")
-    return ConsumersFinished(register.consumers)
+    return consumers_finished(register.consumers)
 
 
 # -- parts of a stage of log producers
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendEnds:
     """The end of one APPEND's records in each subpartition."""
 
     slot: int
@@ -193,7 +185,7 @@ class Appended:
 
 
 def consumed_upto(
-    appended: Iterable[Appended], register: Register, progress: ProgressOf, producer: int
+    appended: Iterable[AppendEnds], register: Register, progress: ProgressOf, producer: int
 ) -> int:
     """Return the slot, exclusive, below which all registered consumers acknowledged everything.
 
@@ -201,13 +193,13 @@ def consumed_upto(
         appended: the producer's APPENDs, ascending by slot.
     """
     upto = 0
-    for one in appended:
-        for k, end in one.ends.items():
+    for append in appended:
+        for k, end in append.ends.items():
             for consumer in register.consumers:
-                at = progress.get((consumer, k), Progress()).acked
-                if ordinal_of(at, producer) < end:
+                acked = progress.get((consumer, k), ConsumerProgress()).acked
+                if ordinal_of(acked, producer) < end:
                     return upto
-        upto = one.slot + 1
+        upto = append.slot + 1
     return upto
 
 
@@ -228,3 +220,77 @@ def clamp(
         max(before, min(most if asked is None else asked.get(p, 0), most))
         for p, (most, before) in enumerate(zip(consumed, standing, strict=True))
     )
+
+
+def register_consumers(
+    stage: StageHandle, names: Iterable[str], *, ids: IdSource, generation: int, closed: bool = True
+) -> tuple[str, ...]:
+    """Declare the consumers of a stage. From here on it keeps its data until they have read it.
+
+    Idempotent for the same names. Without `closed`, others may register later, and no data is
+    released as consumed until the set is closed.
+
+    Returns:
+        All registered consumers, ascending.
+
+    Raises:
+        InvalidInputError: a name is bad, the set leaves out a registered consumer, or another set
+            was declared and closed.
+        NotFoundError: the stage was released, or part of it was released before a new consumer
+            registered.
+    """
+    names, record_id = tuple(names), ids.new_id()
+
+    def unless_registered(state: StageState) -> Register | None:
+        if state.release is not None:
+            raise stage_released(stage, state.release)
+        wanted = declare(state.register, names, closed=closed, stage=stage.path.prefix)
+        if wanted is None:
+            return None
+        known = state.register.consumers if state.register else ()
+        new = sorted(set(wanted.consumers).difference(known))
+        if new and state.upto is not None:
+            raise NotFoundError(
+                f"the stage's first records were released before consumer {new[0]} registered: "
+                f"{stage.path.prefix!r} cause={state.upto.cause}"
+            )
+        return Register(record_id, generation, wanted.consumers, wanted.closed)
+
+    state, _ = stage_log(stage).decide(read_state(stage), unless_registered)
+    return state.register.consumers if state.register else ()
+
+
+def consumer_tasks(storage: Storage, job: str, consumer: str) -> list[ConsumerPath]:
+    """Return the tasks of a consumer that a listing shows. The listing may be incomplete.
+
+    Raises:
+        CorruptDataError: an object has a name that this library never gives.
+    """
+    paths: dict[ConsumerPath, None] = {}
+    for info in storage.list(f"{consumers_prefix(job)}{consumer}/"):
+        path, _, _ = parse_consumer_key(info.key)
+        paths[path] = None
+    return sorted(paths, key=lambda path: path.task)
+
+
+def progress_in(stage: StageHandle, consumers: Iterable[str]) -> ProgressOf:
+    """Return the consumers' progress in each subpartition of a stage that they have begun.
+
+    Raises:
+        CorruptDataError, IncompatibleError: a consumer's log cannot be read; nothing is guessed.
+    """
+    folder = stage.path.folder
+    tasks: dict[tuple[str, int], list[ConsumerProgress]] = defaultdict(list)
+    for consumer in consumers:
+        for path in consumer_tasks(stage.storage, stage.path.job, consumer):
+            state = read_resume_set(SlotLog(stage.storage, path.log_prefix))
+            for (read, k), cursor in state.inputs.items():
+                if read == folder:
+                    tasks[consumer, k].append(ConsumerProgress(state.finished, cursor.acked))
+    stray = [key for key in tasks if not 0 <= key[1] < stage.describe.partitions]
+    if stray:
+        raise CorruptDataError(
+            f"a consumer reads a subpartition that the stage does not have: consumer={stray[0][0]} "
+            f"subpartition={stray[0][1]} stage={stage.path.prefix!r}"
+        )
+    return {key: least(progresses) for key, progresses in tasks.items()}

@@ -1,43 +1,257 @@
-"""Release stages of a claimed job: first in the job log, then in the stage.
+"""Delete data: orphans of attempts that never counted, and whole released stages.
 
-The order matters: a driver that plans to reuse a stage must win a slot of the job log too, so one
-of the two learns of the other before anything is deleted. It must not run without a claim.
+Listings only suggest candidates. An attempt's segments are deleted only after the producer's log
+holds its ABORT, and a stage's only after the job log holds RELEASED and then the stage log RELEASE.
+So a driver that plans to reuse a stage, and wins a slot of the job log for that, learns of the
+release before anything is deleted, or prevents it. Deleting is idempotent and may be interrupted
+anywhere.
+
+A stage whose own logs are damaged is released, too, because RELEASED in the job log decides. First
+append RELEASE at the end of the stage log. A mended slot is not enough: another process that
+carries out the same release may empty it again, or a late writer may take it. Then fill every
+damaged or lost slot, with RELEASE in the stage log and with CLOSED in producers' logs, so that a
+late writer finds the release there. Then delete the data as usual. If DESCRIBE was lost, slot 0
+holds RELEASE. `tests/protocol_model/protocol/damaged_release_model.py` shows why this order is
+needed. A record of another version, or one that the storage cannot serve now, is not damage but an
+error.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
+    ErrorKind,
     IncompatibleError,
     NotFoundError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.appender_log import End, appender_log, read_tail, settled_segments
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.records import StageReleased
-from durable_shuffle.shuffle.log.stage import open_stage, read_state
-from durable_shuffle.shuffle.release.cleanup import Freed, release_stage
-from durable_shuffle.shuffle.release.damaged import (
-    refuse_foreign,
-    release_damaged,
-    release_done,
+from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
+from durable_shuffle.shuffle.log.producer_log import abort_attempt, close_log
+from durable_shuffle.shuffle.log.records import (
+    PRODUCER_RECORDS,
+    STAGE_RECORDS,
+    Closed,
+    Describe,
+    Release,
+    Seal,
+    StageRecord,
+    StageReleased,
 )
-from durable_shuffle.shuffle.release.registry import progress_in
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, stage_log
+from durable_shuffle.shuffle.log.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.log.typed_log import AnyRecord, TypedLog
 from durable_shuffle.shuffle.release.retention import (
-    AttemptFailed,
-    Cause,
     Keep,
-    ReleasedByUser,
+    attempt_failed,
     judge_consumed,
+    progress_in,
+    released_by_user,
 )
-from durable_shuffle.shuffle.release.upto import all_ended
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
+from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, highest_slots, slot_of
+
+_DAMAGE = (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """How much a clean-up deleted: number of objects and their size in bytes."""
+
+    objects: int
+    data_bytes: int
+
+    def __add__(self, other: "Freed") -> "Freed":
+        return Freed(self.objects + other.objects, self.data_bytes + other.data_bytes)
+
+
+def delete(storage: Storage, objects: Collection[ObjectInfo]) -> Freed:
+    """Delete listed objects."""
+    storage.delete([info.key for info in objects])
+    return Freed(len(objects), sum(info.size_bytes for info in objects))
+
+
+def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
+    """Delete segments that no record names or can ever name.
+
+    For batch producers, abort every attempt without a COMMIT first. An attempt that is still
+    running then fails at its commit, so call this when none should be running. Compactions without
+    a COMPACT are aborted in the same way.
+
+    Log producers are not stopped: segments of a producer's newest attempt stay until that attempt
+    ends or another one opens.
+
+    Args:
+        cause: the reason that each ABORT states.
+    """
+    storage, path, freed = stage.storage, stage.path, Freed(0, 0)
+    segments: dict[tuple[int, str], list[ObjectInfo]] = defaultdict(list)
+    for info in storage.list(path.segments_prefix):
+        producer, attempt, _ = parse_segment_key(info.key)
+        if path.names_data(info.key):  # gc reports any other name
+            segments[producer, attempt].append(info)
+    if stage.describe.writing == "log":
+        return delete(storage, list(_unnamed(stage, segments)))
+    for (producer, attempt), objects in sorted(segments.items(), key=lambda item: item[0]):
+        if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
+            freed += delete(storage, objects)
+    compactions: dict[str, list[ObjectInfo]] = defaultdict(list)
+    for info in storage.list(path.compacted_prefix):
+        attempt, _ = parse_compacted_key(info.key)
+        if path.names_data(info.key):
+            compactions[attempt].append(info)
+    for attempt, objects in sorted(compactions.items(), key=lambda item: item[0]):
+        if abort_rewrite(stage, attempt, ids.new_id(), cause):
+            storage.delete([path.index_key(attempt)])  # the segments lead here again until last
+            freed += delete(storage, objects)
+    return freed
+
+
+def _unnamed(
+    stage: StageHandle, segments: Mapping[tuple[int, str], list[ObjectInfo]]
+) -> Iterator[ObjectInfo]:
+    """Yield unnamed segments of log producers' attempts that a newer OPEN, END or CLOSED ended."""
+    for producer in sorted({producer for producer, _ in segments}):
+        records = appender_log(stage.producer_log(producer)).records()
+        named, stopped = settled_segments(record for _, record in records)
+        for attempt in stopped:
+            for info in segments.get((producer, attempt), ()):
+                if (attempt, parse_segment_key(info.key)[2]) not in named:
+                    yield info
+
+
+def release_stage(
+    stage: StageHandle, ids: IdSource, *, generation: int, producers: int, cause: str
+) -> Freed:
+    """Win RELEASE, close the producers' logs and delete the stage's data.
+
+    The caller must have won the stage's RELEASED record in the job log. The logs stay, so that a
+    late writer finds CLOSED and never an empty log. Safe to repeat. CLOSED in the stage log means
+    that the release is complete.
+
+    Args:
+        producers: the number of producer logs to close.
+    """
+    log, state = stage_log(stage), read_state(stage)
+    state = _put_release(log, state, Release(ids.new_id(), generation, cause))
+    for producer in range(producers):
+        close_log(stage.producer_log(producer), ids.new_id(), cause)
+    freed = _delete_data(stage.storage, stage.path)
+    _put_closed(log, state, Closed(ids.new_id(), cause))
+    return freed
+
+
+def _put_release(
+    log: TypedLog[StageRecord, StageState], state: StageState, record: Release
+) -> StageState:
+    """Win RELEASE unless the log holds one; return the state after it."""
+    return log.decide(state, lambda state: None if state.release else record)[0]
+
+
+def _put_closed(log: TypedLog[StageRecord, StageState], state: StageState, record: Closed) -> None:
+    """Append CLOSED to the log of a released stage, unless it is there."""
+    log.decide(state, lambda state: None if state.closed else record)
+
+
+def _delete_data(storage: Storage, path: StagePath) -> Freed:
+    """Delete all segments and indexes of a released stage."""
+    freed = Freed(0, 0)
+    for prefix in (path.segments_prefix, path.compacted_prefix, path.index_prefix):
+        freed += delete(storage, [i for i in storage.list(prefix) if path.names_data(i.key)])
+    return freed
+
+
+def release_done(storage: Storage, path: StagePath) -> bool:
+    """Return whether a stage's release is complete (CLOSED) and its log has no damaged slot."""
+    copy = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS, known=0)
+    closed = any(isinstance(record, Closed) for record in copy.records.values())
+    return closed and not copy.findings and not copy.gaps
+
+
+def _refuse_foreign(storage: Storage, path: StagePath) -> None:
+    """Raise if this version cannot carry out the release of the stage. Call it before deciding.
+
+    Raises:
+        IncompatibleError: another version wrote the stage's log.
+        UnavailableError: the log cannot be read now.
+    """
+    try:
+        read_state(open_stage(storage, path))
+    except (CorruptDataError, NotFoundError):
+        return  # damaged: `release_damaged` handles it
+
+
+def release_damaged(
+    storage: Storage, path: StagePath, ids: IdSource, *, generation: int, cause: str
+) -> Freed:
+    """Fill damaged slots, close all logs and delete the stage's data. Safe to repeat.
+
+    The caller must have won the stage's RELEASED record in the job log.
+
+    Raises:
+        IncompatibleError, UnavailableError: a slot cannot be read, and the reason is not damage.
+            No data was deleted; the next `release` or `gc` continues.
+    """
+    keys = [info.key for info in storage.list(path.prefix)]
+    last = highest_slots(keys)
+    log = SlotLog(storage, path.log_prefix)
+    copy = _readable(log, STAGE_RECORDS, last.get(path.log_prefix, 0))
+    slot = max([last.get(path.log_prefix, 0), *copy.records]) + 1
+    # only the end of a damaged log matters from here on
+    state = StageState(next_slot=slot, release=copy.last(Release), closed=copy.last(Closed))
+    records = TypedLog(log, STAGE_RECORDS, with_record)
+    state = _put_release(records, state, Release(ids.new_id(), generation, cause))
+    for bad in _bad(copy):
+        log.mend(bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
+    for producer in _suggested_producers(path, keys, copy):
+        _mend_and_close(SlotLog(storage, path.producer_log_prefix(producer)), last, ids, cause)
+    freed = _delete_data(storage, path)
+    _put_closed(records, state, Closed(ids.new_id(), cause))
+    return freed
+
+
+def _mend_and_close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: str) -> None:
+    """Fill the damaged slots of a producer's log of any kind, then close it."""
+    copy = _readable(log, AnyRecord(), last.get(log.prefix, -1))
+    for slot in _bad(copy):
+        log.mend(slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
+    close_log(log, ids.new_id(), cause)
+
+
+def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
+    """Return a copy of a log; raise if a slot cannot be read and the reason is not damage."""
+    copy = copy_log(log, codec, known=known)
+    for finding in copy.findings:
+        if finding.kind is ErrorKind.INCOMPATIBLE:
+            raise IncompatibleError(f"a stage cannot be released by this version: {finding}")
+        if finding.kind not in _DAMAGE:
+            raise UnavailableError(f"a stage cannot be released yet, try again: {finding}")
+    return copy
+
+
+def _bad(copy: LogCopy[Any]) -> list[int]:
+    return sorted({*copy.gaps, *(slot_of(finding) for finding in copy.findings)})
+
+
+def _suggested_producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> range:
+    """Return the numbers of all producers that readable records or object names suggest."""
+    stated = [r.producers for r in copy.records.values() if isinstance(r, Describe | Seal)]
+    ours = (k for k in keys if path.names_data(k) or k.startswith(path.producers_prefix))
+    numbers = [number for key in ours if (number := path.producer_of(key)) is not None]
+    return range(max([0, *stated, *(number + 1 for number in numbers)]))
 
 
 def release_stage_of(
-    log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: Cause | None = None
+    log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str | None = None
 ) -> Freed:
     """Append RELEASED to the job log unless it is there, then delete the stage's data.
 
@@ -48,20 +262,16 @@ def release_stage_of(
         FencedError: a newer driver claimed the job; nothing was deleted.
         IncompatibleError: another version wrote the stage; nothing was decided.
     """
-    because = str(cause or ReleasedByUser(log.generation))
+    because = cause or released_by_user(log.generation)
     if path not in log.state.released:
-        refuse_foreign(storage, path)
-        log.append(
-            StageReleased(
-                ids.new_id(),
-                log.generation,
-                path.name,
-                path.fingerprint,
-                path.incarnation,
-                because,
-            )
-        )
-    return _release(log, storage, path, ids, because)
+        _refuse_foreign(storage, path)
+        log.append(_released(log, path, ids, because))
+    return _carry_out(log, storage, path, ids, because)
+
+
+def _released(log: JobLog, path: StagePath, ids: IdSource, cause: str) -> StageReleased:
+    names = path.name, path.fingerprint, path.incarnation
+    return StageReleased(ids.new_id(), log.generation, *names, cause)
 
 
 def give_up_stage(log: JobLog, path: StagePath, ids: IdSource) -> bool:
@@ -72,10 +282,8 @@ def give_up_stage(log: JobLog, path: StagePath, ids: IdSource) -> bool:
     Raises:
         FencedError: a newer driver claimed the job; nothing was deleted.
     """
-    because = str(AttemptFailed(f"never finished, given up by generation {log.generation}"))
-    record = StageReleased(
-        ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation, because
-    )
+    because = attempt_failed(f"never finished, given up by generation {log.generation}")
+    record = _released(log, path, ids, because)
     return log.append(record, unless=lambda state: path not in state.begun)
 
 
@@ -98,16 +306,22 @@ def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSour
         state.register,
         progress,
         partitions=stage.describe.partitions,
-        written=all_ended(stage) if stage.describe.writing == "log" else state.seal is not None,
+        written=_all_ended(stage) if stage.describe.writing == "log" else state.seal is not None,
     )
     if isinstance(judged, Keep):
         return judged
     return release_stage_of(log, storage, path, ids, judged)
 
 
+def _all_ended(stage: StageHandle) -> bool:
+    """Return whether every log producer has ended for good, not merely suspended."""
+    last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
+    return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
+
+
 def finish_release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource) -> Freed:
     """Complete a release that the job log has decided. Safe to repeat."""
-    return _release(log, storage, path, ids, f"release finished by generation {log.generation}")
+    return _carry_out(log, storage, path, ids, f"release finished by generation {log.generation}")
 
 
 def finish_releases(
@@ -148,7 +362,7 @@ def raise_first(failed: list[DurableShuffleError]) -> None:
         raise failed[0]
 
 
-def _release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str) -> Freed:
+def _carry_out(log: JobLog, storage: Storage, path: StagePath, ids: IdSource, cause: str) -> Freed:
     generation = log.generation
     try:
         stage = open_stage(storage, path)

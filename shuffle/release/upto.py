@@ -11,18 +11,18 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.appender_log import Append, End, appender_log, read_tail
+from durable_shuffle.shuffle.log.appender_log import Append, appender_log
 from durable_shuffle.shuffle.log.records import ReleaseUpto
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
 from durable_shuffle.shuffle.log.stage_fold import StageState
-from durable_shuffle.shuffle.release.cleanup import Freed
-from durable_shuffle.shuffle.release.registry import progress_in
 from durable_shuffle.shuffle.release.retention import (
-    Appended,
-    ConsumersAcknowledged,
+    AppendEnds,
     clamp,
     consumed_upto,
+    consumers_acknowledged,
+    progress_in,
 )
+from durable_shuffle.shuffle.release.stages import Freed, delete
 
 
 def release_upto(
@@ -75,7 +75,7 @@ def release_upto(
         upto = clamp(asked, consumed, standing)
         if upto == standing:
             return None
-        cause = str(ConsumersAcknowledged(register.consumers))
+        cause = consumers_acknowledged(register.consumers)
         return ReleaseUpto(record_id, generation, np.array(upto, dtype="<u4").tobytes(), cause)
 
     state, _ = stage_log(stage).decide(read_state(stage), more)
@@ -87,15 +87,8 @@ def release_upto(
         if slot < upto[p]
         for segment in record.segments
     }
-    there = [i for i in stage.storage.list(stage.path.segments_prefix) if i.key in doomed]
-    stage.storage.delete([info.key for info in there])
-    return Freed(len(there), sum(info.size_bytes for info in there))
-
-
-def all_ended(stage: StageHandle) -> bool:
-    """Return whether every log producer has ended for good, not merely suspended."""
-    last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
-    return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
+    prefix = stage.path.segments_prefix
+    return delete(stage.storage, [i for i in stage.storage.list(prefix) if i.key in doomed])
 
 
 def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:
@@ -104,7 +97,7 @@ def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[
     return [(slot, record) for slot, record in records if isinstance(record, Append)]
 
 
-def _ends(append: tuple[int, Append]) -> Appended:
+def _ends(append: tuple[int, Append]) -> AppendEnds:
     slot, record = append
     ends: dict[int, int] = {}
     for entry in record.extent_array(f"APPEND in slot {slot}"):
@@ -113,4 +106,4 @@ def _ends(append: tuple[int, Append]) -> Appended:
         end = first + rows if rows else first + 1
         if int(entry["length"]):
             ends[k] = max(ends.get(k, 0), end)
-    return Appended(slot, ends)
+    return AppendEnds(slot, ends)

@@ -103,7 +103,7 @@ def compact_stage(
     if state.compact is not None:
         return Compaction(state.compact, won=False)
     slices = list(read_slices(stage, state.seal, 0, stage.describe.partitions))
-    counts = [len(one) for one in slices]
+    counts = [len(entries_of_k) for entries_of_k in slices]
     entries = np.concatenate(slices)
     subpartitions = np.repeat(np.arange(len(counts)), counts)
     del slices
@@ -113,12 +113,12 @@ def compact_stage(
     attempt = ids.new_id()
     rewritten, planned = entries.copy(), list[Tile]()
     for inside in tiles(entries[moved], subpartitions[moved], settings.writer_memory_bytes):
-        at, number = moved[inside], len(planned)
-        planned.append(Tile(attempt, number, entries[at], subpartitions[at]))
-        lengths = entries["length"][at]
-        rewritten["offset"][at] = np.cumsum(lengths) - lengths
-        rewritten["segment"][at] = number | COMPACTED
-        rewritten["attempt"][at] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
+        positions, number = moved[inside], len(planned)
+        planned.append(Tile(attempt, number, entries[positions], subpartitions[positions]))
+        lengths = entries["length"][positions]
+        rewritten["offset"][positions] = np.cumsum(lengths) - lengths
+        rewritten["segment"][positions] = number | COMPACTED
+        rewritten["attempt"][positions] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
     index_key = stage.path.index_key(attempt)
     written = [stage.path.compacted_key(attempt, tile.number) for tile in planned] + [index_key]
     try:
@@ -134,10 +134,10 @@ def compact_stage(
     record = Compact(
         attempt, generation, state.seal_slot, attempt, len(index), tuple(segments), len(moved)
     )
-    found = commit_rewrite(stage, state, record, written)
-    if isinstance(found, Replace):
+    counted = commit_rewrite(stage, state, record, written)
+    if isinstance(counted, Replace):
         return Compaction(None, won=False)
-    return Compaction(found, won=found is record)
+    return Compaction(counted, won=counted is record)
 
 
 def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:
@@ -205,12 +205,12 @@ def tiles(
     groups = (before // wide).astype(np.int64)[entries["producer"]]
     order = np.argsort(groups, kind="stable")
     start = size = 0
-    for n, at in enumerate(order.tolist()):
-        cut = size + lengths[at] > memory_bytes or groups[at] != groups[order[start]]
+    for n, position in enumerate(order.tolist()):
+        cut = size + lengths[position] > memory_bytes or groups[position] != groups[order[start]]
         if n > start and cut:
             yield order[start:n]
             start, size = n, 0
-        size += int(lengths[at])
+        size += int(lengths[position])
     if len(order):
         yield order[start:]
 
@@ -227,13 +227,13 @@ def _copied(
     are adjacent in its segment, so that one request fetches several of them.
     """
     order = np.lexsort((entries["offset"], entries["segment"], entries["producer"]))
-    found = [b""] * len(entries)
+    parts = [b""] * len(entries)
     extents = (indexed_extent(stage.path, int(subpartitions[n]), entries[n]) for n in order)
     ranges = (extent.where for extent in extents)
     for n, (_, pieces) in zip(order.tolist(), fetch(stage, ranges, settings), strict=True):
-        found[n] = b"".join(pieces)
-        check_frames(stage, int(subpartitions[n]), entries[n], [found[n]], settings)
-    return found
+        parts[n] = b"".join(pieces)
+        check_frames(stage, int(subpartitions[n]), entries[n], [parts[n]], settings)
+    return parts
 
 
 def check_frames(

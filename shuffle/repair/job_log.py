@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from durable_shuffle.serialization.errors import (
-    DurableShuffleError,
-    ErrorKind,
-)
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog, JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
@@ -102,7 +99,7 @@ def _missing(
     storage: Storage, state: JobState, ids: IdSource
 ) -> Iterator[tuple[StagePath, JobRecord]]:
     """Yield the records that stages prove and the job log lacks, oldest stage first."""
-    found: list[tuple[float, StagePath, bool]] = []
+    proven: list[tuple[float, StagePath, bool]] = []
     for path in {*written_stages(storage, state.job), *state.order}:
         if path in state.released or path in state.begun:
             continue
@@ -112,9 +109,9 @@ def _missing(
         except DurableShuffleError:
             continue  # a finding of that stage; it stays as it is
         if released or path not in state.order:
-            found.append((stage.describe.created_wall_seconds, path, released))
+            proven.append((stage.describe.created_wall_seconds, path, released))
     generation = max(1, state.generation)
-    for _, path, released in sorted(found, key=lambda one: (one[0], one[1].prefix)):
+    for _, path, released in sorted(proven, key=lambda item: (item[0], item[1].prefix)):
         names = (path.name, path.fingerprint, path.incarnation)
         if released:
             cause = "its own log says so; the job's log lost the record"

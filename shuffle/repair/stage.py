@@ -4,41 +4,51 @@ Strategy: verify first, and act only on findings that say that an object is dama
 Segments that can be restored byte for byte are written by a new attempt, which commits in a later
 slot of its producer's log. One REPLACE with a new index makes all of these COMMITs count, and
 readers then skip a damaged compaction. For other producers, DAMAGED in the stage log makes the next
-run of the job run them again. The repair deletes nothing but objects that it wrote and never
-named. If it is killed, the next repair continues: it uses an intact COMMIT that no REPLACE names
-yet before it writes anything.
+run of the job run them again. The repair trusts no listing and deletes nothing but objects that it
+wrote and never named. If it is killed, the next repair continues: it uses an intact COMMIT that no
+REPLACE names yet before it writes anything.
 
 It cannot rebuild control records, stages of log producers, or outputs of consumers.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from durable_shuffle.serialization.errors import (
     AbortedError,
+    CorruptDataError,
     ErrorKind,
     FencedError,
+    NotFoundError,
 )
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
-from durable_shuffle.shuffle.log.producer_log import Committed, commit_attempt, producer_state
-from durable_shuffle.shuffle.log.records import (
-    Commit,
-    Compact,
-    Damaged,
+from durable_shuffle.shuffle.log.layout import (
+    COMPACTED,
+    StagePath,
+    parse_compacted_key,
+    parse_segment_key,
 )
+from durable_shuffle.shuffle.log.producer_log import Committed, commit_attempt, producer_state
+from durable_shuffle.shuffle.log.records import Commit, Compact, Damaged, Seal, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle, stage_log, stage_released
 from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
-from durable_shuffle.shuffle.repair.sources import RepairSources
-from durable_shuffle.shuffle.seal.index import content_tag
+from durable_shuffle.shuffle.read.extents import indexed_extent
+from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
+from durable_shuffle.shuffle.repair.compaction import check_frames
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, content_tag
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.seal.replace_commits import replace_commits
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, ByteRange, Storage
+from durable_shuffle.shuffle.storage.range_plan import PIECE_BYTES, read_pieces
 from durable_shuffle.shuffle.verify.report import Finding
+from durable_shuffle.shuffle.verify.segment import StoredBytes
 from durable_shuffle.shuffle.verify.stage import StageWalk
 from durable_shuffle.shuffle.write.segment_writer import give_back
 
@@ -46,6 +56,125 @@ Outcome = Literal["intact", "repaired", "run again", "not repaired"]
 
 _SETTLED = "what no record names does not count; `gc --delete` removes it"
 _DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
+
+
+class RepairSources:
+    """Finds the bytes of damaged segments among all copies that the logs name.
+
+    A segment is restored byte for byte or not at all. First it is tried whole, from the segment
+    itself or from one with the same SHA-256 in another COMMIT of the producer. Otherwise it is
+    built from intact extents of the segment and of compactions, whose frames are copies. Every
+    frame is checked piece by piece, and in the end the SHA-256 that the COMMIT states.
+
+    Args:
+        seal: the SEAL that counts, for M.
+        compactions: all COMPACT records that count or counted before.
+        producers: the producers whose segments will be asked for.
+    """
+
+    def __init__(
+        self,
+        stage: StageHandle,
+        seal: Seal,
+        compactions: Iterable[Compact],
+        producers: frozenset[int],
+        settings: Settings,
+    ) -> None:
+        self._stage, self._settings = stage, settings
+        self._moved: dict[tuple[int, int, int], list[np.void]] = defaultdict(list)
+        """(producer, subpartition, first ordinal) -> INDEX_ENTRY items of compacted copies."""
+        for compact in compactions:
+            by = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
+            with suppress(CorruptDataError, NotFoundError):  # a damaged index names no copies
+                for k, entries in enumerate(read_slices(stage, by, 0, stage.describe.partitions)):
+                    for entry in entries[(entries["segment"] & COMPACTED) != 0]:
+                        if (producer := int(entry["producer"])) in producers:
+                            self._moved[producer, k, int(entry["first_ordinal"])].append(entry)
+
+    def segment(self, commit: Commit, info: SegmentInfo, others: Sequence[Commit]) -> bytes | None:
+        """Return the bytes of one segment of a COMMIT; None if they cannot be restored.
+
+        Args:
+            others: other COMMITs of the same producer.
+        """
+        if info.length > MAX_WHOLE_BYTES:
+            return None  # too long to be held; its producer runs again
+        holders = [commit, *(other for other in others if info in other.segments)]
+        for holder in holders:
+            if self._digest(key := self._key(holder, info), info.length) == info.sha256:
+                return self._bytes([ByteRange(key, 0, info.length)], info)
+        places = list(self._intact_places(commit, info))
+        intact = [where for where in places if where is not None]
+        return self._bytes(intact, info) if len(intact) == len(places) else None
+
+    def intact(self, commit: Commit) -> bool:
+        """Return whether every segment of a COMMIT has the bytes that it states."""
+        return all(
+            self._digest(self._key(commit, info), info.length, whole=True) == info.sha256
+            for info in commit.segments
+        )
+
+    def _intact_places(self, commit: Commit, info: SegmentInfo) -> Iterator[ByteRange | None]:
+        """Yield where each extent is intact, in the segment's order; None if no copy of it is."""
+        key = self._key(commit, info)
+        own: StoredBytes | None = None
+        with suppress(CorruptDataError, NotFoundError):
+            own = StoredBytes(self._stage.storage, key, info.length)
+        extents = commit.extent_array()
+        extents = extents[(extents["segment"] == info.number) & (extents["length"] > 0)]
+        for extent in extents[np.argsort(extents["offset"], kind="stable")]:
+            entry = np.zeros(1, INDEX_ENTRY)[0]
+            for name in ("segment", "offset", "length", "first_ordinal", "rows"):
+                entry[name] = extent[name]
+            entry["producer"] = commit.producer
+            start, length = int(extent["offset"]), int(extent["length"])
+            k = int(extent["subpartition"])
+            if own is not None and self._good(k, entry, own.pieces(start, start + length)):
+                yield ByteRange(key, start, length)
+            else:
+                yield self._copy(k, entry)
+
+    def _copy(self, k: int, entry: np.void) -> ByteRange | None:
+        place = int(entry["producer"]), k, int(entry["first_ordinal"])
+        for moved in self._moved.get(place, ()):
+            where = indexed_extent(self._stage.path, k, moved).where
+            pieces = read_pieces(self._stage.storage, where, PIECE_BYTES)
+            if where.length == int(entry["length"]) and self._good(k, entry, pieces):
+                return where
+        return None
+
+    def _good(self, k: int, entry: np.void, pieces: Iterable[memoryview]) -> bool:
+        try:
+            check_frames(self._stage, k, entry, pieces, self._settings)
+        except (CorruptDataError, NotFoundError):
+            return False
+        return True
+
+    def _digest(self, key: str, length: int, *, whole: bool = False) -> bytes | None:
+        """Return the SHA-256 of the first `length` bytes of an object; None if they are not there.
+
+        Args:
+            whole: None, too, if the object is longer.
+        """
+        try:
+            data = StoredBytes(self._stage.storage, key, length)
+            if len(data) != length or (whole and data.goes_on()):
+                return None
+            return data.digest()
+        except (CorruptDataError, NotFoundError):
+            return None
+
+    def _bytes(self, places: list[ByteRange], info: SegmentInfo) -> bytes | None:
+        """Return the bytes of the ranges joined; None if they are not the segment's."""
+        try:
+            fetched = fetch(self._stage, places, self._settings)
+            data = b"".join(piece for _, pieces in fetched for piece in pieces)
+        except (CorruptDataError, NotFoundError):
+            return None
+        return data if hashlib.sha256(data).digest() == info.sha256 else None
+
+    def _key(self, commit: Commit, info: SegmentInfo) -> str:
+        return self._stage.path.segment_key(commit.producer, commit.record_id, info.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +218,13 @@ def assess(path: StagePath, state: StageState, findings: Iterable[Finding]) -> D
             beyond.append(finding)
         elif key.startswith(path.segments_prefix):
             producers.add(parse_segment_key(key)[0])
-        elif key in indexes or _of_compaction(path, state, key):
+        elif key in indexes or (
+            key.startswith(path.compacted_prefix) and parse_compacted_key(key)[0] in state.counted
+        ):
             index = True
         else:
             beyond.append(finding)
     return Damage(frozenset(producers), index, tuple(beyond))
-
-
-def _of_compaction(path: StagePath, state: StageState, key: str) -> bool:
-    return key.startswith(path.compacted_prefix) and parse_compacted_key(key)[0] in state.counted
 
 
 def repair_stage(
@@ -122,18 +249,17 @@ def repair_stage(
     walk.check_data(lambda _done, _total: None)
     if not walk.logs.findings and not walk.data.findings:
         return StageRepair(path, "intact")
-    found = [finding for finding in walk.data.findings if finding not in walk.ends.findings]
-    damage = assess(path, walk.state, found)
+    wrong = [finding for finding in walk.data.findings if finding not in walk.ends.findings]
+    damage = assess(path, walk.state, wrong)
     refusal = _refusal(walk, damage)
     if refusal:
         return StageRepair(path, "not repaired", why=refusal)
     done = StageRepair(path, "repaired", why=_SETTLED)
-    if found:
+    if wrong:
         done = _Repair(walk, damage, settings, ids, generation).run()
-    assert walk.describe is not None  # else the log has findings
+    assert walk.stage is not None  # else the log has findings
     for nonce in walk.ends.unsettled:  # last: the REPLACE above defeats a running repair
-        stage = StageHandle(storage, path, walk.describe)
-        abort_rewrite(stage, nonce, ids.new_id(), "verify --repair")
+        abort_rewrite(walk.stage, nonce, ids.new_id(), "verify --repair")
     return done
 
 
@@ -159,11 +285,11 @@ class _Repair:
     def __init__(
         self, walk: StageWalk, damage: Damage, settings: Settings, ids: IdSource, generation: int
     ) -> None:
-        assert walk.describe is not None  # else the log has findings
+        assert walk.stage is not None  # else the log has findings
         assert walk.state.replaced is not None
         self._walk, self._damage, self._settings = walk, damage, settings
         self._ids, self._generation = ids, generation
-        self._stage = StageHandle(walk.storage, walk.path, walk.describe)
+        self._stage = walk.stage
         self._seal = walk.state.replaced
         self._slots = numbers(self._seal.commit_slots)
         self._bad = dict(enumerate(self._slots))
@@ -178,9 +304,9 @@ class _Repair:
         )
         instead: dict[int, Committed] = {}
         for producer in sorted(damage.producers):
-            found = self._spare(producer, sources) or self._rebuild(producer, sources)
-            if found is not None:
-                instead[producer] = found
+            committed = self._spare(producer, sources) or self._rebuild(producer, sources)
+            if committed is not None:
+                instead[producer] = committed
         lost = tuple(p for p in sorted(damage.producers) if p not in instead)
         if instead or damage.index:
             replace_commits(
@@ -242,24 +368,16 @@ class _Repair:
         except Exception:
             give_back(storage, written)  # COMMIT was not sent and will not be
             raise
-        own = Commit(
-            attempt,
-            commit.producer,
-            commit.producers,
-            commit.rows,
-            commit.memory_bytes,
-            commit.segments,
-            commit.extents,
-        )
+        own = replace(commit, record_id=attempt)
         log = self._stage.producer_log(producer)
         try:
-            found = commit_attempt(log, own, after=after)
+            committed = commit_attempt(log, own, after=after)
         except (AbortedError, FencedError):
             give_back(storage, written)
             raise
-        if found.commit.record_id != attempt:
+        if committed.commit.record_id != attempt:
             give_back(storage, written)
-        return found if content_tag(found.commit) == content_tag(commit) else None
+        return committed if content_tag(committed.commit) == content_tag(commit) else None
 
     def _mark(self, lost: tuple[int, ...]) -> None:
         """Append DAMAGED for these producers to the stage log, unless the log says it already."""

@@ -15,7 +15,7 @@ from durable_shuffle.shuffle.log.layout import ConsumerPath
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.read.position import Positions, ProducerPosition
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.stream.offset import StreamOffset
 

@@ -40,17 +40,6 @@ from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
 
 @dataclass(frozen=True, slots=True)
-class Indexes:
-    """The index objects of a stage that a listing shows."""
-
-    storage: Storage
-    path: StagePath
-    found: tuple[str, ...] = ()
-    """Their names, except those of compactions."""
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class LostEnds:
     """Records that were written and lost, or that were about to be written."""
 
@@ -59,23 +48,23 @@ class LostEnds:
     """Ids of REPLACEs that may have been lost. An ABORT for each ensures that it never counts."""
 
 
-def list_indexes(storage: Storage, path: StagePath) -> Indexes:
-    """List a stage's index objects. Call it before reading the stage's logs."""
+def list_indexes(storage: Storage, path: StagePath) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    """Return the names of a stage's index objects, except those of compactions, and findings.
+
+    Call it before reading the stage's logs.
+    """
     try:
-        names = [
-            info.key.removeprefix(path.index_prefix) for info in storage.list(path.index_prefix)
-        ]
+        names = [i.key.removeprefix(path.index_prefix) for i in storage.list(path.index_prefix)]
         keys = [i.key for i in storage.list(path.compacted_prefix) if path.names_data(i.key)]
     except DurableShuffleError as error:
-        return Indexes(storage, path, (), (finding_of(error, path.prefix, "a listing of indexes"),))
+        return (), (finding_of(error, path.prefix, "a listing of indexes"),)
     compactions = {parse_compacted_key(key)[0] for key in keys}
-    return Indexes(
-        storage, path, tuple(name for name in names if is_id(name) and name not in compactions)
-    )
+    return tuple(name for name in names if is_id(name) and name not in compactions), ()
 
 
 def lost_ends(
-    indexes: Indexes,
+    path: StagePath,
+    indexes: Collection[str],
     log: LogCopy[Any],
     state: StageState,
     producers: Mapping[int, LogCopy[Any]],
@@ -84,16 +73,16 @@ def lost_ends(
     """Return the records that other objects prove but that the stage's logs do not hold.
 
     Args:
-        indexes: listed before the logs were read.
+        indexes: names of index objects, listed before the logs were read.
         log: the stage log, without findings.
         state: what the stage log adds up to.
         producers: the producers' logs.
         committed: producers with a COMMIT that counts.
     """
-    storage, path = indexes.storage, indexes.path
+    storage = log.log.storage
     describe = log.records.get(0)
     named = {r.index for r in log.records.values() if isinstance(r, Seal | Compact | Replace)}
-    unnamed = [n for n in indexes.found if n not in named and n not in state.void]
+    unnamed = [n for n in indexes if n not in named and n not in state.void]
     if not unnamed or not isinstance(describe, Describe) or describe.writing != "batch":
         return LostEnds()
     if state.replaced is not None:

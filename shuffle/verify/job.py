@@ -4,23 +4,30 @@ Strategy: the logs say which objects must exist. All of them are read and compar
 log names are ignored. A finding is a value and does not stop the walk. Verification changes nothing
 and needs no claim, so it may run beside a driver. A stage that is released meanwhile is reported as
 released.
+
+A listing shows the tasks of consumers. Every slot of their logs is read, even beside damaged ones.
+After a damaged record the fold continues at the next full record, which needs none before it. The
+outputs and the state to check are those of the last state that the fold reached.
 """
 
-from collections.abc import Collection
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from durable_shuffle.serialization.errors import (
-    DurableShuffleError,
-    ErrorKind,
-    NotFoundError,
-)
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind, NotFoundError
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
+from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, OutputRef, StateRef
 from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import (
+    ConsumerPath,
     StagePath,
     command_log_prefix,
+    consumers_prefix,
     job_log_prefix,
+    parse_consumer_key,
     parse_stage_folder,
     request_log_prefix,
     status_log_prefix,
@@ -29,8 +36,8 @@ from durable_shuffle.shuffle.log.lost_stages import written_stages
 from durable_shuffle.shuffle.log.records import JOB_RECORDS, Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
+from durable_shuffle.shuffle.read.extents import read_frames
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.consumers import check_consumers
 from durable_shuffle.shuffle.verify.ends import consumed_ends
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify.report import (
@@ -38,13 +45,15 @@ from durable_shuffle.shuffle.verify.report import (
     Finding,
     StageVerdict,
     VerifyReport,
+    damage,
     finding_of,
 )
-from durable_shuffle.shuffle.verify.stage import Progress, check_stage
+from durable_shuffle.shuffle.verify.segment import StoredBytes, check_bytes
+from durable_shuffle.shuffle.verify.stage import OnProgress, check_stage
 
 
 def verify_stage(
-    storage: Storage, path: StagePath, settings: Settings, progress: Progress | None = None
+    storage: Storage, path: StagePath, settings: Settings, progress: OnProgress | None = None
 ) -> VerifyReport:
     """Check the job's log and one stage.
 
@@ -66,7 +75,7 @@ def verify_stage(
 
 
 def verify_job(
-    storage: Storage, job: str, settings: Settings, progress: Progress | None = None
+    storage: Storage, job: str, settings: Settings, progress: OnProgress | None = None
 ) -> VerifyReport:
     """Check a job's logs, all its stages (also released ones), oldest first, and all consumers.
 
@@ -91,7 +100,7 @@ def verify_job(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
         )
     consumers = check_consumers(storage, job, settings)
-    reads = {one: c.path.prefix for c in consumers for one in c.reads}
+    reads = {read: c.path.prefix for c in consumers for read in c.reads}
     if reads:
         now = JobCopy(storage, job)  # a stage may have been added since
         known = {*now.paths, *now.begun, *(path for path, _ in unnamed)}
@@ -102,7 +111,7 @@ def verify_job(
 class _Total:
     """Adds up the progress of several stages."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: OnProgress | None) -> None:
         self._progress = progress
         self._before = self._stage = 0
 
@@ -152,6 +161,14 @@ class JobCopy:
         self.generation = claims[-1].generation if claims else 0
         """The newest driver's generation; 0 if no CLAIM could be read."""
         self._log = log
+
+    def status(self, path: StagePath) -> Literal["live", "begun", "released", "unknown"]:
+        """Return what the job log says of a stage."""
+        if path in self.released:
+            return "released"
+        if path in self.begun:
+            return "begun"
+        return "live" if path in self.paths else "unknown"
 
     def report(
         self,
@@ -220,5 +237,138 @@ def _listed_stages(storage: Storage, job: str) -> list[StagePath]:
         folders = {info.key.split("/")[1] for info in storage.list(f"{job}/")}
     except DurableShuffleError:
         return []  # a finding already: listing the log failed too
-    found = (parse_stage_folder(job, folder) for folder in sorted(folders))
-    return [path for path in found if path is not None]
+    paths = (parse_stage_folder(job, folder) for folder in sorted(folders))
+    return [path for path in paths if path is not None]
+
+
+def check_consumers(storage: Storage, job: str, settings: Settings) -> tuple[ConsumerVerdict, ...]:
+    """Check all consumer tasks of a job, sorted by name.
+
+    A failed listing is a finding of a consumer named "unknown".
+
+    Args:
+        settings: `max_frame_bytes` and `control_threads` are used.
+    """
+    last, problems = last_slots(storage, consumers_prefix(job))
+    paths = listed_consumers(f"{prefix}{slot:010d}" for prefix, slot in last.items())
+
+    def check(path: ConsumerPath) -> ConsumerVerdict:
+        return _check(storage, path, settings, known=last[path.log_prefix])
+
+    with ThreadPoolExecutor(settings.control_threads) as pool:
+        verdicts = list(pool.map(check, paths))
+    if problems:  # tasks that could not be listed could not be checked
+        nobody = ConsumerPath(job, "unknown", "unknown")
+        verdicts.append(ConsumerVerdict(nobody, 0, False, 0, 0, 0, problems))  # noqa: FBT003
+    return tuple(verdicts)
+
+
+def listed_consumers(keys: Iterable[str]) -> list[ConsumerPath]:
+    """Return the consumer tasks whose logs have a slot among `keys`, by name; skip other keys."""
+    paths = set()
+    for key in keys:
+        try:
+            path, kind, _ = parse_consumer_key(key)
+        except DurableShuffleError:
+            continue  # no log names such a key
+        if kind == "slot":
+            paths.add(path)
+    return sorted(paths, key=lambda path: path.prefix)
+
+
+@dataclass(slots=True)
+class _Tally:
+    objects: int
+    checked_bytes: int
+    findings: list[Finding] = field(default_factory=list)
+
+    def wrong(self, key: str, expected: str, actual: str) -> None:
+        self.findings.append(damage(key, expected, actual))
+
+
+def _check(
+    storage: Storage, path: ConsumerPath, settings: Settings, *, known: int
+) -> ConsumerVerdict:
+    log = copy_log(SlotLog(storage, path.log_prefix), CONSUMER_RECORDS, known=known)
+    tally = _Tally(log.objects, log.checked_bytes, list(log.findings))
+    state = _folded(log, tally)
+    if not state.closed:
+        for output in state.outputs:
+            _check_output(storage, path, output, settings, tally)
+        if isinstance(state.state, StateRef):
+            _check_object(storage, state.state, "a state", tally)
+    records = sum(
+        position.next_ordinal
+        for cursor in state.inputs.values()
+        for position in cursor.acked.values()
+    )
+    return ConsumerVerdict(
+        path,
+        records,
+        state.finished,
+        len(state.outputs),
+        tally.objects,
+        tally.checked_bytes,
+        tuple(tally.findings),
+        tuple(
+            sorted({(folder, cursor.stage_slot) for (folder, _), cursor in state.inputs.items()})
+        ),
+    )
+
+
+def _folded(log: LogCopy[Any], tally: _Tally) -> ResumeSet:
+    """Return the state after the last record that fits the records before it."""
+    last = ResumeSet()
+    state: ResumeSet | None = last
+    for slot, record in log.records.items():
+        if state is None or state.next_slot != slot:
+            state = ResumeSet(next_slot=slot) if is_full(record) else None
+        if state is None:
+            continue  # it only says what changed since a damaged record
+        try:
+            state = last = fold(state, record, name=log.log.key(slot))
+        except DurableShuffleError as error:
+            expected = f"a record that follows slot {slot - 1}" if slot else "OPEN"
+            tally.findings.append(finding_of(error, log.log.key(slot), expected))
+            state = None
+    return last
+
+
+def _check_output(
+    storage: Storage, path: ConsumerPath, output: OutputRef, settings: Settings, tally: _Tally
+) -> None:
+    if not output.key.startswith(path.outputs_prefix):
+        tally.wrong(output.key, f"an output below {path.outputs_prefix!r}", "a key elsewhere")
+        return
+    data = _check_object(storage, output, "an output", tally)
+    if data is None:
+        return
+    nonce = output.key.rsplit("/", 1)[-1]
+    try:
+        for _ in read_frames(
+            data.pieces(0, len(data)),
+            lambda ordinal: frame_seed(nonce, 0, 0, ordinal),
+            lambda *_: (),
+            rows=output.rows,
+            place=f"output={output.key!r}",
+            max_body_bytes=settings.max_frame_bytes,
+        ):
+            pass
+    except DurableShuffleError as error:
+        tally.findings.append(finding_of(error, output.key, "intact frames"))
+
+
+def _check_object(
+    storage: Storage, named: OutputRef | StateRef, what: str, tally: _Tally
+) -> StoredBytes | None:
+    """Return the object that a record names, or None with a finding if it is missing or differs."""
+    key, length = named.key, named.length
+    try:
+        data = StoredBytes(storage, key, length)
+        findings = check_bytes(data, length, named.sha256)
+    except DurableShuffleError as error:
+        tally.findings.append(finding_of(error, key, f"{what} of {length} bytes"))
+        return None
+    tally.objects, tally.checked_bytes = tally.objects + 1, tally.checked_bytes + data.size
+    tally.findings.extend(findings)
+    return None if findings else data

@@ -14,7 +14,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.report import Finding, finding_of
+from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -47,8 +47,8 @@ class LogCopy(Generic[R]):
 
     def last(self, *kinds: type[R]) -> R | None:
         """Return the newest record of these classes, or None."""
-        found = [record for record in self.records.values() if isinstance(record, kinds)]
-        return found[-1] if found else None
+        records = [record for record in self.records.values() if isinstance(record, kinds)]
+        return records[-1] if records else None
 
 
 def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
@@ -107,19 +107,18 @@ def repeated(log: LogCopy[Any]) -> tuple[Finding, ...]:
     Use it for logs in which every record has its own id: such a record was copied over another.
     """
     first: dict[str, int] = {}
-    found = []
+    findings = []
     for slot, record in log.records.items():
         before = first.setdefault(record.record_id, slot)
         if before != slot and log.records[before] == record:
-            found.append(
-                Finding(
+            findings.append(
+                damage(
                     log.log.key(slot),
-                    ErrorKind.CORRUPT_DATA,
                     "a record_id of its own",
                     f"that of slot {before}: {record.record_id}",
                 )
             )
-    return tuple(found)
+    return tuple(findings)
 
 
 def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Finding, ...]]:

@@ -32,6 +32,13 @@ class Finding:
         return f"{self.kind.value}: {self.key}{where}: expected {self.expected}, found {self.found}"
 
 
+def damage(
+    key: str, expected: str, found: str, start: int | None = None, length: int | None = None
+) -> Finding:
+    """Return the finding for bytes or values that are not what a record states."""
+    return Finding(key, ErrorKind.CORRUPT_DATA, expected, found, start, length)
+
+
 def finding_of(
     error: DurableShuffleError,
     key: str,
@@ -143,40 +150,29 @@ class VerifyReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON."""
+        counts = ("summary", "objects", "checked_bytes")
+        names = ("name", "fingerprint", "incarnation")
+        of_stage = ("status", "producers", "committed", "rows", *counts)
+        of_consumer = ("records", "finished", "outputs", *counts)
         return {
             "job": self.job,
             "ok": self.ok,
             "objects": self.objects,
             "checked_bytes": self.checked_bytes,
             "stages": [
-                {
-                    "name": stage.path.name,
-                    "fingerprint": stage.path.fingerprint,
-                    "incarnation": stage.path.incarnation,
-                    "status": stage.status,
-                    "summary": stage.summary,
-                    "producers": stage.producers,
-                    "committed": stage.committed,
-                    "rows": stage.rows,
-                    "objects": stage.objects,
-                    "checked_bytes": stage.checked_bytes,
-                    "findings": len(stage.findings),
-                }
-                for stage in self.stages
+                _values(stage.path, names) | _values(stage, of_stage) for stage in self.stages
             ],
             "consumers": [
-                {
-                    "consumer": one.path.consumer,
-                    "task": one.path.task,
-                    "summary": one.summary,
-                    "records": one.records,
-                    "finished": one.finished,
-                    "outputs": one.outputs,
-                    "objects": one.objects,
-                    "checked_bytes": one.checked_bytes,
-                    "findings": len(one.findings),
-                }
-                for one in self.consumers
+                _values(task.path, ("consumer", "task")) | _values(task, of_consumer)
+                for task in self.consumers
             ],
             "findings": [asdict(finding) for finding in self.findings],
         }
+
+
+def _values(part: object, names: tuple[str, ...]) -> dict[str, object]:
+    """Return these attributes, and the number of findings if the part has findings."""
+    values = {name: getattr(part, name) for name in names}
+    if isinstance(part, StageVerdict | ConsumerVerdict):
+        values["findings"] = len(part.findings)
+    return values

@@ -3,8 +3,12 @@
 Strategy: read the object whole, or piece by piece if it is long, then walk each extent frame by
 frame. A damaged body costs one finding, because its header still says where the next frame
 starts. A damaged header ends the walk of its extent; the next extent is walked all the same.
+
+A record states an object's length, which may be forged: a sparse file of any length takes no space.
+So an object over WHOLE_BYTES is read twice, a piece at a time: for its SHA-256 and for its frames.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,11 +18,7 @@ import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
-from durable_shuffle.serialization.errors import (
-    CorruptDataError,
-    DurableShuffleError,
-    ErrorKind,
-)
+from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder, NeedData
 from durable_shuffle.serialization.frames import (
     FLAG_CONTINUES,
@@ -32,9 +32,90 @@ from durable_shuffle.serialization.markers import decode_marker
 from durable_shuffle.serialization.msgpack_codec import unpack_pairs
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import shifted
-from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.report import Finding, finding_of
-from durable_shuffle.shuffle.verify.segment_bytes import StoredBytes, check_bytes
+from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
+from durable_shuffle.shuffle.storage.range_plan import PIECE_BYTES
+from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
+
+WHOLE_BYTES = 256 << 20
+"""An object of at most this many bytes is read with one request and held whole."""
+
+
+class StoredBytes:
+    """Bytes [0, length) of an object: held whole if they are few, else one piece at a time.
+
+    A slice that is longer than a piece is read and held whole.
+
+    Raises:
+        DurableShuffleError: what reading the object raises, also later.
+    """
+
+    def __init__(self, storage: Storage, key: str, length: int) -> None:
+        self.key = key
+        self._storage, self._length = storage, length
+        self._start, self._held = 0, memoryview(b"")
+        self.size = length
+        """Length of the object. Of a longer one than WHOLE_BYTES it is not known, and it counts as
+        as long as stated."""
+        if length <= WHOLE_BYTES:
+            self._held = memoryview(storage.read(key, max(length, MOST_BYTES)))
+            self.size = len(self._held)
+            self._length = min(length, self.size)
+
+    def __len__(self) -> int:
+        """Return the stated length, or that of the object if the object is short and shorter."""
+        return self._length
+
+    def __getitem__(self, wanted: slice) -> memoryview:
+        start, end, _ = wanted.indices(self._length)
+        if not self._start <= start <= end <= self._start + len(self._held):
+            length = max(end - start, min(PIECE_BYTES, self._length - start))
+            self._held = memoryview(b"")
+            self._held = self._storage.read_range(self.key, start, length)
+            self._start = start
+        return self._held[start - self._start : end - self._start]
+
+    def pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        """Yield bytes [start, end) in pieces of at most PIECE_BYTES."""
+        for offset in range(start, end, PIECE_BYTES):
+            yield self[offset : min(offset + PIECE_BYTES, end)]
+
+    def goes_on(self) -> bool:
+        """Return whether the object is longer than stated."""
+        if self.size > self._length or self._length <= WHOLE_BYTES:
+            return self.size > self._length
+        try:
+            self._storage.read_range(self.key, self._length, 1)
+        except CorruptDataError:
+            return False
+        return True
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all bytes."""
+        digest = hashlib.sha256()
+        for piece in self.pieces(0, self._length):
+            digest.update(piece)
+        return digest.digest()
+
+
+def check_bytes(data: StoredBytes, length: int, sha256: bytes) -> list[Finding]:
+    """Return what differs between the object and the length and SHA-256 that a record states.
+
+    Raises:
+        DurableShuffleError: what reading the object raises.
+    """
+    findings = list[Finding]()
+    size = data.size
+    if size == length and data.goes_on():
+        expected, actual = f"{length} bytes", f"at least {length + 1} bytes"
+        findings.append(damage(data.key, expected, actual, length, 1))
+    if size != length:
+        start, end = sorted((size, length))
+        expected, actual = f"{length} bytes", f"{size} bytes"
+        findings.append(damage(data.key, expected, actual, start, end - start))
+    if size >= length and (digest := data.digest()) != sha256:
+        expected, actual = f"SHA-256 {sha256.hex()}", digest.hex()
+        findings.append(damage(data.key, expected, actual, 0, length))
+    return findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +197,24 @@ def _check_extent(
             findings.append(finding_of(error, task.key, expected, start=start, length=size))
         start, ordinal = start + size, ordinal + frame_rows
     if ordinal != last:
-        expected, found = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
-        at = int(extent["offset"])
-        findings.append(Finding(task.key, ErrorKind.CORRUPT_DATA, expected, found, at, length))
+        expected, actual = f"ordinals up to {last}, exclusive", f"up to {ordinal}"
+        begin = int(extent["offset"])
+        findings.append(damage(task.key, expected, actual, begin, length))
     return good, findings
 
 
 def _measure(task: SegmentTask, data: StoredBytes, start: int, end: int) -> tuple[int, int]:
     """Return (bytes, rows) of the frame at `start`, including the frames that continue it."""
-    at = start
+    position = start
     while True:  # ends: every turn passes a header
         header = decode_frame_header(
-            _header_bytes(data[at : min(at + FRAME_HEADER_BYTES, end)]), at, task.max_frame_bytes
+            _header_bytes(data[position : min(position + FRAME_HEADER_BYTES, end)]),
+            position,
+            task.max_frame_bytes,
         )
-        at += frame_size(header.body_length)
+        position += frame_size(header.body_length)
         if not header.flags & FLAG_CONTINUES:
-            return at - start, header.rows
+            return position - start, header.rows
 
 
 def _header_bytes(data: memoryview) -> memoryview:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
-from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
@@ -28,7 +28,6 @@ from durable_shuffle.shuffle.log.records import (
     STAGE_RECORDS,
     Abort,
     Commit,
-    Compact,
     Describe,
     Release,
     ReleaseUpto,
@@ -40,28 +39,23 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
 from durable_shuffle.shuffle.seal.index import build_index, content_tag
-from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
-from durable_shuffle.shuffle.verify.commit import check_commit
-from durable_shuffle.shuffle.verify.compaction import check_compaction
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.ends import LostEnds, list_indexes, lost_ends
-from durable_shuffle.shuffle.verify.index import check_index
-from durable_shuffle.shuffle.verify.logs import (
-    Decoder,
-    LogCopy,
-    copy_log,
-    last_slots,
-    repeated,
+from durable_shuffle.shuffle.verify.index import (
+    check_commit,
+    check_compaction,
+    check_index,
+    read_index,
 )
-from durable_shuffle.shuffle.verify.report import Finding, StageVerdict, finding_of
+from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, last_slots, repeated
+from durable_shuffle.shuffle.verify.report import Finding, StageVerdict, damage, finding_of
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 _SEGMENTS_AT_ONCE = 4
 """A segment of up to WHOLE_BYTES is held whole in memory: with default settings these are at most
 about 256 MiB together."""
-
-_MISMATCH = ErrorKind.CORRUPT_DATA
 
 
 @dataclass(slots=True)
@@ -76,9 +70,9 @@ class _Tally:
         self.checked_bytes += checked_bytes
         self.findings.extend(findings)
 
-    def differs(self, key: str, what: str, expected: object, found: object) -> None:
-        if expected != found:
-            self.findings.append(Finding(key, _MISMATCH, f"{what} {expected}", f"{found}"))
+    def differs(self, key: str, what: str, expected: object, actual: object) -> None:
+        if expected != actual:
+            self.findings.append(damage(key, f"{what} {expected}", f"{actual}"))
 
 
 def check_stage(
@@ -87,7 +81,7 @@ def check_stage(
     settings: Settings,
     *,
     released: bool,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> StageVerdict:
     """Check one stage.
 
@@ -121,8 +115,8 @@ class StageWalk:
     def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
         self.storage, self.path, self._settings = storage, path, settings
         self.logs, self.data = _Tally(), _Tally()
-        self._indexes = list_indexes(storage, path)  # before the logs that must name them
-        self.logs.add(0, 0, self._indexes.findings)
+        self._indexes, unlisted = list_indexes(storage, path)  # before the logs that name them
+        self.logs.add(0, 0, unlisted)
         self.ends = LostEnds()
         last, problems = last_slots(storage, path.log_prefix)
         self.logs.add(0, 0, problems)
@@ -144,6 +138,8 @@ class StageWalk:
                 self.describe = record
             elif isinstance(record, Describe):
                 self.logs.differs(self._key(slot), "slot of DESCRIBE", 0, slot)
+        self.stage = StageHandle(storage, path, self.describe) if self.describe else None
+        self._schema: pa.Schema | None = None
         self.upto = _upto(self.state.upto)
         self._seal, self._seal_slot = self.state.replaced, self.state.seal_slot
         self._check_description(slot_0=0 in log.records)
@@ -179,7 +175,7 @@ class StageWalk:
         newest = [next(reversed(copy.records.values()), None) for copy in self.copies.values()]
         return sum(isinstance(record, End) and record.mode != "SUSPEND" for record in newest)
 
-    def check_data(self, progress: Progress) -> None:
+    def check_data(self, progress: OnProgress) -> None:
         """Check the COMMITs, the index, the compaction and the segments that count."""
         if self._seal is not None:
             self.commits = self._sealed_commits(self._seal)
@@ -190,18 +186,16 @@ class StageWalk:
                     commit,
                     producer=p,
                     producers=self._producers,
-                    subpartitions=None
-                    if self.describe is None
-                    else self._handle(self.describe).subpartitions_of(p),
+                    subpartitions=self.stage.subpartitions_of(p) if self.stage else None,
                 )
             )
         if self._seal is not None:
             self._check_index(self._seal)
-        if self._seal is not None and self.state.compact is not None:
-            self._check_compaction(self._seal, self.state.compact)
         self._check_segments(progress)
         if not self.logs.findings:
-            self.ends = lost_ends(self._indexes, self._log, self.state, self.copies, self.commits)
+            self.ends = lost_ends(
+                self.path, self._indexes, self._log, self.state, self.copies, self.commits
+            )
             self.data.findings.extend(self.ends.findings)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
             key, rows = self._key(self._seal_slot), self._seal.rows
@@ -220,23 +214,19 @@ class StageWalk:
             (describe.name, describe.fingerprint, describe.incarnation),
         )
         try:
-            self._handle(describe).schema  # noqa: B018 it is checked
+            self._schema = StageHandle(self.storage, path, describe).schema
         except DurableShuffleError as error:
             self.logs.findings.append(finding_of(error, key, "a readable schema"))
 
     def _copy_producer_logs(self) -> dict[int, LogCopy[Any]]:
         last, problems = last_slots(self.storage, self.path.producers_prefix)
         self.logs.add(0, 0, problems)
-        listed = {
-            int(prefix.rstrip("/").rsplit("/p", 1)[1]): slot
-            for prefix, slot in last.items()
-            if prefix.rstrip("/").rsplit("/p", 1)[1].isdecimal()
-        }
         known = dict.fromkeys(range(self._producers or 0), -1)
         if self._seal is not None:
             known.update(enumerate(numbers(self._seal.commit_slots)))
-        for p, slot in listed.items():
-            known[p] = max(known.get(p, -1), slot)
+        for prefix, slot in last.items():
+            if (p := self.path.producer_of(prefix)) is not None:
+                known[p] = max(known.get(p, -1), slot)
 
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
@@ -244,8 +234,8 @@ class StageWalk:
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
-        for found in copies.values():
-            self.logs.add(found.objects, found.checked_bytes, found.findings)
+        for copied in copies.values():
+            self.logs.add(copied.objects, copied.checked_bytes, copied.findings)
         return copies
 
     def _counting_commits(self) -> dict[int, tuple[str, Commit]]:
@@ -259,9 +249,6 @@ class StageWalk:
     def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
         """Return the readable COMMITs that SEAL names, and check that they agree with SEAL."""
         key, tally = self._key(self._seal_slot), self.data
-        for name, size in (("commit_slots", 4), ("attempts", 16), ("content_tags", 32)):
-            expected, found = seal.producers * size, len(getattr(seal, name))
-            tally.differs(key, f"bytes of {name}", expected, found)
         if self.describe is not None:
             tally.differs(key, "M", self.describe.producers, seal.producers)
         commits = {}
@@ -284,48 +271,40 @@ class StageWalk:
             all_ = [commit for _, commit in commits.values()]
             tally.differs(key, "rows", seal.rows, sum(c.rows for c in all_))
             tally.differs(key, "memory bytes", seal.memory_bytes, sum(c.memory_bytes for c in all_))
-            found = sum(s.length for c in all_ for s in c.segments)
-            tally.differs(key, "data bytes", seal.data_bytes, found)
+            stored = sum(s.length for c in all_ for s in c.segments)
+            tally.differs(key, "data bytes", seal.data_bytes, stored)
         return commits
 
     def _check_index(self, seal: Seal) -> None:
-        key = self.path.index_key(seal.index)
-        try:
-            data = self.storage.read(key, max(seal.index_bytes, MOST_BYTES))
-        except DurableShuffleError as error:
-            expected = f"an index of {seal.index_bytes} bytes"
-            self.data.findings.append(finding_of(error, key, expected))
+        """Check the index, and the compaction if both it and the COMMITs are intact."""
+        key, partitions = self.path.index_key(seal.index), None
+        data = read_index(self.storage, self.path, seal, self.data.findings)
+        if data is None:
             return
         self.data.add(1, len(data), ())
-        partitions, rebuilt = None, None
+        rebuilt: bytes | None = None
         if self.describe is not None:
             partitions = self.describe.partitions
             if len(self.commits) == seal.producers and not self.data.findings:
                 rebuilt = build_index([c for _, c in self.commits.values()], partitions, key=key)
-        found = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
-        self.data.findings.extend(found)
+        wrong = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
+        self.data.findings.extend(wrong)
+        compact = self.state.compact
+        if compact is None or rebuilt is None or partitions is None or self.data.findings:
+            return
+        checked = check_compaction(self.storage, self.path, seal, compact, rebuilt, partitions)
+        self.data.add(checked.objects, checked.checked_bytes, checked.findings)
 
-    def _check_compaction(self, seal: Seal, compact: Compact) -> None:
-        commits = [commit for _, commit in self.commits.values()]
-        if self.describe is None or len(commits) != seal.producers or self.data.findings:
-            return  # the records that it is compared with are damaged
-        key = self.path.index_key(seal.index)
-        original = build_index(commits, self.describe.partitions, key=key)
-        found = check_compaction(
-            self.storage, self.path, seal, compact, original, self.describe.partitions
-        )
-        self.data.add(found.objects, found.checked_bytes, found.findings)
-
-    def _check_segments(self, progress: Progress) -> None:
+    def _check_segments(self, progress: OnProgress) -> None:
         tasks = list(self._segment_tasks())
         done, total = 0, sum(task.info.length for task in tasks)
         progress(0, total)
         with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
             results = pool.map(lambda task: check_segment(self.storage, task), tasks)
             try:
-                for task, found in zip(tasks, results, strict=True):
-                    self.data.add(found.objects, found.checked_bytes, found.findings)
-                    self.data.rows += found.rows
+                for task, result in zip(tasks, results, strict=True):
+                    self.data.add(result.objects, result.checked_bytes, result.findings)
+                    self.data.rows += result.rows
                     done += task.info.length
                     progress(done, total)
             except BaseException:
@@ -333,7 +312,6 @@ class StageWalk:
                 raise
 
     def _segment_tasks(self) -> Iterator[SegmentTask]:
-        schema = self._schema()
         pairs = self.describe is not None and self.describe.codec == PAIR_CODEC
         for p, key, record in self._counting():
             try:
@@ -346,7 +324,7 @@ class StageWalk:
             try:
                 if isinstance(record, Append):
                     shifts, own = record.shift_array(len(extents), key), record.schema
-                rows_schema = schema_from_bytes(own) if own else schema
+                rows_schema = schema_from_bytes(own) if own else self._schema
             except DurableShuffleError as error:
                 self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))
                 continue
@@ -373,15 +351,6 @@ class StageWalk:
             for slot, record in copy.records.items():
                 if isinstance(record, Append) and slot >= kept:
                     yield p, copy.log.key(slot), record
-
-    def _handle(self, describe: Describe) -> StageHandle:
-        return StageHandle(self.storage, self.path, describe)
-
-    def _schema(self) -> pa.Schema | None:
-        try:
-            return self._handle(self.describe).schema if self.describe else None
-        except DurableShuffleError:
-            return None  # a finding of the description
 
 
 def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:

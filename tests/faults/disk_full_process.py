@@ -29,7 +29,7 @@ from small_stage import (
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule

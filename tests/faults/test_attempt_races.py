@@ -21,7 +21,7 @@ from small_stage import (
 )
 
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 PARTITIONS = 3

@@ -29,7 +29,7 @@ from durable_shuffle.shuffle.log.producer_log import abort_attempt, commit_attem
 from durable_shuffle.shuffle.log.records import Commit, StageUse
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash

@@ -20,8 +20,7 @@ from sealed_stage import (
 from small_stage import SeededIds
 
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -42,9 +41,9 @@ SETTINGS = Settings(
 @pytest.fixture(autouse=True)
 def _one_process_each() -> Iterator[None]:
     """A crash takes everything in memory with it."""
-    live_views.forget_views()
+    forget_views()
     yield
-    live_views.forget_views()
+    forget_views()
 
 
 def consume(
@@ -135,7 +134,7 @@ def test_consumer_dies_at_every_storage_call_and_a_successor_finishes(
     tried: dict[int, list[str]] = {}
 
     def run(storage: Storage, below: Storage) -> None:
-        live_views.forget_views()
+        forget_views()
         consume(
             made, storage, resume, releases=True, effects=tried.setdefault(id(below), []), salt=1
         )
@@ -144,7 +143,7 @@ def test_consumer_dies_at_every_storage_call_and_a_successor_finishes(
     for point, _ in crash_points(restored(objects), run):
         count += 1
         gc.collect(0)
-        live_views.forget_views()
+        forget_views()
         storage = point.storage
         effects = tried.pop(id(storage), [])
         tried.clear()

@@ -23,7 +23,7 @@ from durable_shuffle.serialization.errors import FencedError, NotFoundError, Not
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch

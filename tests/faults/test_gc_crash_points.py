@@ -104,7 +104,7 @@ def test_gc_takes_all_litter_and_nothing_else_twice() -> None:
     job = littered(storage)
     report = collect(storage)
     assert {one.key for one in report.orphans} == job.goes
-    assert (report.freed.objects, report.odd, report.spared) == (len(job.goes), (), ())
+    assert (report.freed.objects, report.unknown, report.spared) == (len(job.goes), (), ())
     assert report.unfinished_releases == 1
     assert_clean(storage, job)
     before = {info.key for info in storage.list("")}
@@ -298,7 +298,7 @@ def test_driver_that_claims_during_gc_stops_it(verb: str, text: str) -> None:
     ],
 )
 def test_odd_metadata_keeps_its_whole_stage_or_consumer(damage: str, where: str) -> None:
-    """N10 and its kin: nothing of what is odd goes, everything else still does."""
+    """N10 and its kin: nothing beside an unknown object goes, everything else still does."""
     storage = MemoryStorage()
     job = littered(storage)
     key = where.format(stage=job.sealed.path.prefix.rstrip("/"), task=job.live.path.task)
@@ -308,7 +308,7 @@ def test_odd_metadata_keeps_its_whole_stage_or_consumer(damage: str, where: str)
     before = {i.key: storage.read(i.key) for i in storage.list(scope)}
     report = collect(storage)
     assert {i.key: storage.read(i.key) for i in storage.list(scope)} == before
-    assert report.odd
+    assert report.unknown
     gone = {goes for goes in job.goes if not goes.startswith(scope)}
     assert {one.key for one in report.orphans} == gone
     assert not data(storage) & gone
@@ -354,17 +354,17 @@ def test_gc_of_a_job_that_is_not_stored() -> None:
 
 
 def test_stage_that_no_job_log_names_is_left_alone() -> None:
-    """Its logs are no litter; data in it makes it odd."""
+    """Its logs are no litter; data in it makes it unknown."""
     storage = MemoryStorage()
     job = littered(storage)
     described = job.sealed.log().read(0)
     assert described is not None
     prefix = f"job/lost-{'1' * 32}-{'2' * 32}/"
     SlotLog(storage, f"{prefix}log/").append(0, described)
-    assert collect(storage).odd == ()
+    assert collect(storage).unknown == ()
     storage.put(f"{prefix}index/{'3' * 32}", [b"data"])
-    odd = collect(storage, salt=3).odd
-    assert [(one.key, one.reason) for one in odd] == [
+    unknown = collect(storage, salt=3).unknown
+    assert [(one.key, one.reason) for one in unknown] == [
         (f"{prefix}index/{'3' * 32}", "the job log knows no such stage")
     ]
     kinds = [kind for _, kind, _ in records_below(storage, prefix + "log/")]

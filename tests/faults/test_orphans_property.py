@@ -20,7 +20,7 @@ from durable_shuffle.shuffle.log.producer_log import (
     read_producer,
 )
 from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 PRODUCERS, ATTEMPTS = 2, 4

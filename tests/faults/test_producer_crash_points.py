@@ -23,7 +23,7 @@ from small_stage import (
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.shuffle.log.producer_log import abort_attempt
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch

@@ -21,8 +21,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, require_seal
@@ -65,9 +64,9 @@ def made(request: pytest.FixtureRequest) -> SealedStage:
 @pytest.fixture(autouse=True)
 def _one_process_each() -> Iterator[None]:
     """Views of other tests are not this one's."""
-    live_views.forget_views()
+    forget_views()
     yield
-    live_views.forget_views()
+    forget_views()
 
 
 def found_stage(storage: Storage) -> StageHandle:
@@ -90,7 +89,7 @@ def by_group(storage: Storage) -> list[list[int]]:
 
 
 def by_view(storage: Storage) -> list[list[int]]:
-    live_views.forget_views()
+    forget_views()
     stage, ids = found_stage(storage), SeededIds(random.Random(9))
     settings = Settings(view_prefetch=False)
     found = []

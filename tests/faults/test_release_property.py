@@ -25,10 +25,9 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.producer_log import commit_attempt
 from durable_shuffle.shuffle.log.records import Commit, SegmentInfo
 from durable_shuffle.shuffle.log.stage import require_seal
-from durable_shuffle.shuffle.release.cleanup import Freed
 from durable_shuffle.shuffle.release.gc_run import collect_garbage
-from durable_shuffle.shuffle.release.registry import register_consumers
-from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
+from durable_shuffle.shuffle.release.retention import register_consumers
+from durable_shuffle.shuffle.release.stages import Freed, release_consumed, release_stage_of
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 PARTITIONS, NAMES = 2, ("a", "b")
@@ -116,7 +115,7 @@ def run_history(history: list[tuple[str, object, object]]) -> None:
                 delete=True,
             )
             assert {found.key for found in report.orphans} == orphans
-            assert report.odd == ()
+            assert report.unknown == ()
             orphans = set()
             log = JobLog.claim(storage, "job", ids.new_id())
         assert {i.key for prefix in prefixes for i in storage.list(prefix)} == counts | orphans

@@ -26,7 +26,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import forget_views
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.records import StageUse
@@ -185,16 +185,16 @@ def recover_and_compare(
 ) -> None:
     """Collect, repair and run again in either order; then the stage is whole, and of all that was
     there nothing is gone, and of what was left behind nothing is left."""
-    live_views.forget_views()
+    forget_views()
     assert_reads(template, storage, whole=False)
     if collect_first:
-        assert not collect(storage, 4).odd
+        assert not collect(storage, 4).unknown
         assert before.items() <= storage._objects.items()
     if not state_is_whole(template, storage):
         repair(template, storage, 5)
         run_again(template, storage, 6)
     assert_reads(template, storage, whole=True)
-    assert not collect(storage, 7).odd
+    assert not collect(storage, 7).unknown
     assert before.items() <= storage._objects.items()
     assert collect(storage, 8).orphans == ()
     assert unnamed(template, storage) == set()

@@ -27,8 +27,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
@@ -62,9 +61,9 @@ NASTY = (
 @pytest.fixture(autouse=True)
 def _one_process_each() -> Iterator[None]:
     """Views of other tests are not this one's."""
-    live_views.forget_views()
+    forget_views()
     yield
-    live_views.forget_views()
+    forget_views()
 
 
 def files(root: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.log.appender_log import Part
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import delete_orphans
+from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.offset import Limits, advance, offset_from_json

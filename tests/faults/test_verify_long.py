@@ -14,7 +14,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.verify import segment_bytes
+from durable_shuffle.shuffle.verify import segment
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
 from durable_shuffle.shuffle.verify.stage import check_stage
 
@@ -29,7 +29,7 @@ def test_a_sparse_file_takes_no_memory(tmp_path: Path) -> None:
     extent = np.array([(0, 0, 0, size, 0, 1)], dtype=EXTENT)
     info = SegmentInfo(0, size, bytes(32))
     task = SegmentTask("s", "0" * 32, 0, info, extent, SCHEMA, 1 << 20)
-    with bounded(8 * segment_bytes.PIECE_BYTES):
+    with bounded(8 * segment.PIECE_BYTES):
         found = check_segment(LocalStorage(str(tmp_path)), task)
     assert [finding.kind for finding in found.findings] == [ErrorKind.CORRUPT_DATA] * 2
 
@@ -55,8 +55,8 @@ def test_pieces_find_what_the_whole_finds(
     memory.delete([info.key])
     memory.put(info.key, [changed])
     whole = check_stage(memory, stage.path, settings, released=False)
-    monkeypatch.setattr(segment_bytes, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(segment_bytes, "PIECE_BYTES", piece)
+    monkeypatch.setattr(segment, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(segment, "PIECE_BYTES", piece)
     found = check_stage(memory, stage.path, settings, released=False)
     assert bool(found.findings) == bool(whole.findings) == (harm != "none")
     assert {f.key for f in found.findings} == {f.key for f in whole.findings} <= {info.key}

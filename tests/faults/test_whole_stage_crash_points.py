@@ -24,7 +24,7 @@ from whole_stage import JOB, PARTITIONS, expected, published, run_whole_stage
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
+from durable_shuffle.shuffle.consume.open_view import forget_views
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
@@ -55,9 +55,9 @@ class Point(NamedTuple):
 @pytest.fixture(autouse=True)
 def _one_process_each() -> Iterator[None]:
     """A crash takes everything in memory with it."""
-    live_views.forget_views()
+    forget_views()
     yield
-    live_views.forget_views()
+    forget_views()
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +122,9 @@ def recover_and_compare(
     after = look(storage)
     report = collect(after)
     assert report.orphans == (), point
-    unknown = [one for one in report.odd if "knows no such stage" not in one.reason]
+    unknown = [one for one in report.unknown if "knows no such stage" not in one.reason]
     assert unknown == [], point
-    assert len(report.odd) <= 1, point  # DESCRIBE of a driver that died before it said so
+    assert len(report.unknown) <= 1, point  # DESCRIBE of a driver that died before it said so
     kept = {info.key.split("/")[2] for info in after.list("") if "/stage-" in info.key}
     assert kept <= {"log", "producers"}, point
     assert published(after) == {k: expected(k) for k in range(PARTITIONS)}, point

@@ -284,4 +284,4 @@ def test_a_clean_up_leaves_the_logs_of_a_pipeline_alone(place: Place) -> None:
         NAME, [ObjectInfo(key, 1, 0.0) for key in keys], [], now=1e9, older_than_seconds=0
     )
     verdicts = {one.key: one.verdict for scope in found for one in scope.objects}
-    assert verdicts == dict(zip(keys, ["live", "live", "live", "odd"], strict=True))
+    assert verdicts == dict(zip(keys, ["live", "live", "live", "unknown"], strict=True))

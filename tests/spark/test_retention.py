@@ -17,7 +17,7 @@ from durable_shuffle.serialization.errors import InvalidInputError, NotFoundErro
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]

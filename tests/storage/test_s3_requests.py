@@ -170,5 +170,5 @@ def test_garbage_collection_calls_them_off(
             delete=True,
         )
         assert len(report.orphans) == 1 - left
-        assert not report.odd
+        assert not report.unknown
         assert len(list(wire[0].backend.temporary_files(f"{job}/"))) == left

@@ -25,8 +25,7 @@ from small_stage import SeededIds
 
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume.live_views import forget_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.read.position import Position

@@ -20,8 +20,7 @@ from small_stage import (
 )
 
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -65,7 +64,7 @@ def expected(k: int) -> list[int]:
 
 def run_whole_stage(storage: Storage, salt: int) -> None:
     """Run what is left to do; the same salt makes the same calls."""
-    live_views.forget_views()
+    forget_views()
     ids = SeededIds(random.Random(salt))
     log = JobLog.claim(storage, JOB, ids.new_id())
     if log.state.released:

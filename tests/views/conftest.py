@@ -9,8 +9,7 @@ from sealed_stage import SealedStage, sealed_stage
 from small_stage import ManualClock, SeededIds
 
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.consume import live_views
-from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.consume.open_view import forget_views, open_view
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -45,7 +44,7 @@ def other_process() -> Iterator[Callable[[], None]]:
     """Return what makes all views so far those of another process: nothing here knows of them."""
 
     def forget() -> None:
-        live_views.forget_views()
+        forget_views()
 
     forget()
     yield forget

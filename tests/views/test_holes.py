@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.log.layout import job_log_prefix
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.verify.consumers import check_consumers
+from durable_shuffle.shuffle.verify.job import check_consumers
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 Open = Callable[..., View]

@@ -28,7 +28,7 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read import sealed_feed
-from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

@@ -38,10 +38,10 @@ from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.consumers import listed_consumers
+from durable_shuffle.shuffle.verify.job import listed_consumers
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 _THREADS = 16

@@ -6,7 +6,7 @@ that was damaged or lost, deletes the data and puts CLOSED behind. A damaged slo
 and whoever read the log before may empty it again. Anybody may die; the next one goes on, until the
 log says that the release is done. An author that died sent a record that may land in any slot that
 it took for the end. Behind the stage there is another one to release. The model of
-`shuffle/release/damaged.py`.
+`shuffle/release/stages.py`.
 
 Not in it: producers' logs, which get CLOSED as the stage's gets RELEASE.
 """

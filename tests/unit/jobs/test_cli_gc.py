@@ -1,4 +1,4 @@
-"""`gc` on files: what it shows, what it takes, and how it says that something is odd."""
+"""`gc` on files: what it shows, what it takes, and how it says that something is unknown."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_gc_shows_and_changes_nothing(
     found = json.loads(run("gc", root, "job", "--older-than", "0s", "--json").stdout)
     hidden = {key for key in before if key.endswith(".tmp")}
     assert {one["key"] for one in found["orphans"]} == littered.goes | hidden
-    assert (found["deleted"], found["generation"], found["odd"]) == (False, None, [])
+    assert (found["deleted"], found["generation"], found["unknown"]) == (False, None, [])
     assert files(root) == before
     littered.log.check_owner()  # nobody claimed
 
@@ -83,17 +83,17 @@ def test_gc_deletes_what_it_showed(
 def test_gc_says_what_is_odd_and_exits_with_1(
     root: Path, littered: LitteredJob, run: Callable[..., Any]
 ) -> None:
-    """The odd stage keeps its litter; the others lose theirs."""
+    """The stage with an unknown object keeps its litter; the others lose theirs."""
     prefix = littered.sealed.path.prefix
     (root / prefix / "notes.txt").write_text("mine")
     kept = {key for key in files(root) if key.startswith(prefix)}
     result = run("gc", root, "job", "--delete", "--older-than", "0s")
     assert result.exit_code == 1
-    assert f"odd: {prefix}notes.txt: not a name that belongs here" in result.stdout
+    assert f"unknown: {prefix}notes.txt: not a name that belongs here" in result.stdout
     assert {key for key in files(root) if key.startswith(prefix)} == kept
     assert not files(root) & {key for key in littered.goes if not key.startswith(prefix)}
     found = json.loads(run("gc", root, "job", "--json").stdout)
-    assert prefix + "notes.txt" in {one["key"] for one in found["odd"]}
+    assert prefix + "notes.txt" in {one["key"] for one in found["unknown"]}
 
 
 def test_gc_of_a_damaged_job_log_touches_nothing(

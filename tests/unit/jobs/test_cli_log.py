@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES

@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import StageReleased
-from durable_shuffle.shuffle.release.registry import register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

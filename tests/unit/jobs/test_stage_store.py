@@ -13,8 +13,7 @@ from durable_shuffle.serialization.errors import IncompatibleError, NotFoundErro
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.release.cleanup import release_stage
-from durable_shuffle.shuffle.release.stages import release_stage_of
+from durable_shuffle.shuffle.release.stages import release_stage, release_stage_of
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

@@ -107,10 +107,10 @@ def collect(folder: Path, *, older_than: float = 0.0) -> GcReport:
 
 
 def check(folder: Path) -> None:
-    """Nothing is odd, and verify finds nothing."""
+    """Nothing is unknown, and verify finds nothing."""
     report = verify_job(open_storage(str(folder)), "job", Settings())
     assert report.ok, report
-    assert collect(folder).odd == ()
+    assert collect(folder).unknown == ()
 
 
 def test_both_modes_may_be_committed_again(folder: Path) -> None:
@@ -161,7 +161,7 @@ def test_gc_takes_what_a_dead_overwrite_left(folder: Path, died: str) -> None:
     assert rows(folder) == Counter(range(100))
     assert collect(folder, older_than=2 * FUTURE).orphans == ()  # it may be at work
     report = collect(folder)
-    assert report.odd == ()
+    assert report.unknown == ()
     assert segments(folder) == count
     assert rows(folder) == Counter(range(100))
     if died != "planned":

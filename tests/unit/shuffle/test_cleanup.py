@@ -14,7 +14,7 @@ from small_stage import (
 
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.cleanup import Freed, delete_orphans, release_stage
+from durable_shuffle.shuffle.release.stages import Freed, delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
 

@@ -34,7 +34,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_compacted_key
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.read.group_reader import read_group
-from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.repair.compaction import (
     Compaction,
     compact_stage,

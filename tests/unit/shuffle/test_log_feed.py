@@ -34,7 +34,7 @@ from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.read.waiting import wait_for
-from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer

@@ -20,10 +20,13 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.release.cleanup import Freed, release_stage
-from durable_shuffle.shuffle.release.registry import progress_in, register_consumers
-from durable_shuffle.shuffle.release.retention import Keep
-from durable_shuffle.shuffle.release.stages import release_consumed, release_stage_of
+from durable_shuffle.shuffle.release.retention import Keep, progress_in, register_consumers
+from durable_shuffle.shuffle.release.stages import (
+    Freed,
+    release_consumed,
+    release_stage,
+    release_stage_of,
+)
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 

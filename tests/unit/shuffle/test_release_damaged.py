@@ -9,7 +9,7 @@ from small_stage import SeededIds, records_below
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Abort
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
-from durable_shuffle.shuffle.release.damaged import release_damaged, release_done
+from durable_shuffle.shuffle.release.stages import release_damaged, release_done
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 

@@ -30,11 +30,9 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.position import ProducerPosition
-from durable_shuffle.shuffle.release.cleanup import Freed
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.release.registry import register_consumers
-from durable_shuffle.shuffle.release.retention import Keep
-from durable_shuffle.shuffle.release.stages import release_consumed
+from durable_shuffle.shuffle.release.retention import Keep, register_consumers
+from durable_shuffle.shuffle.release.stages import Freed, release_consumed
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -208,7 +206,7 @@ def test_partial_release_dies_at_every_storage_call(
             for k in range(PARTITIONS):
                 assert rows_from(left, k, 10) == rows_for(k, 0, 30, PARTITIONS)[10:]
             if nth % 2 and "RELEASE_UPTO" in kinds:
-                assert collect(below, SeededIds(random.Random(4))).odd == ()
+                assert collect(below, SeededIds(random.Random(4))).unknown == ()
             else:
                 release(below)
             assert segments(left) == 1
@@ -234,7 +232,7 @@ def test_log_stage_is_consumed_once_its_producer_ended(
 def test_gc_keeps_what_a_log_producer_at_work_may_still_append(
     stage: StageHandle, storage: MemoryStorage, producer: LogProducer, ids: SeededIds
 ) -> None:
-    """Unnamed segments of the newest attempt stay until another opens; strangers make it odd."""
+    """Unnamed segments of the newest attempt stay until another opens; strangers keep it all."""
     attempt = producer.epoch and next(
         fields["record_id"]
         for _, kind, fields in records_below(storage, stage.path.producer_log_prefix(0))
@@ -250,4 +248,4 @@ def test_gc_keeps_what_a_log_producer_at_work_may_still_append(
     assert rows_from(stage, 0, 0) == rows_for(0, 0, 40, PARTITIONS)
     stranger = stage.path.segment_key(0, ids.new_id(), 0)
     storage.put(stranger, [b"?"])
-    assert [one.key for one in collect(storage, ids).odd] == [stranger]
+    assert [one.key for one in collect(storage, ids).unknown] == [stranger]

@@ -25,7 +25,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.log.stage import read_state, require_seal
-from durable_shuffle.shuffle.release.cleanup import delete_orphans, release_stage
+from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.repair.compaction import Compaction
 from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists

@@ -8,18 +8,18 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.records import Register
 from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.release.retention import (
-    Appended,
-    AttemptFailed,
-    ConsumersFinished,
+    AppendEnds,
+    ConsumerProgress,
     Declaration,
     Keep,
-    Progress,
-    ReleasedByUser,
+    attempt_failed,
     clamp,
     consumed_upto,
+    consumers_finished,
     declare,
     judge_consumed,
     least,
+    released_by_user,
 )
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_registered(
         declare(standing, names, closed=closed, stage="job/s")
 
 
-DONE, MIDWAY = Progress(finished=True), Progress(acked={0: ProducerPosition(5)})
+DONE, MIDWAY = ConsumerProgress(finished=True), ConsumerProgress(acked={0: ProducerPosition(5)})
 ALL_DONE = {("a", 0): DONE, ("a", 1): DONE, ("b", 0): DONE, ("b", 1): DONE}
 
 
@@ -87,7 +87,7 @@ ALL_DONE = {("a", 0): DONE, ("a", 1): DONE, ("b", 0): DONE, ("b", 1): DONE}
 @pytest.mark.requirement("R-F135-2")
 def test_what_keeps_a_stage(
     register: Register | None,
-    progress: dict[tuple[str, int], Progress],
+    progress: dict[tuple[str, int], ConsumerProgress],
     written: bool,
     why: str,
 ) -> None:
@@ -103,24 +103,24 @@ def test_consumed_stage_may_go_and_the_cause_names_its_consumers() -> None:
     """All of a closed set have finished in every subpartition; strangers do not matter."""
     progress = {**ALL_DONE, ("stranger", 0): MIDWAY}
     found = judge_consumed(registered("a", "b"), progress, partitions=2, written=True)
-    assert found == ConsumersFinished(("a", "b"))
+    assert found == consumers_finished(("a", "b"))
 
 
 def test_causes_read_as_what_happened() -> None:
     """The texts stand in records: they say who, and why."""
-    assert str(ConsumersFinished(("a", "b"))) == "consumed: a, b finished in every subpartition"
-    assert str(AttemptFailed("its executor died")) == "failed before commit: its executor died"
-    assert str(ReleasedByUser(7)) == "released by generation 7"
+    assert consumers_finished(("a", "b")) == "consumed: a, b finished in every subpartition"
+    assert attempt_failed("its executor died") == "failed before commit: its executor died"
+    assert released_by_user(7) == "released by generation 7"
 
 
-def at(**ordinals: int) -> Progress:
-    """Progress in producers p0, p1, …"""
-    return Progress(acked={int(p[1:]): ProducerPosition(n) for p, n in ordinals.items()})
+def at(**ordinals: int) -> ConsumerProgress:
+    """ConsumerProgress in producers p0, p1, …"""
+    return ConsumerProgress(acked={int(p[1:]): ProducerPosition(n) for p, n in ordinals.items()})
 
 
 def test_two_tasks_of_a_consumer_are_as_far_as_the_slower() -> None:
     """Also per producer; a producer that one of them has not begun is at its start."""
-    assert least([]) == Progress()
+    assert least([]) == ConsumerProgress()
     both = least([at(p0=5, p1=2, p2=9), at(p0=3, p1=4)])
     assert both == at(p0=3, p1=2)
     assert least([DONE, DONE]).finished
@@ -128,10 +128,10 @@ def test_two_tasks_of_a_consumer_are_as_far_as_the_slower() -> None:
 
 
 APPENDED = [
-    Appended(1, {0: 10, 1: 5}),
-    Appended(2, {0: 20}),
-    Appended(4, {1: 8}),
-    Appended(5, {}),
+    AppendEnds(1, {0: 10, 1: 5}),
+    AppendEnds(2, {0: 20}),
+    AppendEnds(4, {1: 8}),
+    AppendEnds(5, {}),
 ]
 
 
@@ -149,7 +149,7 @@ APPENDED = [
 )
 @pytest.mark.requirement("R-MZ-17")
 def test_slots_that_everybody_has_passed(
-    progress: dict[tuple[str, int], Progress], expected: int
+    progress: dict[tuple[str, int], ConsumerProgress], expected: int
 ) -> None:
     """A slot counts once every record of it is acknowledged in every subpartition."""
     assert consumed_upto(APPENDED, registered("a"), progress, 3) == expected
@@ -195,7 +195,7 @@ def test_clamping_agrees_with_counting_records(
         for k, n in enumerate(rows):
             records += [(slot, k, ends[k] + i) for i in range(n)]
             ends[k] += n
-        appended.append(Appended(slot, {k: ends[k] for k, n in enumerate(rows) if n}))
+        appended.append(AppendEnds(slot, {k: ends[k] for k, n in enumerate(rows) if n}))
     progress = {
         (name, k): at(p0=cursor[k])
         for name, cursor in zip(names, cursors, strict=True)

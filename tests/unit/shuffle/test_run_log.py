@@ -228,7 +228,7 @@ def test_gc_gives_a_write_job_up_before_it_deletes(
     assert done.commit(1, done.tasks(1))
     report = collect(stage, draw, age=0)
     assert {one.reason for one in report.orphans} == {"its write job has no APPEND"}
-    assert report.odd == ()
+    assert report.unknown == ()
     assert attempts(stage) == {done.run.id}
     if not dead:
         with pytest.raises(AbortedError, match="given up"):

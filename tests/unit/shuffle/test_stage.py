@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.log.stage import (
     read_state,
     require_seal,
 )
-from durable_shuffle.shuffle.release.cleanup import release_stage
+from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segment_writer import IdBatch

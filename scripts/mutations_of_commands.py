@@ -21,7 +21,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-2",
         "a coordinator goes on behind a newer one",
-        "recovery/pipeline/commands/emitter.py",
+        "recovery/pipeline/commands/orders.py",
         "if slot.generation > self._generation:",
         "if slot.generation > self._generation + 99:",
         f"{SUCCESSION} -k of_four",
@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-5",
         "a list is forgotten with the coordinator that heard it",
-        "recovery/pipeline/commands/emitter.py",
+        "recovery/pipeline/commands/orders.py",
         "        self.wanted = handle(self.wanted, command).wanted\n",
         "        self.wanted = handle(self.wanted, command).wanted\n"
         "        if command.KIND == 'RECONCILE':\n"
@@ -186,7 +186,7 @@ MUTATIONS = (
     Mutation(
         "commands",
         "garbage in the command log is passed over",
-        "recovery/pipeline/commands/emitter.py",
+        "recovery/pipeline/commands/orders.py",
         "        slot = decode_slot(existing, name=key)\n",
         "        try:\n"
         "            slot = decode_slot(existing, name=key)\n"

@@ -12,8 +12,8 @@ from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.commands.emitter import LEAD_EVERY
 from durable_shuffle.recovery.pipeline.commands.orders import (
+    LEAD_EVERY,
     Acknowledge,
     InternalCommand,
     Lead,

@@ -9,16 +9,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from durable_shuffle.recovery.pipeline.commands.emitter import (
-    LEAD_EVERY,
-    Emitter,
-    Succession,
-    succeed,
-)
 from durable_shuffle.recovery.pipeline.commands.orders import (
+    LEAD_EVERY,
     Acknowledge,
+    Emitter,
     InternalCommand,
     StartTasks,
+    Succession,
+    succeed,
 )
 from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,

@@ -9,9 +9,9 @@ from pipelines import until
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
-from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     Configure,
+    Emitter,
     InternalCommand,
     PassBarrier,
     SlotOrder,

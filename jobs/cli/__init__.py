@@ -1,4 +1,8 @@
-"""The command `durable-shuffle`. This file only says what to install if libraries are missing."""
+"""The command `durable-shuffle`. This file only says what to install if libraries are missing.
+
+`app.py` lists all commands. They are in `looking.py`, `cat.py`, `verify.py`, `changing.py` and
+`pipeline.py`; what is the same for all of them is in `call.py`.
+"""
 
 import importlib.util
 import signal

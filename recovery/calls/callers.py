@@ -12,22 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from durable_shuffle.recovery.calls.elements import Element
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
 
+if TYPE_CHECKING:
+    from durable_shuffle.recovery.calls.operator import AsyncOperator
+
 T = TypeVar("T")
-
-
-class CallAnswers(Protocol):
-    """Receives the answers of calls, on the loop."""
-
-    def on_result(self, element: Element, attempt: int, result: Any) -> None:
-        """Call number `attempt` returned."""
-
-    def on_error(self, element: Element, attempt: int, error: BaseException) -> None:
-        """Call number `attempt` raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,7 @@ class Completion:
     __slots__ = ("_answers", "_attempt", "_element", "_loop")
 
     def __init__(
-        self, answers: CallAnswers, element: Element, loop: asyncio.AbstractEventLoop
+        self, answers: "AsyncOperator[Any, Any]", element: Element, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._answers, self._loop = answers, loop
         self._element, self._attempt = element, element.attempt
@@ -78,7 +71,7 @@ class Completion:
 class Caller:
     """Starts and stops calls of one function. Used on the loop only."""
 
-    def __init__(self, fn: Any, threads: int, answers: CallAnswers) -> None:
+    def __init__(self, fn: Any, threads: int, answers: "AsyncOperator[Any, Any]") -> None:
         """Start nothing yet.
 
         Raises:

@@ -269,7 +269,7 @@ class AsyncOperator(Generic[T, R]):
         await self.aclose()
 
     def on_result(self, element: Element, attempt: int, result: Any) -> None:
-        """Called by `Caller`."""
+        """Call number `attempt` returned."""
         loop = self._loop
         assert loop is not None
         commands = self._machine.completed(element, attempt, result, loop.time())
@@ -281,7 +281,7 @@ class AsyncOperator(Generic[T, R]):
             self._set_timer()
 
     def on_error(self, element: Element, attempt: int, error: BaseException) -> None:
-        """Called by `Caller`."""
+        """Call number `attempt` raised."""
         loop = self._loop
         assert loop is not None
         self._do(self._machine.failed(element, attempt, error, loop.time()), loop)

@@ -18,17 +18,18 @@ from durable_shuffle.jobs.consume.task import OnNewCode
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.jobs.engine.checks import check_option, check_version, is_column
-from durable_shuffle.jobs.engine.choice import engine_for
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.connect import ConnectEngine
+from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
-from durable_shuffle.jobs.query.explain import QueryExplanation
-from durable_shuffle.jobs.query.make import make_query_runner
+from durable_shuffle.jobs.query.runner import QueryExplanation, QueryRunner
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.stages.request import StageRequest
 from durable_shuffle.jobs.stages.runner import Explanation, StageRunner
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
+from durable_shuffle.jobs.stages.work import FrameWork
 from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import FencedError, InvalidInputError
@@ -128,9 +129,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         self._consumer_reports: list[ConsumerReport] = []
         self._stages_of_frames: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
         """Which stage a DataFrame reads, whole and unchanged."""
-        self._version, self._results = version, WeakKeyDictionary()
+        self._results = WeakKeyDictionary()
         self._native: list[str] = []
-        engine = engine_for(spark)
+        make_engine = ConnectEngine if is_connect(spark) else ClassicEngine
+        engine: Engine = make_engine(spark)
         store = StageStore(
             storage=self._storage,
             task_storage=task_storage,
@@ -142,20 +144,17 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             engine=engine,
             lost_records=lost_records,
         )
-        seen = SeenInputs(spark, (self._storage.description, job))
         self._runner = StageRunner(
-            engine=engine, store=store, version=version, settings=settings, ids=ids, seen=seen
-        )
-        self._queries = make_query_runner(
-            spark,
             engine=engine,
             store=store,
             version=version,
-            policy=reuse,
             settings=settings,
             ids=ids,
-            seen=seen,
+            seen=SeenInputs(spark, (self._storage.description, job)),
         )
+        self._queries = None
+        if isinstance(engine, ClassicEngine):
+            self._queries = QueryRunner(spark, engine, self._runner)
         self._consumers = Consumers(
             engine=engine,
             storage=self._storage,
@@ -217,8 +216,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
                 stored, or one `version` for two different inputs.
             FencedError: a newer driver claimed the job.
         """
-        request = StageRequest(df, _label(name, "durable"), None, ())
-        return self._run(request, version, progress=progress)
+        return self._run(self._durable_work(df, name), version, progress=progress)
 
     def repartition(
         self,
@@ -248,7 +246,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
                 has no hash (maps).
             FencedError: a newer driver claimed the job.
         """
-        return self._run(self._repartition_request(df, n, cols, name), version, progress=progress)
+        return self._run(self._repartition_work(df, n, cols, name), version, progress=progress)
 
     def consume(
         self,
@@ -324,11 +322,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """
         check_version(version)
         if n is None and not cols:
-            if not is_connect(self._spark):
+            if self._queries is not None:
                 return self._queries.explain(df, _label(name, "query"), version)
-            request = StageRequest(df, _label(name, "durable"), None, ())
-            return self._runner.explain(request, version)
-        return self._runner.explain(self._repartition_request(df, n, cols, name), version)
+            return self._runner.explain(self._durable_work(df, name), version)
+        return self._runner.explain(self._repartition_work(df, n, cols, name), version)
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in total."""
@@ -345,26 +342,30 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             return df_or_stage.path(self._job)
         return self._stages_of_frames.get(df_or_stage)
 
-    def _run(self, request: StageRequest, version: str | None, *, progress: bool) -> DataFrame:
+    def _run(self, work: FrameWork, version: str | None, *, progress: bool) -> DataFrame:
         check_version(version)
-        frame, report = self._runner.run(request, version, progress=progress)
+        frame, report = self._runner.run(work, version, progress=progress)
         self._reports.append(report)
         path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
         self._stages_of_frames[frame] = path
         return frame
 
-    def _repartition_request(
+    def _durable_work(self, df: DataFrame, name: str | None) -> FrameWork:
+        return FrameWork(df, self._runner.engine, name=_label(name, "durable"))
+
+    def _repartition_work(
         self,
         df: DataFrame,
         n: int | str | Column | None,
         cols: tuple[str | Column, ...],
         name: str | None,
-    ) -> StageRequest:
+    ) -> FrameWork:
         if isinstance(n, (str, Column)) or (n is not None and is_column(n)):
             cols, n = (cast("str | Column", n), *cols), None
         if n is None:
             n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
-        return StageRequest(df, _label(name, "repartition"), n, cols)
+        label = _label(name, "repartition")
+        return FrameWork(df, self._runner.engine, name=label, n=n, cols=cols)
 
 
 def _label(name: str | None, default: str) -> str:

@@ -5,7 +5,8 @@ user's session keeps its settings. Return the read side as a `LogicalRDD` with i
 and statistics, so that Spark plans no second exchange on the key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -27,6 +28,22 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
     for key, value in settings.items():
         clone.conf().set(key, value)
     return SparkSession(spark.sparkContext, clone)
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make `session` the active session of this thread; restore the previous one at the end."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,7 +20,13 @@ from durable_shuffle.jobs.engine.arrow_schema import (
     narrow_arrow_schema,
     narrow_schema,
 )
-from durable_shuffle.jobs.engine.engine import Planned, ReadBack, read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.engine import (
+    Engine,
+    Planned,
+    ReadBack,
+    rows_of_tasks,
+    with_partition_ids,
+)
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -36,13 +42,13 @@ from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_s
 from durable_shuffle.serialization.errors import IncompatibleError
 
 
-class ClassicEngine:
-    """Implements `Engine` for a session with a SparkContext."""
+class ClassicEngine(Engine):
+    """The engine of a session with a SparkContext."""
 
     ends_partitions = True
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
         configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
@@ -95,26 +101,22 @@ class ClassicEngine:
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        tasks = planned.df.mapInArrow(function, RESULT_SCHEMA).rdd
+        with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
+            tasks: Any = _AsIs(planned.df.mapInArrow(function, RESULT_SCHEMA).rdd)
         with self.described(label):
-            return run_producers(self._spark, tasks, producers)
-
-    def run_numbered(
-        self, function: ArrowFunction, tasks: int, schema: str, label: str
-    ) -> list[dict[str, Any]]:
-        numbers = self._spark.range(0, tasks, 1, tasks)
-        with self.described(label):
-            return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+            rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
+        return [map_result(row.asDict()) for row in rows]
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return self._read(df, narrow_schema(df.schema), back)
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        return self._read(read_frame(self._spark, schema, back), schema, back)
+        rows = rows_of_tasks(self._spark, back.function, back.partitions, schema)
+        return self._read(rows, schema, back)
 
     def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
-        rows = read_frame(session, schema, back)
+        rows = rows_of_tasks(session, back.function, back.partitions, schema)
         frame, rdd = catalyst.with_durable_rows(
             cast("ClassicFrame", df),
             cast("ClassicFrame", rows),
@@ -126,11 +128,8 @@ class ClassicEngine:
         self.stage_of_rdd[rdd] = back.fingerprint
         return frame
 
-    @contextmanager
-    def described(self, label: str) -> Iterator[None]:
-        """Show `label` in Spark's UI for the jobs that run meanwhile; see `storing`."""
-        with storing(self._spark.sparkContext, label):
-            yield
+    def described(self, label: str) -> AbstractContextManager[None]:
+        return storing(self._spark.sparkContext, label)
 
     @contextmanager
     def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
@@ -181,14 +180,6 @@ _INCOMPATIBLE = re.compile(
     rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
 )
 """Finds our error in the text of a worker's traceback."""
-
-
-def run_producers(
-    spark: SparkSession, tasks: RDD[Row], producers: Sequence[int]
-) -> list[MapResult]:
-    """Run these partitions of an RDD of map results as one Spark job, and return the results."""
-    rows = spark.sparkContext.runJob(cast("RDD[Row]", _AsIs(tasks)), list, list(producers))
-    return [map_result(row.asDict()) for row in rows]
 
 
 class _AsIs:

@@ -18,16 +18,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.arrow_schema import arrow_schema, positional_schema
-from durable_shuffle.jobs.engine.engine import Planned, ReadBack, read_frame, with_partition_ids
+from durable_shuffle.jobs.engine.engine import (
+    Engine,
+    Planned,
+    ReadBack,
+    rows_of_tasks,
+    with_partition_ids,
+)
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
     MapResult,
-    code_with,
     map_result,
 )
 from durable_shuffle.jobs.engine.transfer import TRANSFER_KEYS, transfer_settings
-from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -41,15 +45,15 @@ _SPLIT_SETTINGS = (
 )
 
 
-class ConnectEngine:
-    """Implements `Engine` for a Spark Connect session."""
+class ConnectEngine(Engine):
+    """The engine of a Spark Connect session."""
 
     task_tries = 1
     """The server's setting cannot be read, so the first error of a task is reported at once."""
     ends_partitions = False
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self._stage_of_plan: dict[int, str] = {}
         """Id of a relation -> fingerprint of the stage that it reads."""
 
@@ -68,9 +72,6 @@ class ConnectEngine:
         from durable_shuffle.jobs.identity.plan.connect import identify_connect_plan
 
         return identify_connect_plan(df, self._stage_of_plan.get)
-
-    def code_of(self, *functions: object) -> str:
-        return code_with(identify_function(functions))
 
     def planning_settings(self) -> dict[str, str]:
         found = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
@@ -114,22 +115,12 @@ class ConnectEngine:
         return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
-        return self._read(positional_schema(df.schema), back).toDF(*df.columns)
+        return self.read_rows(positional_schema(df.schema), back).toDF(*df.columns)
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        return self._read(schema, back)
-
-    def _read(self, schema: StructType, back: ReadBack) -> DataFrame:
-        frame: Any = read_frame(self._spark, schema, back)
+        frame: Any = rows_of_tasks(self._spark, back.function, back.partitions, schema)
         self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
         return frame  # type: ignore[no-any-return]
-
-    def run_numbered(
-        self, function: ArrowFunction, tasks: int, schema: str, label: str
-    ) -> list[dict[str, Any]]:
-        del label
-        numbers = self._spark.range(0, tasks, 1, tasks)
-        return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
 
     @contextmanager
     def _settings(self, values: Mapping[str, str]) -> Iterator[None]:

@@ -1,8 +1,10 @@
 """The interface between stages and a Spark session; one implementation per kind of session."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -10,7 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN, in_a_column
-from durable_shuffle.jobs.engine.tasks import ID_COLUMN, ArrowFunction, MapResult
+from durable_shuffle.jobs.engine.tasks import ID_COLUMN, ArrowFunction, MapResult, code_with
+from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
 
@@ -42,7 +45,7 @@ class ReadBack:
     fingerprint: str
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Classic Spark or Spark Connect. `df` is always the user's DataFrame, unchanged."""
 
     task_tries: int
@@ -50,15 +53,22 @@ class Engine(Protocol):
     ends_partitions: bool
     """Whether plans add an end row after the last row of each partition (`row_numbers.py`)."""
 
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @abstractmethod
     def cores(self) -> int:
         """Return how many tasks run at once, 0 if unknown."""
 
+    @abstractmethod
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
         """Return the Arrow schema that Python workers see, columns named c0, c1, …"""
 
+    @abstractmethod
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         """Return the positions of the key columns in `df`; empty if any key is computed."""
 
+    @abstractmethod
     def identify(self, df: DataFrame) -> PlanIdentity:
         """Fingerprint the plan of `df`."""
 
@@ -67,10 +77,13 @@ class Engine(Protocol):
 
         If the user's modules have changed, classic Spark gets new Python workers.
         """
+        return code_with(identify_function(functions))
 
+    @abstractmethod
     def planning_settings(self) -> dict[str, str]:
         """Return the settings that decide input splits, with their current values."""
 
+    @abstractmethod
     def plan(
         self,
         df: DataFrame,
@@ -86,6 +99,7 @@ class Engine(Protocol):
             large_rows: limit the batches that tasks get by bytes, not only by rows.
         """
 
+    @abstractmethod
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
@@ -95,9 +109,11 @@ class Engine(Protocol):
             LargeRowsError: rows are too large for this plan; other producers may have committed.
         """
 
+    @abstractmethod
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         """Return a DataFrame with the columns of `df` over the stored rows."""
 
+    @abstractmethod
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
         """Return a DataFrame with the columns of `schema` over the stored rows."""
 
@@ -105,6 +121,14 @@ class Engine(Protocol):
         self, function: ArrowFunction, tasks: int, schema: str, label: str
     ) -> list[dict[str, Any]]:
         """Run this many tasks, each with its number from 0, and return the rows that they yield."""
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        with self.described(label):
+            return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
+    def described(self, label: str) -> AbstractContextManager[None]:
+        """Show `label` in Spark's UI for the jobs that run meanwhile, if the session can."""
+        del label
+        return nullcontext()
 
 
 def with_partition_ids(
@@ -122,11 +146,6 @@ def with_partition_ids(
         return df.select("*", number).toDF(*names, ROW_COLUMN)
     ids = F.pmod(F.hash(*cols), F.lit(n))
     return df.select("*", ids, number).toDF(*names, ID_COLUMN, ROW_COLUMN)
-
-
-def read_frame(session: SparkSession, schema: StructType, back: ReadBack) -> DataFrame:
-    """Return the stored rows as a DataFrame of `schema`, with the partitions of the stage."""
-    return rows_of_tasks(session, back.function, back.partitions, schema)
 
 
 def rows_of_tasks(

@@ -6,8 +6,8 @@ Other errors are raised in the task, so that Spark tries again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -100,70 +100,69 @@ def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
     check_code(code)
 
 
-def map_function(
-    stage: StageHandle,
-    *,
-    producers: int,
-    settings: Settings,
-    tries: int,
-    code: str,
-    ends: bool = False,
-    max_batch_bytes: int | None = None,
-) -> ArrowFunction:
-    """Return the `mapInArrow` function that writes its partition as one producer.
+@dataclass(frozen=True, slots=True)
+class MapTasks:
+    """What all map tasks of a stage share, whatever rows they write."""
 
-    Args:
-        producers: M; 0 if the driver learns it only from the results.
-        tries: how often Spark runs a failing task.
-        code: what `check_code` expects.
-        ends: whether an end row follows the last row of each partition (`CountedRows`).
-        max_batch_bytes: if Spark hands over a larger batch, the task reports LargeRowsError.
-    """
+    stage: StageHandle
+    """Opened on the storage that tasks use."""
+    producers: int
+    settings: Settings
+    tries: int
+    """How often Spark runs a failing task."""
+    code: str
+    """What `check_code` expects."""
+    ends: bool = False
+    """Whether an end row follows the last row of each partition (`CountedRows`)."""
+    max_batch_bytes: int | None = None
+    """If Spark hands over a larger batch, the task reports LargeRowsError."""
+
+    def run(self, produce: Produce) -> pa.RecordBatch:
+        """Write one producer's output and return the result as a row; the body of every map task.
+
+        Args:
+            produce: writes and commits. Its arguments are the stage, opened on a storage that
+                counts requests, the producer's number and the id of this attempt.
+        """
+        context = TaskContext.get()
+        if context is None:
+            raise IncompatibleError("map tasks run inside Spark tasks only")
+        quicken_worker()
+        clock = SystemClock()
+        start = clock.monotonic()
+        counting = CountingStorage(self.stage.storage)
+        result, error = None, None
+        try:
+            check_code(self.code)
+            stage = replace(self.stage, storage=counting)
+            result = produce(stage, context.partitionId(), RandomIds().new_id())
+        except (DurableShuffleError, LargeRowsError) as e:
+            may_pass = isinstance(e, UnavailableError | OutcomeUnknownError)
+            if may_pass and context.attemptNumber() + 1 < self.tries:
+                raise
+            error = e
+        return _row(context, result, counting, clock.monotonic() - start, error)
+
+
+def map_function(tasks: MapTasks) -> ArrowFunction:
+    """Return the `mapInArrow` function that writes the rows of its partition as one producer."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
-            rows = CountedRows(limited(batches, max_batch_bytes), producer, ends=ends)
+        def produce(stage: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            rows = CountedRows(limited(batches, tasks.max_batch_bytes), producer, ends=tasks.ends)
             return run_producer(
-                counted,
+                stage,
                 producer,
                 _with_ids(stage, producer, rows),
                 attempt=attempt,
-                producers=producers,
-                settings=settings,
+                producers=tasks.producers,
+                settings=tasks.settings,
                 check=rows.check,
             )
 
-        yield run_map_task(stage, produce, tries, code)
+        yield tasks.run(produce)
 
     return write
-
-
-def run_map_task(stage: StageHandle, produce: Produce, tries: int, code: str) -> pa.RecordBatch:
-    """Write one producer's output and return the result as a row; the body of every map task.
-
-    Args:
-        produce: writes and commits. Its arguments are the stage, opened on a storage that counts
-            requests, the producer's number and the id of this attempt.
-    """
-    context = TaskContext.get()
-    if context is None:
-        raise IncompatibleError("map tasks run inside Spark tasks only")
-    quicken_worker()
-    producer = context.partitionId()
-    clock = SystemClock()
-    start = clock.monotonic()
-    counting = CountingStorage(stage.storage)
-    counted = replace(stage, storage=counting)
-    try:
-        check_code(code)
-        result = produce(counted, producer, RandomIds().new_id())
-    except (UnavailableError, OutcomeUnknownError) as e:
-        if context.attemptNumber() + 1 < tries:
-            raise
-        return _row(context, None, counting, clock.monotonic() - start, e)
-    except (DurableShuffleError, LargeRowsError) as e:
-        return _row(context, None, counting, clock.monotonic() - start, e)
-    return _row(context, result, counting, clock.monotonic() - start, None)
 
 
 def _with_ids(
@@ -213,7 +212,7 @@ def _row(
     )
 
 
-def map_result(row: dict[str, object]) -> MapResult:
+def map_result(row: dict[str, Any]) -> MapResult:
     """Return the result in a map task's row; runs on the driver.
 
     Raises:
@@ -225,56 +224,39 @@ def map_result(row: dict[str, object]) -> MapResult:
     if row["error"] is not None:
         kind = getattr(errors, str(row["error"]), errors.CorruptDataError)
         raise kind(f"producer {row['producer']}: {row['message']}")
-    data = row["commit"]
-    if not isinstance(data, (bytes, bytearray)):
-        raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
-    commit = PRODUCER_RECORDS.decode(bytes(data), name=f"result of producer {row['producer']}")
+    data, name = row["commit"], f"result of producer {row['producer']}"
+    commit = data and PRODUCER_RECORDS.decode(bytes(data), name=name)
     if not isinstance(commit, Commit):
         raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
-    return MapResult(
-        Committed(int(str(row["slot"])), commit),
-        bool(row["wrote"]),
-        bool(row["won"]),
-        int(str(row["requests"])),
-        int(str(row["storage_retries"])),
-        float(str(row["storage_wait_seconds"])),
-        float(str(row["seconds"])),
-        int(str(row["tries_before"])),
-    )
+    counts = {field.name: row[field.name] for field in fields(MapResult)[1:]}
+    return MapResult(Committed(row["slot"], commit), **counts)
 
 
 def read_function(
-    stage: StageHandle, seal: Seal, *, settings: Settings, code: str
+    stage: StageHandle,
+    seal: Seal,
+    *,
+    settings: Settings,
+    groups: Sequence[tuple[int, int]] | None = None,
 ) -> ArrowFunction:
-    """Return the `mapInArrow` function that takes subpartition numbers and yields their rows."""
+    """Return the `mapInArrow` function that takes task numbers and yields stored rows.
+
+    Args:
+        groups: task number -> [first, end) of the subpartitions that the task reads; None if task
+            k reads subpartition k.
+    """
+    code = running_code()
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         quicken_worker()
         check_code(code)
         for batch in batches:
-            for subpartition in batch.column(0).to_pylist():
-                rows = read_subpartition(stage, seal, subpartition, settings)
-                yield from join_small(rows, settings.read_batch_rows)
-
-    return read
-
-
-def read_groups_function(
-    stage: StageHandle,
-    seal: Seal,
-    groups: Sequence[tuple[int, int]],
-    *,
-    settings: Settings,
-    code: str,
-) -> ArrowFunction:
-    """Like `read_function`, but number i means the subpartitions [first, end) of groups[i]."""
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        check_code(code)
-        for batch in batches:
             for number in batch.column(0).to_pylist():
-                first, end = groups[number]
-                rows = read_group(stage, seal, first, end, settings)
+                if groups is None:
+                    rows = read_subpartition(stage, seal, number, settings)
+                else:
+                    first, end = groups[number]
+                    rows = read_group(stage, seal, first, end, settings)
                 yield from join_small(rows, settings.read_batch_rows)
 
     return read

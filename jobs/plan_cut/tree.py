@@ -6,7 +6,6 @@ rebuilt from these nodes. Operators bind to the session that is active when they
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,22 +86,6 @@ class _Reader:
         if node.name in (SHUFFLE, REUSED, "UnionExec"):
             node.partitioning = plan.outputPartitioning()
         return node
-
-
-@contextmanager
-def active(session: SparkSession) -> Iterator[None]:
-    """Make `session` the active session of this thread; restore the previous one at the end."""
-    jvm: Any = session._jvm  # noqa: SLF001
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 class Rebuilder:

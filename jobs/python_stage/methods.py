@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.checks import check_version
-from durable_shuffle.jobs.python_stage.objects import ObjectWork, check_objects
+from durable_shuffle.jobs.engine.engine import rows_of_tasks
+from durable_shuffle.jobs.python_stage.objects import ObjectWork
 from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction, ReduceSide
-from durable_shuffle.jobs.python_stage.work import PythonWork, check_spec, result_frame
+from durable_shuffle.jobs.python_stage.work import PythonWork
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
 from durable_shuffle.shuffle.rows.row_order import Direction
@@ -30,8 +30,6 @@ class PythonStages:
     _spark: SparkSession
     _runner: StageRunner
     _reports: list[StageReport]
-    _version: str | None
-    _ids: IdSource
     _log: JobLog
     _results: WeakKeyDictionary[DataFrame, ReduceSide]
     """Result of `stage` -> its reduce side, so that a stage over the result can run it."""
@@ -91,9 +89,11 @@ class PythonStages:
             FencedError: a newer driver claimed the job.
         """
         check_version(version)
-        version = self._version if version is None else version
-        spec = check_spec(
+        version = self._runner.version_or_default(version)
+        work = PythonWork(
             df,
+            self._runner.engine,
+            self._spark,
             name=name or "stage",
             map=map,
             keys=keys,
@@ -103,19 +103,14 @@ class PythonStages:
             sort_by=sort_by,
             schema=schema,
             map_schema=map_schema,
-        )
-        work = PythonWork(
-            spec,
-            self._runner.engine,
-            self._spark,
             below=self._results.get(df),
             version=version,
             generation=self._log.generation,
-            ids=self._ids,
+            ids=self._runner.ids,
         )
-        side, report = self._runner.run_work(work, version, progress=progress)
+        side, report = self._runner.run(work, version, progress=progress)
         self._reports.append(report)
-        frame = result_frame(self._spark, side, spec.schema)
+        frame = rows_of_tasks(self._spark, side, len(side.tasks), work.schema)
         self._results[frame] = side
         return frame
 
@@ -158,13 +153,13 @@ class PythonStages:
             FencedError: a newer driver claimed the job.
         """
         check_version(version)
-        spec = check_objects(
+        work = ObjectWork(
             rdd,
+            self._runner.engine,
             name=name or "objects",
             partitions=partitions,
             partition_function=partition_function,
         )
-        work = ObjectWork(spec, self._runner.engine.task_tries)
-        rows, report = self._runner.run_work(work, version, progress=progress)
+        rows, report = self._runner.run(work, version, progress=progress)
         self._reports.append(report)
         return rows.groupByKey(partitions, partition_function) if group else rows

@@ -14,9 +14,9 @@ import pyarrow as pa
 from durable_shuffle.jobs.engine.row_numbers import CountedRows
 from durable_shuffle.jobs.engine.tasks import (
     ArrowFunction,
+    MapTasks,
     check_code,
     checked_to_the_end,
-    run_map_task,
 )
 from durable_shuffle.jobs.engine.transfer import limited
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
@@ -46,6 +46,9 @@ BatchFunction: TypeAlias = Callable[[Batches], Iterable[pa.RecordBatch]]
 KeyFunction: TypeAlias = Callable[[pa.RecordBatch], Any]
 Feed: TypeAlias = Callable[[Batches], Batches]
 
+_WHOLE = 1 << 24
+"""Most rows per batch for a grouped reducer. Batches are slices, so large ones copy nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class FromSpark:
@@ -67,40 +70,37 @@ class FromSpark:
 
 @dataclass(frozen=True, slots=True)
 class MapSide:
-    """Everything that a map task needs besides the stage."""
+    """Everything that a map task of a Python stage needs besides `MapTasks`."""
 
     feed: Feed
-    """Turns the batches that Spark hands over into the input of the map function."""
+    """Turns the batches that Spark hands over into the input of the map function: `FromSpark`, or
+    the reduce side of another Python stage."""
     map: BatchFunction | None
     schema: pa.Schema
     """Schema of the shuffled rows, in storable types, with the user's names."""
     keys: tuple[str, ...] | KeyFunction
-    partitions: int
     combine: BatchFunction | None
-    combine_bytes: int
-    """Bytes of rows to gather before they are combined."""
-    from_spark: bool
-    """True if Spark hands over rows, with their numbers as the last column; False if the rows come
-    from another Python stage."""
-    ends: bool
-    """See `CountedRows`."""
 
     def id_batches(
-        self, stage: StageHandle, batches: Iterator[pa.RecordBatch]
+        self, stage: StageHandle, batches: Iterator[pa.RecordBatch], combine_bytes: int
     ) -> Iterator[IdBatch]:
-        """Yield the rows to shuffle, in the stored schema, with their partition ids."""
+        """Yield the rows to shuffle, in the stored schema, with their partition ids.
+
+        Args:
+            combine_bytes: bytes of rows to gather before they are combined.
+        """
         rows = self.feed(batches)
         if self.map is not None:
             rows = checked_batches(self.map(rows), self.schema, "the map function")
         rows = _owned(rows)
         if self.combine is not None:
-            rows = combined(rows, self.combine, self.schema, self.combine_bytes)
+            rows = combined(rows, self.combine, self.schema, combine_bytes)
         for batch in rows:
-            yield under_schema(batch, stage.schema), self._ids(batch)
+            yield under_schema(batch, stage.schema), self._ids(batch, stage.describe.partitions)
 
-    def _ids(self, batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
+    def _ids(self, batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.unsignedinteger]:
         if not callable(self.keys):
-            return hash_partition_ids([batch.column(key) for key in self.keys], self.partitions)
+            return hash_partition_ids([batch.column(key) for key in self.keys], partitions)
         found = self.keys(batch)
         ids = found.to_numpy(zero_copy_only=False) if isinstance(found, pa.Array) else found
         ids = np.asarray(ids)
@@ -110,12 +110,12 @@ class MapSide:
                 f"shape={ids.shape} type={ids.dtype}"
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.partitions:
+        if low < 0 or high >= partitions:
             raise InvalidInputError(
-                f"the key function must return ids from 0 to {self.partitions - 1}, found {low} "
+                f"the key function must return ids from 0 to {partitions - 1}, found {low} "
                 f"to {high}"
             )
-        return ids.astype(np.uint16 if self.partitions <= 1 << 16 else np.uint32)
+        return ids.astype(np.uint16 if partitions <= 1 << 16 else np.uint32)
 
 
 def combined(
@@ -153,53 +153,38 @@ def _owned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.concat_batches([batch, batch.slice(0, 0)])
 
 
-def python_map_function(
-    side: MapSide,
-    stage: StageHandle,
-    *,
-    producers: int,
-    settings: Settings,
-    tries: int,
-    code: str,
-    max_batch_bytes: int | None,
-) -> ArrowFunction:
-    """Return the `mapInArrow` function that maps its partition and writes it as one producer.
-
-    Args:
-        max_batch_bytes: if Spark hands over a larger batch, the task reports LargeRowsError.
-    """
+def python_map_function(side: MapSide, tasks: MapTasks) -> ArrowFunction:
+    """Return the `mapInArrow` function that maps its partition and writes it as one producer."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_frugal_memory()
 
-        def produce(counted: StageHandle, producer: int, attempt: str) -> ProducerResult:
-            given = limited(batches, max_batch_bytes)
-            rows = CountedRows(given, producer, ends=side.ends) if side.from_spark else None
+        def produce(stage: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            given = limited(batches, tasks.max_batch_bytes)
+            counted = None
+            if isinstance(side.feed, FromSpark):
+                counted = CountedRows(given, producer, ends=tasks.ends)
             same_rows = side.map is None and side.combine is None
 
             def check(written: int) -> None:
-                if rows is not None:
-                    rows.check(written if same_rows else None)
+                if counted is not None:
+                    counted.check(written if same_rows else None)
 
+            rows = given if counted is None else iter(counted)
+            made = side.id_batches(stage, rows, tasks.settings.writer_memory_bytes)
             return run_producer(
-                counted,
+                stage,
                 producer,
-                checked_to_the_end(
-                    side.id_batches(stage, given if rows is None else iter(rows)), code
-                ),
+                checked_to_the_end(made, tasks.code),
                 attempt=attempt,
-                producers=producers,
-                settings=settings,
+                producers=tasks.producers,
+                settings=tasks.settings,
                 check=check,
             )
 
-        yield run_map_task(stage, produce, tries, code)
+        yield tasks.run(produce)
 
     return write
-
-
-_WHOLE = 1 << 24
-"""Most rows per batch for a grouped reducer. Batches are slices, so large ones copy nothing."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine.checks import check_version
-from durable_shuffle.jobs.query.make import Queries
+from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -17,7 +16,8 @@ class QueryCalls:
     """A part of `DurableShuffle`, which sets the attributes."""
 
     _spark: SparkSession
-    _queries: Queries
+    _queries: QueryRunner | None
+    """None on Spark Connect, which shows no plans, so they cannot be cut."""
     _reports: list[StageReport]
     _native: list[str]
 
@@ -53,11 +53,16 @@ class QueryCalls:
         label = name or "query"
         check_name("name", label)
         check_version(version)
+        if self._queries is None:
+            raise InvalidInputError(
+                "query() needs the plans of a classic Spark session, which Spark Connect does not "
+                "show: use repartition() or stage() there"
+            )
         with show_progress(wanted=progress) as view:
-            result = self._queries.run(df, label, version, view)
-        self._reports += result.reports
-        self._native += [text for text in result.native if text not in self._native]
-        return result.frame
+            frame, reports, native = self._queries.run(df, label, version, view)
+        self._reports += reports
+        self._native += [text for text in native if text not in self._native]
+        return frame
 
     def transparent(
         self, *, name: str | None = None, version: str | None = None
@@ -76,7 +81,7 @@ class QueryCalls:
         Raises:
             InvalidInputError: a Spark Connect session, or a block is open already.
         """
-        if is_connect(self._spark):
+        if self._queries is None:
             raise InvalidInputError(
                 "transparent() needs a classic Spark session, as query() does; Spark Connect does "
                 "not show its plans: use repartition() or stage() there"

@@ -11,14 +11,14 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
+from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, narrow_schema
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned, rows_of_tasks
-from durable_shuffle.jobs.engine.tasks import read_groups_function
+from durable_shuffle.jobs.engine.tasks import read_function
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.plan.rdd_chain import micro_batch
 from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
@@ -40,9 +40,10 @@ from durable_shuffle.jobs.plan_cut.cuts import (
 from durable_shuffle.jobs.plan_cut.distinct_groups import PlannedAlike, numbers_groups
 from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
-from durable_shuffle.jobs.plan_cut.tree import Node, Rebuilder, active, read_tree, rows_of, with_ids
-from durable_shuffle.jobs.stages.identity import StageIdentity, captured_text, fingerprinted
+from durable_shuffle.jobs.plan_cut.tree import Node, Rebuilder, read_tree, rows_of, with_ids
+from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.store import StoredStage
+from durable_shuffle.jobs.stages.work import Shape, Writing
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
@@ -95,7 +96,7 @@ class PlannedQuery:
         root = read_tree(self._jvm, execution.executedPlan())
         if not numbers_groups(root):
             return root
-        with active(self._session):
+        with catalyst.active(self._session):
             return read_tree(self._jvm, PlannedAlike(self._jvm, execution).physical())
 
     def _cut_result(self) -> tuple[Cut | None, Piece]:
@@ -128,7 +129,7 @@ class PlannedQuery:
 
     def start_broadcasts(self, pieces: Sequence[Piece]) -> None:
         """Start the broadcasts that read no stored stage, so that they run beside map sides."""
-        with active(self._session), self._lock:
+        with catalyst.active(self._session), self._lock:
             for piece in pieces:
                 for node in ready_broadcasts(piece):
                     node.plan.prepare()
@@ -140,7 +141,7 @@ class PlannedQuery:
 
     def result(self, below: Mapping[int, StoredStage]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
-        with active(self._session), self._lock:
+        with catalyst.active(self._session), self._lock:
             plan, _ = self._rebuilt(self.above(below), below, _rule(self.spark))
             return rows_of(self.spark, plan)
 
@@ -160,15 +161,15 @@ class PlannedQuery:
         if unresolved:
             components |= micro_batch(self._jvm.context)
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
-        return fingerprinted(
+        plan = PlanIdentity(
             components,
             unresolved,
-            version,
-            ids,
-            unstable=unstable,
-            opaque=tuple(walk.opaque),
-            captured=captured_text(walk.functions.captured, tuple(walk.functions.code)),
+            unstable,
+            tuple(walk.opaque),
+            walk.functions.captured,
+            tuple(walk.functions.code),
         )
+        return fingerprinted(plan, version, ids)
 
     def _whole(self) -> str:
         """Return a digest of the whole query as the user wrote it.
@@ -191,13 +192,13 @@ class PlannedQuery:
         large_rows: bool,
     ) -> Planned:
         """Plan the map side of a cut under current or recorded settings; see `Writing.plan`."""
-        with active(self._session), self._lock:
+        with catalyst.active(self._session), self._lock:
             plan, groups = self._rebuilt(cut.piece, below, conf)
             with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
                 splits = plan_splits(self._jvm, plan, groups)
         transfer = transfer_settings(schema_of(cut.node.plan), large_rows=large_rows)
         session = catalyst.planning_session(self.spark, {**transfer, **self.conf})
-        with active(session):
+        with catalyst.active(session):
             rows = rows_of(session, plan)
             producers = int(catalyst.partition_count(rows))
             expression, recorded = None, dict(conf)
@@ -266,16 +267,40 @@ class PlannedQuery:
         return groups
 
     def _stored_rdd(self, cut: Cut, stored: StoredStage, groups: tuple[Group, ...]) -> Any:
-        function = read_groups_function(
-            stored.handle,
-            stored.seal,
-            groups,
-            settings=self._settings,
-            code=running_code(),
-        )
+        function = read_function(stored.handle, stored.seal, settings=self._settings, groups=groups)
         schema = narrow_schema(schema_of(cut.node.plan))
         rows = rows_of_tasks(self._session, function, len(groups), schema)
         return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001
+
+
+class CutWork(Writing):
+    """How the stage of one cut is written.
+
+    Args:
+        below: cut number -> stage, for all cuts that the cut's piece reads. It must be complete
+            when `plan` is called.
+    """
+
+    def __init__(self, query: PlannedQuery, cut: Cut, below: Mapping[int, StoredStage]) -> None:
+        self.name, self.engine = query.name, query.engine
+        self._query, self._cut, self._below = query, cut, below
+
+    def shape(self) -> Shape:
+        schema, exchange = schema_of(self._cut.node.plan), self._cut.exchange
+        return Shape(
+            codec="arrow",
+            schema=narrow_arrow_schema(schema),
+            columns=tuple(field.name for field in schema),
+            partitioner=exchange.kind,
+            keys=(),
+            partitions=exchange.partitions or None,
+        )
+
+    def planning_settings(self) -> dict[str, str]:
+        return self._query.planning_settings()
+
+    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
+        return self._query.plan(self._cut, self._below, conf, large_rows=large_rows)
 
 
 _TURNS = 3

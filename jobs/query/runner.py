@@ -7,7 +7,9 @@ are sealed.
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
@@ -16,16 +18,11 @@ from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece, schema_of
 from durable_shuffle.jobs.plan_cut.probe import check_internals
-from durable_shuffle.jobs.query.cut_writing import CutWriting
-from durable_shuffle.jobs.query.explain import ExchangeExplanation, QueryExplanation, State
-from durable_shuffle.jobs.query.planned_query import PlannedQuery
-from durable_shuffle.jobs.query.result import QueryResult
-from durable_shuffle.jobs.stages.identity import SeenInputs
+from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
 from durable_shuffle.jobs.stages.progress import Progress
-from durable_shuffle.jobs.stages.store import StageStore, StoredStage
-from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.runner import StageRunner
+from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 
@@ -37,32 +34,82 @@ _AT_ONCE = 8
 """Map sides that may run at the same time, each in its own thread."""
 
 
+State = Literal["committed", "partly committed", "missing", "not needed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeExplanation:
+    """One durable exchange, or the query's result rows."""
+
+    number: int
+    """From 0. An exchange has a higher number than the exchanges that it reads."""
+    kind: str
+    """"hash", "single", "round_robin", "range"; or "passthrough" for the query's result rows, which
+    are stored if they aggregate a large join."""
+    partitions: int
+    """0 if the number is known only after planning."""
+    columns: tuple[str, ...]
+    fingerprint: str
+    reads: tuple[int, ...]
+    """Numbers of the exchanges that this one reads directly."""
+    state: State
+    why: str
+
+    def __str__(self) -> str:
+        columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
+        reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
+        what = f"{self.kind}({self.partitions})" if self.partitions else "the query's rows"
+        return f"{self.number:>3}  {self.state:<16}  {what} [{columns}]{reads}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExplanation:
+    """All exchanges of a query, lower ones first."""
+
+    name: str
+    exchanges: tuple[ExchangeExplanation, ...]
+    native: tuple[str, ...]
+    """Exchanges that Spark runs itself, each with the reason."""
+
+    @property
+    def hit(self) -> bool:
+        """True if no producer would run."""
+        return all(e.state in ("committed", "not needed") for e in self.exchanges)
+
+    @property
+    def why(self) -> str:
+        """A summary in one line."""
+        running = [e for e in self.exchanges if e.state in ("missing", "partly committed")]
+        if not running:
+            return "every exchange that is needed is committed"
+        return f"{len(running)} of {len(self.exchanges)} exchanges would run"
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.why}", *map(str, self.exchanges)]
+        return "\n".join([*lines, *(f"native: {text}" for text in self.native)])
+
+
 class QueryRunner:
     """Runs queries of one claimed job on a classic session. Not thread-safe."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        *,
-        engine: ClassicEngine,
-        store: StageStore,
-        version: str | None,
-        policy: ReusePolicy,
-        settings: Settings,
-        ids: IdSource,
-        seen: SeenInputs,
-    ) -> None:
-        self._seen = seen
-        self._spark, self._engine, self._store = spark, engine, store
-        self._version, self._policy, self._settings, self._ids = version, policy, settings, ids
+    def __init__(self, spark: SparkSession, engine: ClassicEngine, stages: StageRunner) -> None:
+        self._spark, self._engine, self._stages = spark, engine, stages
+        self._store = stages.store
         self._checked = False
 
-    def run(self, df: DataFrame, name: str, version: str | None, progress: Progress) -> QueryResult:
-        """Store the query's exchanges that are missing, and return its rows."""
+    def run(
+        self, df: DataFrame, name: str, version: str | None, progress: Progress
+    ) -> tuple[DataFrame, list[StageReport], tuple[str, ...]]:
+        """Store the query's exchanges that are missing.
+
+        Returns:
+            The query's rows; a report per needed cut, lower cuts first; the exchanges that Spark
+            runs itself, each with the reason.
+        """
         query = self._planned(df, name, version, remember=True)
         stored = self._ensure(query, progress)
-        reports = tuple(stored[number].report for number in sorted(stored))
-        return QueryResult(query.result(stored), reports, query.native)
+        reports = [stored[number].report for number in sorted(stored)]
+        return query.result(stored), reports, query.native
 
     def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
         """Say what `run` would do. Plans the query, runs nothing."""
@@ -95,7 +142,7 @@ class QueryRunner:
         if needed[cut.number]:
             return "committed", "same fingerprint and sealed"
         identity = query.identity(cut)
-        stage = None if self._policy == "never" else self._store.stored(query.name, identity)
+        stage = None if self._store.policy == "never" else self._store.stored(query.name, identity)
         if stage is None:
             return "missing", self._store.misses.why(query.name, identity)
         done, total = self._store.progress(query.name, identity)
@@ -105,13 +152,13 @@ class QueryRunner:
         self, df: DataFrame, name: str, version: str | None, *, remember: bool
     ) -> PlannedQuery:
         check_frame(df, streaming=_NO_STREAM)
-        version = self._version if version is None else version
+        version = self._stages.version_or_default(version)
         query = self._first_plan(df, name, version, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
             query = self._plan(df, name, version, recorded)
         for cut in query.cuts:  # also those below a sealed one, which do not run
-            self._seen.check(name, query.identity(cut), remember=remember)
+            self._stages.seen.check(name, query.identity(cut), remember=remember)
         return query
 
     def _first_plan(
@@ -137,8 +184,8 @@ class QueryRunner:
             engine=self._engine,
             conf=conf,
             version=version,
-            settings=self._settings,
-            ids=self._ids,
+            settings=self._stages.settings,
+            ids=self._stages.ids,
         )
 
     def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
@@ -165,7 +212,7 @@ class QueryRunner:
         running: dict[Future[StoredStage], Cut] = {}
         waiting = [cut for cut in query.cuts if cut.number in needed]
         first_of: dict[str, int] = {}
-        context, tag = self._spark.sparkContext, f"durable-shuffle-{self._ids.new_id()}"
+        context, tag = self._spark.sparkContext, f"durable-shuffle-{self._stages.ids.new_id()}"
         context.addJobTag(tag)  # the threads inherit it
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query") as pool:
             try:
@@ -190,7 +237,7 @@ class QueryRunner:
                             committed = partial(self._store.progress, query.name, identity)
                             progress.started(cut.number, _title(cut), committed)
                             task = inheritable_thread_target(self._spark)(self._store.ensure)
-                            work = CutWriting(query, cut, stored)
+                            work = CutWork(query, cut, stored)
                             running[pool.submit(task, work, identity)] = cut
                             waiting.remove(cut)
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -226,7 +273,7 @@ class QueryRunner:
         return needed
 
     def _is_sealed(self, query: PlannedQuery, cut: Cut) -> bool:
-        if self._policy == "never":
+        if self._store.policy == "never":
             return False
         stage = self._store.stored(query.name, query.identity(cut))
         return stage is not None and _is_whole(stage)
@@ -238,7 +285,7 @@ class QueryRunner:
     def _large(self, below: Iterable[Seal]) -> bool:
         """Return whether to store the query's rows, given the stages that the last piece reads."""
         size = sum(seal.data_bytes for seal in below)
-        return self._policy != "require" and size >= self._settings.result_least_bytes
+        return self._store.policy != "require" and size >= self._stages.settings.result_least_bytes
 
     def _stays_native(self, query: PlannedQuery) -> bool:
         """Return True if it is already certain that the query's rows will not be stored."""

@@ -11,21 +11,18 @@ it, its fingerprint comes from that little and the version. A second, different 
 fingerprint would get the rows of the first, so `SeenInputs` refuses it.
 """
 
-import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.identity.plan.rdd_chain import MICRO_BATCH_ELSEWHERE
-from durable_shuffle.jobs.stages.request import CheckedRequest
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 
@@ -47,69 +44,27 @@ class StageIdentity:
     """What distinguishes the vouched inputs from other inputs of this session."""
 
 
-def identify_stage(
-    checked: CheckedRequest, engine: Engine, version: str | None, ids: IdSource
-) -> StageIdentity:
-    """Return the identity of a stage.
+def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> StageIdentity:
+    """Return the identity of a stage, from its plan and from what the user vouches for.
 
     Args:
+        plan: with components for everything that decides the stage's rows and partitions.
         version: vouches for inputs that cannot be resolved. With None, a stage with such inputs is
             unique to this call.
     """
-    df = checked.df
-    if checked.cols and not checked.key_positions:  # computed keys are part of the identity too
-        df = df.select("*", *_aliased(checked.cols))
-    plan = engine.identify(df)
-    shape = [checked.partitioner, checked.n, checked.key_positions, len(checked.cols)]
-    return fingerprinted(
-        {**plan.components, "partitioning": _digest(shape)},
-        plan.unresolved,
-        version,
-        ids,
-        unstable=plan.unstable_below_exchange,
-        opaque=plan.opaque,
-        captured=captured_text(plan.captured, plan.code),
-    )
-
-
-def fingerprinted(
-    components: Mapping[str, str],
-    unresolved: tuple[str, ...],
-    version: str | None,
-    ids: IdSource,
-    *,
-    unstable: tuple[str, ...] = (),
-    opaque: tuple[str, ...] = (),
-    captured: str = "",
-) -> StageIdentity:
-    """Return the identity made of these components and of what the user vouches for.
-
-    Args:
-        opaque: what distinguishes unresolved inputs that have equal components, in this session.
-        captured: `captured_text()` of the values that functions captured.
-    """
-    found = dict(components)
+    components, unresolved = dict(plan.components), plan.unresolved
+    captured = captured_text(plan.captured, plan.code)
     if captured:
-        found[CAPTURED] = captured
+        components[CAPTURED] = captured
     vouched: tuple[str, ...] = ()
     if version is not None:
-        found["version"] = _digest(version)
+        components["version"] = hex_digest([version])
         unresolved, vouched = (), unresolved
-    else:
-        opaque = ()
-        if unresolved:
-            found["unresolved"] = ids.new_id()
-    fingerprint = _digest(sorted(found.items()))
-    return StageIdentity(fingerprint, found, unresolved, unstable, vouched, opaque)
-
-
-def _aliased(cols: tuple[str | Column, ...]) -> list[Column]:
-    return [(F.col(c) if isinstance(c, str) else c).alias(f"key{i}") for i, c in enumerate(cols)]
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    elif unresolved:
+        components["unresolved"] = ids.new_id()
+    fingerprint = hex_digest(part for pair in sorted(components.items()) for part in pair)
+    opaque = () if version is None else plan.opaque
+    return StageIdentity(fingerprint, components, unresolved, plan.unstable, vouched, opaque)
 
 
 CAPTURED = "captured"

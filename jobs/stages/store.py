@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
-from durable_shuffle.jobs.engine.tasks import MapResult
+from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.identity import StageIdentity
@@ -88,7 +89,7 @@ class StageStore:
         self._written: list[StagePath] | None = None
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
-        self._policy, self._settings = policy, settings
+        self.policy, self._settings = policy, settings
         self._clock, self._ids = clock, ids
         self._lock = threading.Lock()
         self.misses = Misses(storage, log, settings)
@@ -120,7 +121,7 @@ class StageStore:
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
         stage = self.stored(work.name, identity, storage)
-        decision, planned = self._decide(work, identity, stage, self._policy)
+        decision, planned = self._decide(work, identity, stage, self.policy)
         if isinstance(decision, Fresh) or stage is None:
             planned = planned or work.plan(work.planning_settings())
             stage = self._describe(work, identity, planned, storage)
@@ -252,14 +253,17 @@ class StageStore:
         missing = [p for p in range(planned.producers) if p not in commits]
         if not missing:
             return []
-        function = work.writer(
+        tasks = MapTasks(
             self._for_tasks(stage),
-            producers=planned.producers,
-            settings=self._settings,
+            planned.producers,
+            self._settings,
+            tries=self._engine.task_tries,
+            code=running_code(),
+            ends=self._engine.ends_partitions,
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-        return work.run(planned, function, missing, label)
+        return work.write(planned, tasks, missing, label)
 
     def _use(self, stage: StageHandle) -> None:
         with self._lock:

@@ -1,26 +1,31 @@
 """What the store must know about a stage, to write it and to read it back.
 
-`Writing` is the interface for storing. `repartition` and `durable` (here), Python stages and object
-stages (`jobs/python_stage/`) and the exchanges of queries (`jobs/query/`) implement it; the order
-of the steps is the same for all. `StageWork` adds what the user of a wrapped stage gets back.
+`Writing` is how a stage is written; each exchange of a query is one (`jobs/query/`). `StageWork`
+adds what the user of a stage gets back: `FrameWork` here for `repartition` and `durable`, Python
+stages and object stages in `jobs/python_stage/`. The order of the steps is the same for all.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import Engine, Planned, ReadBack
-from durable_shuffle.jobs.engine.tasks import ArrowFunction, MapResult, map_function, read_function
-from durable_shuffle.jobs.stages.identity import StageIdentity, identify_stage
-from durable_shuffle.jobs.stages.request import CheckedRequest
-from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, map_function, read_function
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -40,19 +45,22 @@ class Shape:
     """R; None if there are as many as producers."""
 
 
-class Writing(Protocol):
+class Writing(ABC):
     """How a stage is written. Methods run only when needed; a sealed stage needs its name."""
 
-    @property
-    def name(self) -> str:
-        """Label of the stage."""
+    name: str
+    """Label of the stage."""
+    engine: Engine
 
+    @abstractmethod
     def shape(self) -> Shape:
         """Return what DESCRIBE will say; called only for a fresh stage."""
 
     def planning_settings(self) -> dict[str, str]:
         """Return the settings that decide input splits, with their current values."""
+        return self.engine.planning_settings()
 
+    @abstractmethod
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
         """Plan the map side under `conf`; write nothing.
 
@@ -62,115 +70,106 @@ class Writing(Protocol):
             large_rows: limit the batches that tasks get by bytes, not only by rows.
         """
 
-    def writer(
-        self,
-        stage: StageHandle,
-        *,
-        producers: int,
-        settings: Settings,
-        max_batch_bytes: int | None,
-    ) -> Any:
-        """Return the function that writes one producer's output in a Spark task.
-
-        Args:
-            max_batch_bytes: if Spark hands over a larger batch, the task ends with LargeRowsError.
-        """
-
-    def run(
-        self, planned: Planned, function: Any, producers: Sequence[int], label: str
+    def write(
+        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
     ) -> list[MapResult]:
-        """Run the map tasks of `producers` (at least) and return their results."""
+        """Run the map tasks of `producers` (at least) and return their results.
+
+        Unless overridden, the tasks write rows as Spark gives them.
+        """
+        return self.engine.run(planned, map_function(tasks), producers, label)
 
 
-class StageWork(Writing, Protocol[R_co]):
+class StageWork(Writing, Generic[R_co]):
     """One wrapped stage: its identity, how its producers run, how it is read back."""
 
-    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
-        """Fingerprint the work; `version` vouches for inputs that cannot be resolved."""
+    @abstractmethod
+    def identify(self) -> PlanIdentity:
+        """Return everything that decides the rows and the partitions."""
 
+    @abstractmethod
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> R_co:
         """Return the sealed stage in the form that the user gets."""
 
 
-def row_writer(
-    stage: StageHandle,
-    *,
-    producers: int,
-    settings: Settings,
-    max_batch_bytes: int | None,
-    engine: Engine,
-) -> ArrowFunction:
-    """Return the function that writes one producer's rows as Spark hands them over."""
-    return map_function(
-        stage,
-        producers=producers,
-        settings=settings,
-        tries=engine.task_tries,
-        ends=engine.ends_partitions,
-        code=running_code(),
-        max_batch_bytes=max_batch_bytes,
-    )
+class FrameWork(StageWork[DataFrame]):
+    """`repartition` and `durable`: rows come from Spark and go back to Spark unchanged.
 
+    Args:
+        n: number of partitions; None keeps those of `df` (`durable`).
+        cols: the key columns.
 
-class FrameWork:
-    """`repartition` and `durable`: rows come from Spark and go back to Spark unchanged."""
+    Raises:
+        InvalidInputError: names what is wrong: the label, n, a column or its type.
+    """
 
-    def __init__(self, checked: CheckedRequest, engine: Engine) -> None:
-        self._checked, self._engine = checked, engine
-
-    @property
-    def name(self) -> str:
-        return self._checked.name
+    def __init__(
+        self,
+        df: DataFrame,
+        engine: Engine,
+        *,
+        name: str,
+        n: int | None = None,
+        cols: tuple[str | Column, ...] = (),
+    ) -> None:
+        check_name("name", name)
+        check_frame(df, streaming=NO_STREAM)
+        if n is not None:
+            check_partition_count(n)
+        check_columns(df.schema)
+        self.name, self.engine = name, engine
+        self._df, self._n, self._cols = df, n, cols
+        self._partitioner = PASSTHROUGH if n is None else "round_robin"
+        self._key_positions: tuple[int, ...] = ()
+        """Empty without keys, or if any key is computed."""
+        if cols:
+            _check_keys(df, cols)
+            self._partitioner = "hash"
+            self._key_positions = engine.key_positions(df, cols)
 
     def shape(self) -> Shape:
-        checked = self._checked
         return Shape(
             codec="arrow",
-            schema=self._engine.arrow_schema(checked.df),
-            columns=tuple(checked.df.columns),
-            partitioner=checked.partitioner,
-            keys=checked.key_positions,
-            partitions=checked.n,
+            schema=self.engine.arrow_schema(self._df),
+            columns=tuple(self._df.columns),
+            partitioner=self._partitioner,
+            keys=self._key_positions,
+            partitions=self._n,
         )
 
-    def identify(self, version: str | None, ids: IdSource) -> StageIdentity:
-        return identify_stage(self._checked, self._engine, version, ids)
-
-    def planning_settings(self) -> dict[str, str]:
-        return self._engine.planning_settings()
+    def identify(self) -> PlanIdentity:
+        df = self._df
+        if self._cols and not self._key_positions:  # computed keys are part of the identity too
+            keys = [F.col(c) if isinstance(c, str) else c for c in self._cols]
+            df = df.select("*", *(key.alias(f"key{i}") for i, key in enumerate(keys)))
+        plan = self.engine.identify(df)
+        shape = [self._partitioner, self._n, self._key_positions, len(self._cols)]
+        partitioning = hex_digest(map(str, shape))
+        return replace(plan, components={**plan.components, "partitioning": partitioning})
 
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
-        checked = self._checked
-        return self._engine.plan(checked.df, checked.cols, checked.n, conf, large_rows=large_rows)
-
-    def writer(
-        self,
-        stage: StageHandle,
-        *,
-        producers: int,
-        settings: Settings,
-        max_batch_bytes: int | None,
-    ) -> ArrowFunction:
-        return row_writer(
-            stage,
-            producers=producers,
-            settings=settings,
-            max_batch_bytes=max_batch_bytes,
-            engine=self._engine,
-        )
-
-    def run(
-        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        return self._engine.run(planned, function, producers, label)
+        return self.engine.plan(self._df, self._cols, self._n, conf, large_rows=large_rows)
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> DataFrame:
         back = ReadBack(
-            function=read_function(stage, seal, settings=settings, code=running_code()),
+            function=read_function(stage, seal, settings=settings),
             partitions=stage.describe.partitions,
             hashed_by=stage.describe.keys,
             rows=seal.rows,
             memory_bytes=seal.memory_bytes,
             fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
         )
-        return self._engine.read(self._checked.df, back)
+        return self.engine.read(self._df, back)
+
+
+def _check_keys(df: DataFrame, cols: tuple[str | Column, ...]) -> None:
+    try:
+        keys = df.select(*cols).schema
+    except AnalysisException as e:
+        shown = ", ".join(str(c) for c in cols)
+        raise InvalidInputError(
+            f"key column not usable: asked for {shown}; columns are "
+            f"{', '.join(df.columns)} ({e.getCondition() or 'analysis failed'})"
+        ) from e
+    for field in keys:
+        check_key(field.name, field.dataType)

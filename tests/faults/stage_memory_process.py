@@ -76,16 +76,12 @@ def main(folder: str, batches: int, kind: str, writer_mib: int) -> None:
         map=lambda given: given,
         schema=SCHEMA,
         keys=("k",),
-        partitions=PARTITIONS,
         combine=None,
-        combine_bytes=writer_mib << 20,
-        from_spark=False,
-        ends=False,
     )
     run_producer(
         stage,
         0,
-        side.id_batches(stage, rows(batches)),
+        side.id_batches(stage, rows(batches), writer_mib << 20),
         attempt=ids.new_id(),
         producers=1,
         settings=settings,

@@ -20,7 +20,7 @@ from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.tasks import map_function
+from durable_shuffle.jobs.engine.tasks import MapTasks, map_function
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -225,14 +225,8 @@ def test_twin_of_a_producer_returns_the_winners_result(
         shuffle.repartition(df.mapInArrow(_refuse(), "k long, v long"), 3, "k")
     name, fingerprint, incarnation = stage_folder(root).rsplit("-", 2)
     stage = open_stage(LocalStorage(root), StagePath("tests", name, fingerprint, incarnation))
-    function = map_function(
-        stage,
-        producers=2,
-        settings=Settings(),
-        tries=1,
-        code=running_code(),
-        ends=engine.ends_partitions,
-    )
+    tasks = MapTasks(stage, 2, Settings(), 1, running_code(), ends=engine.ends_partitions)
+    function = map_function(tasks)
 
     def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time

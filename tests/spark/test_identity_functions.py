@@ -168,7 +168,7 @@ def test_instability_below_an_exchange_is_named(spark: SparkSession, table: Data
     chance = F.udf(lambda x: x, "long").asNondeterministic()
 
     def found(df: DataFrame) -> tuple[str, ...]:
-        return identify(df).unstable_below_exchange
+        return identify(df).unstable
 
     def with_rand(df: DataFrame) -> DataFrame:
         return df.withColumn("r", F.rand(7))

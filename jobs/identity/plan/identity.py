@@ -33,9 +33,9 @@ class PlanIdentity:
 
     components: dict[str, str]
     """Name -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
-    unresolved: tuple[str, ...]
+    unresolved: tuple[str, ...] = ()
     """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
-    unstable_below_exchange: tuple[str, ...]
+    unstable: tuple[str, ...] = ()
     """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
     opaque: tuple[str, ...] = ()
     """What distinguishes unresolved inputs with equal components, within this session."""

@@ -15,6 +15,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
+from durable_shuffle.jobs.identity.plan.jvm import every, items, module, to_seq
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD_ARGUMENTS = (9, 10)
@@ -58,12 +59,9 @@ def partition_count(df: DataFrame) -> int:
 
 def native_exchanges(df: DataFrame) -> int:
     """Return how many of Spark's own shuffle exchanges the physical plan contains."""
-    return _count_exchanges(df._jdf.queryExecution().executedPlan())  # noqa: SLF001
-
-
-def _count_exchanges(plan: Any) -> int:
-    own = plan.getClass().getSimpleName() == "ShuffleExchangeExec"
-    return int(own) + sum(_count_exchanges(child) for child in _items(plan.children()))
+    plan = df._jdf.queryExecution().executedPlan()  # noqa: SLF001
+    names = [str(node.getClass().getSimpleName()) for node in every(plan)]
+    return names.count("ShuffleExchangeExec")
 
 
 def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
@@ -245,11 +243,6 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
     return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
 
 
-def module(jvm: Any, name: str) -> Any:
-    """Return a Scala `object` by its class name."""
-    return getattr(getattr(jvm, f"{name}$"), "MODULE$")
-
-
 def _arity(jvm: Any, name: str) -> int:
     found = [
         int(c.getParameterCount()) for c in jvm.java.lang.Class.forName(name).getConstructors()
@@ -270,17 +263,8 @@ def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
 
 
 def _output(df: DataFrame) -> list[Any]:
-    return _items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
+    return items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
 
 
 def _id(attribute: Any) -> str:
     return str(attribute.exprId().toString())
-
-
-def _items(seq: Any) -> list[Any]:
-    return [seq.apply(i) for i in range(seq.size())]
-
-
-def to_seq(jvm: Any, items: Sequence[Any]) -> Any:
-    """Return a Scala Seq."""
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

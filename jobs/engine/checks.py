@@ -1,6 +1,5 @@
 """Checks of what users give: schemas, functions, options, column types, keys, DataFrames."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.cloudpickle import dumps
@@ -18,6 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from durable_shuffle.jobs.identity.plan.jvm import every, items
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -75,6 +75,8 @@ def check_version(version: object) -> None:
 
 _NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
 """PySpark cannot pass these to a Python worker as Arrow."""
+_OBSERVED = "CollectMetrics"
+"""Name of the operator that `df.observe()` makes."""
 
 _BINARY_COLLATION = "UTF8_BINARY"
 
@@ -169,39 +171,11 @@ def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
         plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-        names: Iterator[str] = (
-            name for one in (plan, *_items(plan.subqueriesAll())) for name in _classic(one)
-        )
+        nodes = (node for top in (plan, *items(plan.subqueriesAll())) for node in every(top))
+        names = (str(node.name()) for node in nodes if str(node.nodeName()) == _OBSERVED)
     else:
-        names = _connect(df._plan.to_proto(df.sparkSession.client))  # noqa: SLF001
+        from durable_shuffle.jobs.identity.plan.connect import every_message
+
+        messages = every_message(df._plan.to_proto(df.sparkSession.client))  # noqa: SLF001
+        names = (str(one.name) for one in messages if one.DESCRIPTOR.name == _OBSERVED)
     return next(names, "")
-
-
-def _classic(plan: Any) -> Iterator[str]:
-    if str(plan.nodeName()) == "CollectMetrics":
-        yield str(plan.name())
-    for child in _items(plan.children()):
-        yield from _classic(child)
-
-
-def _connect(message: Any) -> Iterator[str]:
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if field.message_type.name == "CollectMetrics":
-            yield str(value.name)
-        for one in _messages(value):
-            yield from _connect(one)
-
-
-def _messages(value: Any) -> Iterator[Any]:
-    if hasattr(value, "ListFields"):
-        yield value
-    elif hasattr(value, "values"):  # a map
-        yield from (one for one in value.values() if hasattr(one, "ListFields"))
-    else:
-        yield from value
-
-
-def _items(seq: Any) -> list[Any]:
-    return [seq.apply(i) for i in range(seq.size())]

@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items
 from durable_shuffle.jobs.plan_cut.tree import Node
 
 _CATALYST = "org.apache.spark.sql.catalyst."
@@ -138,9 +138,9 @@ class PlannedAlike:
         return self._each_subquery(after, numbered)
 
     def _numbers(self, plan: Any) -> bool:
-        if self._is(plan, "Expand") and _has_number(plan):
-            return True
-        return any(map(self._numbers, [*items(plan.children()), *items(plan.subqueries())]))
+        plans = [plan, *items(plan.subqueriesAll())]
+        nodes = (node for top in plans for node in every(top))
+        return any(self._is(node, "Expand") and _has_number(node) for node in nodes)
 
     def _without_sort(self, plan: Any) -> Any:
         """Drop the sort of a subquery's rows, as Spark does, since their order has no meaning."""

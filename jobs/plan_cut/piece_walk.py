@@ -14,7 +14,6 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 
-from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import over_partitions
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
@@ -48,11 +47,6 @@ class PieceWalk(CatalystWalk):
         self._is_plan: dict[str, bool] = {}
         self.leaves = _PhysicalLeaves(self, stage_of_rdd)
         self.functions = PlanFunctions(self)
-
-    def components(self) -> dict[str, str]:
-        """Return the digests of everything visited, by component."""
-        lists = {**self.leaves.contents(), "functions": self.functions.digests}
-        return {"plan": self.digest(), **{k: hex_digest(v) for k, v in lists.items()}}
 
     def _object(self, obj: JavaObject) -> None:
         name = self.jvm.class_name(obj)
@@ -167,25 +161,25 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.tokens.append(node.requiredSchema().json())
         for field in ("filters", "handledFilters", "pushedDownOperators", "tableIdentifier"):
             self._walk.visit(_element(node, field))
-        self._sources.relation(node.relation())
+        self._external_relation(node.relation())
 
     def _batch_scan(self, node: Any, name: str) -> None:
         """Visit a V2 source; of what was pushed into it, only what its scan reports is known."""
         self.hidden = True
         self._head(node, name)
-        self._sources.scan(node.scan())
+        self._scan(node.scan())
         self._walk.visit(_element(node, "runtimeFilters"))
         table = _element(node, "table")
         if self._jvm.is_a(table, "org.apache.spark.sql.execution.datasources.v2.FileTable"):
             self._files(table.fileIndex())
             self._walk.give_up(f"the data source of a {simple_name(name)}")
         else:
-            self._sources.table(table)
+            self._table(table)
 
     def _hive_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
         self._walk.visit(_element(node, "partitionPruningPred"))
-        self._sources.hive_table(node.relation().tableMeta())
+        self._hive_table(node.relation().tableMeta())
 
 
 def _element(node: Any, field: str) -> Any:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.plan.jvm import items
+from durable_shuffle.jobs.identity.plan.jvm import items, module, to_seq
 from durable_shuffle.serialization.errors import CorruptDataError
 
 _SAMPLES_PER_PARTITION = 50
@@ -107,12 +107,10 @@ class RangeKeys:
         named: list[Any] = []
         for i, field in enumerate(fields):
             named += [self._literal(f"f{i}"), field]
-        return self._expressions.CreateNamedStruct(catalyst.to_seq(self._jvm, named))
+        return self._expressions.CreateNamedStruct(to_seq(self._jvm, named))
 
     def _literal(self, value: Any) -> Any:
-        return catalyst.module(
-            self._jvm, "org.apache.spark.sql.catalyst.expressions.Literal"
-        ).apply(value)
+        return module(self._jvm, "org.apache.spark.sql.catalyst.expressions.Literal").apply(value)
 
     def _row(self, packed: bytes) -> Any:
         row = self._expressions.UnsafeRow(len(self._structs))

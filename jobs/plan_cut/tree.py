@@ -15,7 +15,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, module, simple_name, to_seq
 
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
@@ -134,12 +134,12 @@ class Rebuilder:
             # expressions all over the plan hold this object, so its child is replaced in place
             catalyst.set_field(self._jvm, node.plan, "child", children[0])
             return node.plan
-        return node.plan.withNewChildren(catalyst.to_seq(self._jvm, children))
+        return node.plan.withNewChildren(to_seq(self._jvm, children))
 
     def stored_scan(self, site: Node, rdd: Any, partitions: int) -> Any:
         """Return a scan over an RDD of stored rows, to replace a whole exchange."""
         execution = self._jvm.org.apache.spark.sql.execution
-        none, nil = self._jvm.scala.Option.empty(), catalyst.to_seq(self._jvm, [])
+        none, nil = self._jvm.scala.Option.empty(), to_seq(self._jvm, [])
         partitioning = self._partitioning(site.partitioning, partitions)
         name = "durable exchange"
         return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
@@ -188,7 +188,7 @@ def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     ]
     if partition_id is not None:
         columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
-    literal = catalyst.module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
+    literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
     zero = literal.default(jvm.org.apache.spark.sql.types.DataTypes.LongType)
     columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))
     return catalyst.project(rows, columns)

@@ -6,6 +6,7 @@ their pieces share operators.
 
 import threading
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +19,8 @@ from durable_shuffle.jobs.engine.engine import Planned, rows_of_tasks
 from durable_shuffle.jobs.engine.tasks import read_function
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.identity.plan.identity import walked
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
-from durable_shuffle.jobs.identity.plan.rdd_chain import micro_batch
 from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
 from durable_shuffle.jobs.plan_cut.cuts import (
@@ -152,23 +152,11 @@ class PlannedQuery:
         walk = PieceWalk(self._jvm, self.engine.stage_of_rdd.get, stage_at)
         walk.visit(cut.piece.root.plan)
         walk.visit(cut.node.partitioning)
-        components = {**walk.components(), "settings": settings}
+        components = {**walk.leaves.components(), "settings": settings}
         if walk.leaves.hidden:
             components["query"] = self._whole()
-        unresolved = tuple(
-            f"{what} cannot be recognised in another run" for what in walk.unresolved
-        )
-        if unresolved:
-            components |= micro_batch(self._jvm.context)
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
-        plan = PlanIdentity(
-            components,
-            unresolved,
-            unstable,
-            tuple(walk.opaque),
-            walk.functions.captured,
-            tuple(walk.functions.code),
-        )
+        plan = replace(walked(walk, walk.functions, components), unstable=unstable)
         return fingerprinted(plan, version, ids)
 
     def _whole(self) -> str:

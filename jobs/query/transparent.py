@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from durable_shuffle.jobs.identity.plan.jvm import items
+from durable_shuffle.jobs.identity.plan.jvm import every
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = ("collect", "toPandas", "toArrow")
@@ -163,20 +163,10 @@ def _refuse_eager(spark: SparkSession, text: str) -> None:
         plan = parser.parsePlan(text)
     except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
         return
-    name = _eager(plan)
+    names = (str(node.getClass().getSimpleName()) for node in every(plan))
+    name = next((name for name in names if name in _EAGER), None)  # may be inside WITH or FROM
     if name is not None:
         raise InvalidInputError(
             f"{name}: this SQL statement runs its query at once, which transparent() does not "
             "cover: use DataFrame.write or writeTo, or run it outside the block"
         )
-
-
-def _eager(plan: Any) -> str | None:
-    """Return the class of a parsed statement that runs at once, or of one inside it; else None.
-
-    An INSERT can be inside WITH or FROM.
-    """
-    name = str(plan.getClass().getSimpleName())
-    if name in _EAGER:
-        return name
-    return next(filter(None, map(_eager, items(plan.children()))), None)

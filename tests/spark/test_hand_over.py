@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.deploy import ship as ship_module
 from durable_shuffle.jobs.deploy.running_code import code_in, running_code
+from durable_shuffle.jobs.engine import tasks
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, ROWS_PER_BATCH
-from durable_shuffle.jobs.stages import work as stage_work
+from durable_shuffle.jobs.stages import store
 from durable_shuffle.serialization.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
@@ -45,7 +46,8 @@ def test_tasks_refuse_to_run_other_code(
     """Map and reading tasks compare digests, not versions."""
     stored = shuffle.repartition(session.range(10), 2, "id")
     other = f"{running_code()[:-1]}x"
-    monkeypatch.setattr(stage_work, "running_code", lambda: other)
+    for module in (store, tasks):  # the driver's, for tasks that write and that read
+        monkeypatch.setattr(module, "running_code", lambda: other)
     with pytest.raises(IncompatibleError, match=other):
         shuffle.repartition(session.range(11), 2, "id")
     with pytest.raises(PythonException, match=f"IncompatibleError(.|\n)*{other}"):

@@ -17,7 +17,6 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.catalyst_values import CatalystValues
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
@@ -75,6 +74,10 @@ _ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
 _COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
 """Names, or parts of names, that Spark makes from a counter of the JVM, or at random (for frames
 in `sql("... {df}", df=df)`)."""
+_UNSAFE = "org.apache.spark.sql.catalyst.expressions.Unsafe"
+_ARRAY = "org.apache.spark.sql.catalyst.util.ArrayData"
+_MAP = "org.apache.spark.sql.catalyst.util.MapData"
+_ROW = "org.apache.spark.sql.catalyst.InternalRow"
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -97,7 +100,6 @@ class CatalystWalk:
         self._curried: dict[str, bool] = {}
         self._ids: dict[tuple[str, int], int] = {}
         self._names: dict[str, str] = {}
-        self.values = CatalystValues(self)
 
     def digest(self) -> str:
         """Return the digest of the tokens so far, 32 hex digits."""
@@ -208,7 +210,7 @@ class CatalystWalk:
             self.tokens.append(f"{name} {obj.toString()}")
         elif "Lambda" in name:
             self._lambda(obj)
-        elif kind != "nothing" and not self.values.untyped(obj, name):
+        elif kind != "nothing" and not self._untyped(obj, name):
             self.give_up_on(f"an object of class {name}", obj)
 
     def _lambda(self, obj: JavaObject) -> None:
@@ -293,4 +295,61 @@ class CatalystWalk:
         data_type = obj.dataType()
         self.tokens.append("literal")
         self.visit(data_type)
-        self.values.typed(obj.value(), data_type)
+        self._typed(obj.value(), data_type)
+
+    def _typed(self, value: Any, data_type: Any) -> None:
+        """Append the tokens of a value of a known type."""
+        if not isinstance(value, JavaObject):
+            self.visit(value)
+        elif self.jvm.is_a(value, _ARRAY):
+            element_type = data_type.elementType()
+            self._elements(value.toObjectArray(element_type), element_type)
+        elif self.jvm.is_a(value, _MAP):
+            keys, values = value.keyArray(), value.valueArray()
+            self._elements(keys.toObjectArray(data_type.keyType()), data_type.keyType())
+            value_type = data_type.valueType()
+            self._elements(values.toObjectArray(value_type), value_type)
+        elif self.jvm.is_a(value, _ROW):
+            types = [field.dataType() for field in data_type.fields()]
+            self.tokens.append(f"row {len(types)}")
+            for one, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
+                self._typed(one, its_type)
+        else:
+            self.visit(value)
+
+    def _untyped(self, value: Any, name: str) -> bool:
+        """Append the tokens of a value whose type is not known; return False if it cannot be read.
+
+        Args:
+            name: the value's full class name.
+        """
+        if name == "org.apache.spark.unsafe.types.UTF8String":
+            self.visit(bytes(value.getBytes()))
+        elif name == "org.apache.spark.unsafe.types.VariantVal":
+            self.tokens.append("variant")
+            self.visit(bytes(value.getValue()))
+            self.visit(bytes(value.getMetadata()))
+        elif name.startswith(_UNSAFE):  # rows, arrays and maps in Spark's binary form
+            try:
+                self.tokens.append(name)
+                self.visit(bytes(value.getBytes()))
+            except Py4JError:
+                return False
+        elif name == "org.apache.spark.sql.catalyst.expressions.GenericInternalRow":
+            self.tokens.append(name)
+            self.visit(self.jvm.field(value, "values"))
+        elif name == "org.apache.spark.sql.catalyst.util.GenericArrayData":
+            self.tokens.append(name)
+            self.visit(value.array())
+        elif name == "org.apache.spark.sql.catalyst.util.ArrayBasedMapData":
+            self.tokens.append(name)
+            self.visit(value.keyArray())
+            self.visit(value.valueArray())
+        else:
+            return False
+        return True
+
+    def _elements(self, values: Any, element_type: Any) -> None:
+        self.tokens.append(f"values {len(values)}")
+        for value in values:
+            self._typed(value, element_type)

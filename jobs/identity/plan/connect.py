@@ -56,7 +56,8 @@ class ConnectPlan:
 
     def walk(self, message: Message) -> None:
         """Append the tokens of a whole plan. Call it once."""
-        self._aliases = set(_drawn_aliases(message))
+        aliases = (m.alias for m in every_message(message) if m.DESCRIPTOR.name == "SubqueryAlias")
+        self._aliases = {alias for alias in aliases if re.fullmatch(_DRAWN, alias)}
         self.visit(message)
 
     def visit(self, message: Message) -> None:
@@ -136,10 +137,9 @@ class ConnectPlan:
         self.opaque.append(hex_digest([command]))
 
 
-def _drawn_aliases(message: Message) -> Iterator[str]:
-    """Yield the drawn names that stand for frames anywhere in a plan."""
-    if message.DESCRIPTOR.name == "SubqueryAlias" and re.fullmatch(_DRAWN, message.alias):
-        yield message.alias
+def every_message(message: Message) -> Iterator[Message]:
+    """Yield a message, then all messages inside it."""
+    yield message
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -148,7 +148,7 @@ def _drawn_aliases(message: Message) -> Iterator[str]:
         else:
             below = list(value) if _is_repeated(field) else [value]
         for one in below:
-            yield from _drawn_aliases(one)
+            yield from every_message(one)
 
 
 def _is_repeated(field: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
 
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
 # Access time, owner, permission, replication and block size are ignored: not part of the content.
@@ -35,7 +35,7 @@ def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]
         filters: Catalyst expressions over the partition columns only. Files of partitions that
             they exclude are left out.
     """
-    none = jvm.no_filters()
+    none = jvm.to_seq([])
     try:
         partitions = index.listFiles(jvm.to_seq(filters), none)
     except Py4JJavaError:  # a filter fails for a partition's value: list all files
@@ -110,11 +110,10 @@ def _is_over(jvm: Jvm, condition: Any, ids: set[str]) -> bool:
 
 def _plain(jvm: Jvm, expression: Any) -> bool:
     """Return whether an expression contains neither a subquery nor user code."""
-    if jvm.is_a(expression, _PLAN_EXPRESSION):
-        return False
-    if simple_name(jvm.class_name(expression)) in _UNKNOWN:
-        return False
-    return all(_plain(jvm, child) for child in items(expression.children()))
+    return not any(
+        jvm.is_a(node, _PLAN_EXPRESSION) or simple_name(jvm.class_name(node)) in _UNKNOWN
+        for node in every(expression)
+    )
 
 
 def _conjuncts(jvm: Jvm, condition: Any) -> list[Any]:

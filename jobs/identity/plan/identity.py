@@ -11,7 +11,7 @@ run, as its rows do.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark import RDD
@@ -62,39 +62,47 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     execution = jvm.fresh_execution(df)
     plan = execution.withCachedData()
     walk.visit(plan)
-    unstable = unstable_below_exchange(jvm, execution, walk.classes)
-    lists = {**leaves.contents(), "functions": functions.digests}
-    components = {aspect: hex_digest(content) for aspect, content in lists.items()}
-    components["plan"] = walk.digest()
-    components["settings"] = settings_digest(jvm, java_session(df))
-    components["schema"] = hex_digest([java_schema(df).json()])
-    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
-    if reasons:
-        components |= micro_batch(jvm.context)
-    return PlanIdentity(
-        components,
-        tuple(dict.fromkeys([*reasons, *moving_values(jvm, plan, walk.classes)])),
-        unstable,
-        tuple(walk.opaque),
-        functions.captured,
-        tuple(functions.code),
+    components = {
+        **leaves.components(),
+        "settings": settings_digest(jvm, java_session(df)),
+        "schema": hex_digest([java_schema(df).json()]),
+    }
+    identity = walked(walk, functions, components)
+    return replace(
+        identity,
+        unresolved=(*identity.unresolved, *moving_values(jvm, plan, walk.classes)),
+        unstable=unstable_below_exchange(jvm, execution, walk.classes),
     )
 
 
 def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
     """Return the identity of an RDD from the chain of RDDs below it. Runs no job."""
-    jvm = Jvm(rdd.context)
-    walk = CatalystWalk(jvm)
+    walk = CatalystWalk(Jvm(rdd.context))
     functions = PlanFunctions(walk)
     chain = RddChain(walk)
     chain.visit(java_rdd(rdd), "an RDD's input")
-    components = {
-        "plan": walk.digest(),
-        "rows": hex_digest(chain.rows),
-        "functions": hex_digest(functions.digests),
-        "settings": hex_digest([rdd.context.version]),
-    }
+    settings = hex_digest([rdd.context.version])
+    return walked(walk, functions, {"rows": hex_digest(chain.rows), "settings": settings})
+
+
+def walked(
+    walk: CatalystWalk, functions: PlanFunctions, components: dict[str, str]
+) -> PlanIdentity:
+    """Return the identity of what a walk has visited.
+
+    Args:
+        components: of all that is not the plan or its functions.
+    """
     reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
-    if reasons:
-        components |= micro_batch(jvm.context)
-    return PlanIdentity(components, tuple(dict.fromkeys(reasons)), (), tuple(walk.opaque))
+    return PlanIdentity(
+        {
+            **components,
+            "plan": walk.digest(),
+            "functions": hex_digest(functions.digests),
+            **(micro_batch(walk.jvm.context) if reasons else {}),
+        },
+        tuple(dict.fromkeys(reasons)),
+        opaque=tuple(walk.opaque),
+        captured=functions.captured,
+        code=tuple(functions.code),
+    )

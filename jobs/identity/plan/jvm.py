@@ -4,7 +4,7 @@ A call over py4j costs 0.05 to 0.2 ms, and each `jvm.some.package.Class` takes s
 methods that are called often are looked up once, here. Nothing here changes a session.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -48,13 +48,9 @@ class Jvm:
         printed = str(scala_map.mkString(_SEPARATOR))
         return dict(one.split(" -> ", 1) for one in printed.split(_SEPARATOR) if " -> " in one)
 
-    def no_filters(self) -> Any:
-        """Return an empty Scala Seq."""
-        return self.to_seq([])
-
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
-        return self.root.org.apache.spark.api.python.PythonUtils.toSeq(list(values))
+        return to_seq(self.root, values)
 
     def fresh_execution(self, df: DataFrame) -> Any:
         """Return a new QueryExecution over the DataFrame's analyzed plan.
@@ -75,7 +71,7 @@ class Jvm:
 
     def module(self, name: str) -> Any:
         """Return a Scala `object` by its class name."""
-        return getattr(getattr(self.root, f"{name}$"), "MODULE$")
+        return module(self.root, name)
 
     def foreign_jar(self, obj: Any) -> str:
         """Return name and size of the jar of an object's class; "" for Spark's own jars.
@@ -137,9 +133,26 @@ def java_schema(df: DataFrame) -> Any:
     return cast("Any", df)._jdf.schema()  # noqa: SLF001
 
 
+def to_seq(root: Any, values: Sequence[Any]) -> Any:
+    """Return a Scala Seq. `root` is a session's `_jvm`."""
+    return root.org.apache.spark.api.python.PythonUtils.toSeq(list(values))
+
+
+def module(root: Any, name: str) -> Any:
+    """Return a Scala `object` by its class name."""
+    return getattr(getattr(root, f"{name}$"), "MODULE$")
+
+
 def items(seq: Any) -> list[Any]:
     """Return a Scala Seq as a list, with one call per element."""
     return [seq.apply(at) for at in range(seq.size())]
+
+
+def every(node: Any) -> Iterator[Any]:
+    """Yield a plan node or an expression, then all nodes below it. Subqueries are not below."""
+    yield node
+    for child in items(node.children()):
+        yield from every(child)
 
 
 def simple_name(class_name: str) -> str:

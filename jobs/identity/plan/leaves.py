@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import file_entries, filtered_leaf, over_partitions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
@@ -27,6 +28,22 @@ _FILE_INDEXES = (
 )
 _FILE_FORMATS = ("org.apache.spark.sql.",)
 _FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+# credentials do not decide rows, so rotating them must not cause a fresh stage
+_CREDENTIALS = ("secret", "password", "token", "credential", "access.key", "account.key", ".sas")
+_IN_URL = re.compile(
+    r"(?i)(?<=[?&;,])[^=&;,?]*(?:secret|password|passwd|pwd|token|credential)[^=&;,?]*=[^&;,]*"
+)
+_USER_INFO = re.compile(r"(?<=//)([^/@:]*):[^/@]*@")
+
+
+def without_credentials(options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return a reader's options without credentials, sorted by name."""
+    kept = {
+        key: _USER_INFO.sub(r"\1@", _IN_URL.sub("", value))
+        for key, value in options.items()
+        if not any(word in key.lower() for word in _CREDENTIALS)
+    }
+    return sorted(kept.items())
 
 
 class PlanLeaves:
@@ -36,7 +53,6 @@ class PlanLeaves:
         self._walk = walk
         self._jvm: Jvm = walk.jvm
         self._stage_of_rdd = stage_of_rdd
-        self._sources = PlanSources(walk)
         self._chain = RddChain(walk)
         self._conditions: list[Any] = []
         """Partition conditions of the filters right above the next relation."""
@@ -54,14 +70,15 @@ class PlanLeaves:
             "LogicalRDD": self._rdd,
             "ExternalRDD": self._rdd,
             "InMemoryRelation": self._cached,
+            "CaseInsensitiveMap": lambda node, _: self._options(self._jvm.entries(node)),
         }
 
-    def contents(self) -> dict[str, list[str]]:
-        """Return what was collected, by component."""
+    def components(self) -> dict[str, str]:
+        """Return the digests of what was collected, by component."""
         return {
-            "files": self.files,
-            "rows": [*self.rows, *self._chain.rows],
-            "stages_below": self.stages_below,
+            "files": hex_digest(self.files),
+            "rows": hex_digest([*self.rows, *self._chain.rows]),
+            "stages_below": hex_digest(self.stages_below),
         }
 
     def _head(self, node: Any, name: str) -> None:
@@ -91,7 +108,7 @@ class PlanLeaves:
     def _file_relation(self, relation: Any, conditions: Sequence[Any] = ()) -> None:
         relation_name = self._jvm.class_name(relation)
         if relation_name != _FILE_RELATION:
-            self._sources.relation(relation)
+            self._external_relation(relation)
             return
         file_format = self._jvm.class_name(relation.fileFormat())
         if not file_format.startswith(_FILE_FORMATS):
@@ -103,7 +120,7 @@ class PlanLeaves:
             relation.partitionSchema().json(),
         ]
         self._walk.visit(relation.bucketSpec())
-        self._sources.options(self._jvm.entries(relation.options()))
+        self._options(self._jvm.entries(relation.options()))
         self._files(relation.location(), conditions)
 
     def _relation_v2(self, node: Any, name: str) -> None:
@@ -111,30 +128,30 @@ class PlanLeaves:
         table = node.table()
         table_name = self._jvm.class_name(table)
         if not self._jvm.is_a(table, "org.apache.spark.sql.execution.datasources.v2.FileTable"):
-            self._sources.table(table)
-            self._sources.relation_v2(node)
+            self._table(table)
+            self._table_use(node)
             return
         if not table_name.startswith(_FILE_FORMATS):
             self._walk.give_up(f"the file format {table_name}")
         self._walk.tokens += [table_name, table.dataSchema().json()]
-        self._sources.relation_v2(node)
+        self._table_use(node)
         self._files(table.fileIndex())
 
     def _scan_v2(self, node: Any, name: str) -> None:
         """Visit a scan that the optimizer made from a relation."""
         self._head(node, name)
-        self._sources.scan(node.scan())
+        self._scan(node.scan())
         self._walk.visit(node.relation())
         self._walk.give_up(f"the data source of a {simple_name(name)}")
 
     def _hive(self, node: Any, name: str) -> None:
         self._head(node, name)
-        self._sources.hive_table(node.tableMeta())
+        self._hive_table(node.tableMeta())
 
     def _files(self, index: Any, conditions: Sequence[Any] = ()) -> None:
         index_name = self._jvm.class_name(index)
         if not index_name.startswith(_FILE_INDEXES):
-            self._sources.files_of(index)
+            self._foreign_files(index)
             self._walk.give_up(f"files listed by {index_name}")
             return
         entries = file_entries(self._jvm, index, conditions)
@@ -185,47 +202,17 @@ class PlanLeaves:
         names = [attribute.name() for attribute in items(node.output().take(4))]
         return ", ".join(names) + (", …" if node.output().size() > len(names) else "")
 
-
-# credentials do not decide rows, so rotating them must not cause a fresh stage
-_CREDENTIALS = ("secret", "password", "token", "credential", "access.key", "account.key", ".sas")
-_IN_URL = re.compile(
-    r"(?i)(?<=[?&;,])[^=&;,?]*(?:secret|password|passwd|pwd|token|credential)[^=&;,?]*=[^&;,]*"
-)
-_USER_INFO = re.compile(r"(?<=//)([^/@:]*):[^/@]*@")
-_V2 = "org.apache.spark.sql.connector.read."
-
-
-def without_credentials(options: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return a reader's options without credentials, sorted by name."""
-    kept = {
-        key: _USER_INFO.sub(r"\1@", _IN_URL.sub("", value))
-        for key, value in options.items()
-        if not any(word in key.lower() for word in _CREDENTIALS)
-    }
-    return sorted(kept.items())
-
-
-class PlanSources:
-    """Appends what is known of sources to the tokens of a walk, and marks them as unresolved."""
-
-    def __init__(self, walk: CatalystWalk) -> None:
-        self._walk = walk
-        self._jvm = walk.jvm
-        walk.handlers["CaseInsensitiveMap"] = lambda options, _: self.options(
-            self._jvm.entries(options)
-        )
-
-    def options(self, options: Mapping[str, str]) -> None:
+    def _options(self, options: Mapping[str, str]) -> None:
         """Append reader options. Only their digest is stored; credentials are left out of it."""
         self._walk.tokens.append(repr(without_credentials(options)))
 
-    def relation(self, relation: Any) -> None:
+    def _external_relation(self, relation: Any) -> None:
         """Append a relation of the V1 API that is not one of Spark's file relations."""
         name = self._jvm.class_name(relation)
         what = f"the data source {simple_name(name)}"
         self._walk.tokens += [name, str(relation.schema().json())]
         if name == "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation":
-            self.options(self._jvm.entries(relation.jdbcOptions().parameters()))
+            self._options(self._jvm.entries(relation.jdbcOptions().parameters()))
             self._walk.visit(relation.parts())
             self._walk.give_up(what)
         elif self._jvm.is_a(relation, "scala.Product"):  # its options are its arguments
@@ -236,20 +223,21 @@ class PlanSources:
         else:
             self._walk.give_up_on(what, relation)
 
-    def table(self, table: Any) -> None:
+    def _table(self, table: Any) -> None:
         """Append a table of the V2 API."""
         name, walk = self._jvm.class_name(table), self._walk
         walk.origin(table)
         walk.tokens += [name, str(table.name())]
+        methods = {str(method.getName()) for method in table.getClass().getMethods()}
         for ask in ("version", "id"):  # since Spark 4.1
-            if self._has(table, ask):
+            if ask in methods:
                 walk.tokens.append(f"{ask} {getattr(table, ask)()}")
-        self.options({str(k): str(v) for k, v in dict(table.properties()).items()})
+        self._options({str(k): str(v) for k, v in dict(table.properties()).items()})
         walk.give_up(f"the data source {simple_name(name)} ({table.name()})")
 
-    def relation_v2(self, node: Any) -> None:
+    def _table_use(self, node: Any) -> None:
         """Append how the query names a V2 table: options, catalog, identifier, time travel."""
-        self.options({str(k).lower(): str(v) for k, v in dict(node.options()).items()})
+        self._options({str(k).lower(): str(v) for k, v in dict(node.options()).items()})
         catalog, identifier = node.catalog(), node.identifier()
         self._walk.tokens += [
             str(catalog.get().name()) if catalog.isDefined() else "no catalog",
@@ -259,7 +247,7 @@ class PlanSources:
             if str(node.productElementName(at)) == "timeTravelSpec":
                 self._walk.visit(node.productElement(at))
 
-    def scan(self, scan: Any) -> None:
+    def _scan(self, scan: Any) -> None:
         """Append a scan of the V2 API, with what it reports about pushed filters and columns."""
         self._walk.origin(scan)
         self._walk.tokens += [
@@ -268,7 +256,7 @@ class PlanSources:
             str(scan.readSchema().json()),
         ]
 
-    def hive_table(self, table: Any) -> None:
+    def _hive_table(self, table: Any) -> None:
         """Append a Hive table: name, location and schema."""
         storage = table.storage()
         self._walk.tokens += [
@@ -278,12 +266,8 @@ class PlanSources:
         ]
         self._walk.give_up(f"the Hive table {table.identifier().toString()}")
 
-    def files_of(self, index: Any) -> None:
+    def _foreign_files(self, index: Any) -> None:
         """Append the files of an index that is not one of Spark's own."""
         self._walk.origin(index)
         self._walk.tokens += sorted(str(path.toString()) for path in items(index.rootPaths()))
         self._walk.tokens += sorted(map(str, index.inputFiles()))
-
-    def _has(self, obj: Any, method: str) -> bool:
-        methods = obj.getClass().getMethods()
-        return any(str(one.getName()) == method for one in methods)

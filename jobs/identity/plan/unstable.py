@@ -17,7 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
 
 # these pick rows by the order in which rows arrive
 _LIMITS = frozenset({"GlobalLimitExec", "CollectLimitExec", "CollectTailExec"})
@@ -137,16 +137,12 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
     if plan.containsPattern(pattern):
         names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
         found.append(f"{names} may have another value in another run")
-    special = sorted({text for one in _with_subqueries(plan) for text in _special(jvm, one)})
+    plans = [plan, *items(plan.subqueriesAll())]  # Spark optimizes subqueries separately
+    special = sorted({text for one in plans for text in _special(jvm, one)})
     if special:
         texts = ", ".join(map(repr, special))
         found.append(f"{texts} as a date or a timestamp has another value in another run")
     return tuple(found)
-
-
-def _with_subqueries(plan: Any) -> list[Any]:
-    """Return the plan and the plans of all its subqueries, which Spark optimizes separately."""
-    return [plan, *items(plan.subqueriesAll())]
 
 
 def _special(jvm: Jvm, plan: Any) -> list[str]:
@@ -154,26 +150,14 @@ def _special(jvm: Jvm, plan: Any) -> list[str]:
     replaced = jvm.module(_OPTIMIZER + "ReplaceExpressions").apply(plan)
     if jvm.module(_OPTIMIZER + "SpecialDatetimeValues").apply(replaced).fastEquals(replaced):
         return []
-    texts: list[str] = []
-    _collect_from_plan(jvm, replaced, texts)
-    return texts
-
-
-def _collect_from_plan(jvm: Jvm, plan: Any, texts: list[str]) -> None:
-    for expression in items(plan.expressions()):
-        _collect(jvm, expression, texts)
-    for child in items(plan.children()):
-        _collect_from_plan(jvm, child, texts)
-
-
-def _collect(jvm: Jvm, expression: Any, texts: list[str]) -> None:
-    if simple_name(jvm.class_name(expression)) == "Cast":
-        child = expression.child()
-        text = _folded(child) if _to_time(jvm, expression, child) else None
-        if text is not None and not text.strip().lower().startswith(_NEVER_MOVES):
-            texts.append(text)
-    for child in items(expression.children()):
-        _collect(jvm, child, texts)
+    tops = (expression for node in every(replaced) for expression in items(node.expressions()))
+    expressions = (expression for top in tops for expression in every(top))
+    texts = [
+        _folded(one.child())
+        for one in expressions
+        if simple_name(jvm.class_name(one)) == "Cast" and _to_time(jvm, one, one.child())
+    ]
+    return [t for t in texts if t is not None and not t.strip().lower().startswith(_NEVER_MOVES)]
 
 
 def _to_time(jvm: Jvm, cast: Any, child: Any) -> bool:

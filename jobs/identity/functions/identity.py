@@ -98,9 +98,7 @@ class _Visit:
         self.unresolved: list[str] = []
         self.cycles = 0
         self.code: set[str] = set()
-        self.names = NameUse(
-            self.modules, self.value, self._variable, self.at, self._place, self.unresolved
-        )
+        self.names = NameUse(self)
         self._where: list[str] = []
         self._open: dict[int, int] = {}
         self._done: dict[int, tuple[bytes, object]] = {}  # keeps the object, and so its id
@@ -134,7 +132,7 @@ class _Visit:
         self._done[key] = (digest, obj)
         return digest
 
-    def _variable(self, obj: object) -> tuple[bytes, bool]:
+    def variable(self, obj: object) -> tuple[bytes, bool]:
         """Return the digest of a value, and whether every visit of it gives the same digest."""
         cycles, known = self.cycles, id(obj) in self._done
         digest = self.value(obj)
@@ -298,10 +296,10 @@ class _Visit:
     def _give_up(self, why: str, obj: object = None) -> bytes:
         kind = type(obj)
         what = f" of type {kind.__module__}.{kind.__qualname__}" if obj is not None else ""
-        self.unresolved.append(f"{self._place()}{what} {why}")
+        self.unresolved.append(f"{self.place()}{what} {why}")
         return raw_digest(["unresolved", kind.__module__, kind.__qualname__])
 
-    def _place(self) -> str:
+    def place(self) -> str:
         """Return the dotted name of the current variable, from its module or its function on."""
         roots = [at for at, name in enumerate(self._where) if "." in name and name[0] != "["]
         return ".".join(self._where[roots[-1] if roots else 0 :])

@@ -9,15 +9,15 @@ import builtins
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from durable_shuffle.jobs.identity.digests import atom_digest, raw_digest
 from durable_shuffle.jobs.identity.functions.code_use import (
     Binding,
     CodeUse,
     ImportUse,
-    Paths,
     code_use,
 )
 from durable_shuffle.jobs.identity.functions.module_code import ModuleCode, imported_names
@@ -36,33 +36,35 @@ _MODULE_NOISE = frozenset(
 )
 
 
+class Walk(Protocol):
+    """The walk over an object graph, which digests values."""
+
+    modules: ModuleCode
+    unresolved: list[str]
+    """Sentences about reads from outside the program are added to it."""
+
+    def value(self, obj: object) -> bytes:
+        """Return the digest of a value."""
+
+    def variable(self, obj: object) -> tuple[bytes, bool]:
+        """Return the digest of a value, and whether every visit of it gives the same digest."""
+
+    def at(self, name: str) -> AbstractContextManager[None]:
+        """Set the name of the current variable, for messages."""
+
+    def place(self) -> str:
+        """Return the dotted name of the current variable, from its module or its function on."""
+
+
 class NameUse:
     """The part of one walk over an object graph that handles names; the walk digests values."""
 
-    def __init__(
-        self,
-        modules: ModuleCode,
-        value: Callable[[object], bytes],
-        variable: Callable[[object], tuple[bytes, bool]],
-        at: Callable[[str], AbstractContextManager[None]],
-        where: Callable[[], str],
-        unresolved: list[str],
-    ) -> None:
-        """
-        Args:
-            value: returns the digest of a value.
-            variable: returns the digest of a value, and whether it is the same wherever the value
-                is visited.
-            at: sets the name of the current variable.
-            where: returns the name of the current variable.
-            unresolved: a list; sentences about reads from outside the program are added to it.
-        """
-        self._modules, self._value, self._variable, self._at = modules, value, variable, at
+    def __init__(self, walk: Walk) -> None:
+        self._walk, self._modules = walk, walk.modules
         self.values: dict[str, str] = {}
         """Digest of each variable of the user's modules that code uses."""
         self.captured: dict[str, str] = {}
         """Like `values`, plus the main program's variables, closures and default arguments."""
-        self._where, self._unresolved = where, unresolved
         self._users: list[str] = []
         self._compiled: set[str] = set()
 
@@ -93,7 +95,7 @@ class NameUse:
         elif name != "__main__":
             for attribute, value in sorted(vars(module).items()):
                 if attribute not in _MODULE_NOISE:
-                    with self._at(f"{name}.{attribute}"):
+                    with self._walk.at(f"{name}.{attribute}"):
                         parts += [attribute, self._of_variable(attribute, value, name)]
         return raw_digest(parts)
 
@@ -108,10 +110,10 @@ class NameUse:
         parts: Parts = []
         for name in sorted(use.globals):
             parts.append(name)
-            with self._at(f"{module}.{name}" if module else name):
+            with self._walk.at(f"{module}.{name}" if module else name):
                 if name in fn.__globals__:
                     value = fn.__globals__[name]
-                    parts += self._used(name, value, use.globals[name], use.bare, module)
+                    parts += self._used(name, value, use.globals[name], use, module)
                 elif hasattr(builtins, name):
                     parts.append("builtin")
                     self._read(f"builtins.{name}")
@@ -125,9 +127,9 @@ class NameUse:
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             value = cell_value(cell)
             if isinstance(value, types.ModuleType):
-                with self._at(name):
+                with self._walk.at(name):
                     paths = use.locals.get(name, {()})
-                    parts += [name, *self._used(name, value, paths, use.bare)]
+                    parts += [name, *self._used(name, value, paths, use)]
         return parts
 
     def _imported(self, use: CodeUse, package: str | None) -> Parts:
@@ -138,10 +140,10 @@ class NameUse:
             found = self._bound(binding, package)
             parts += [binding.to, binding.module, binding.name or ""]
             if found is not None:
-                with self._at(binding.to):
-                    parts += self._used(binding.to, found[0], paths, use.bare)
+                with self._walk.at(binding.to):
+                    parts += self._used(binding.to, found[0], paths, use)
             else:
-                self._by_name(_dotted(binding), binding.to, paths, use.bare)
+                self._by_name(_dotted(binding), binding.to, paths, use)
         for one in use.imports:
             for name in imported_names(one, package):
                 self._not_loaded(name)
@@ -166,16 +168,17 @@ class NameUse:
         name: str,
         value: object,
         paths: set[tuple[str, ...]],
-        bare: set[tuple[str, ...]],
+        use: CodeUse,
         module: str | None = None,
     ) -> Parts:
         if not isinstance(value, types.ModuleType):
-            self._tails(value, paths, name, bare)
+            for path in sorted(paths):
+                self._tail(value, path, bare=(name, *path) in use.bare)
             return [self._of_variable(name, value, module)]
         self._modules.reach(value.__name__)
         parts: Parts = ["module", value.__name__]
         for path in sorted(paths):
-            parts += self._attribute(value, path, bare=(name, *path) in bare)
+            parts += self._attribute(value, path, bare=(name, *path) in use.bare)
         return parts
 
     def _attribute(self, module: types.ModuleType, path: tuple[str, ...], *, bare: bool) -> Parts:
@@ -200,12 +203,12 @@ class NameUse:
                 self._tail(found, rest, bare=bare)
             atom = atom_digest(found)
             return [] if atom is None else [label, atom]
-        with self._at(f"{holder.__name__}.{attribute}"):
+        with self._walk.at(f"{holder.__name__}.{attribute}"):
             self._tail(found, rest, bare=bare)
             return [label, self._of_variable(attribute, found, holder.__name__)]
 
     def _of_variable(self, name: str, value: object, module: str | None) -> bytes:
-        digest, everywhere = self._variable(value)
+        digest, everywhere = self._walk.variable(value)
         user = self._users[-1] if self._users else ""
         self.capture(f"{module or user}.{name}", value, digest)
         if module is not None and everywhere and not _is_code(value):
@@ -217,16 +220,6 @@ class NameUse:
         if not _is_code(value):
             self.captured[name] = digest.hex()
 
-    def _tails(
-        self,
-        value: object,
-        paths: Iterable[tuple[str, ...]],
-        name: str,
-        bare: set[tuple[str, ...]],
-    ) -> None:
-        for path in sorted(paths):
-            self._tail(value, path, bare=(name, *path) in bare)
-
     def _tail(self, value: object, path: tuple[str, ...], *, bare: bool) -> None:
         """Record what an attribute of an installed package's class or instance reads."""
         name = name_of(value)
@@ -236,14 +229,16 @@ class NameUse:
 
     def _methods(self, use: CodeUse, *, with_paths: bool) -> None:
         for name, meaning in methods_that_read(use.methods, with_paths=with_paths).items():
-            if not any(text.endswith((f".{name})", f"({name})")) for text in self._unresolved[-8:]):
+            if not any(
+                text.endswith((f".{name})", f"({name})")) for text in self._walk.unresolved[-8:]
+            ):
                 self._add(meaning, f".{name}()")
 
     def _by_name(
-        self, dotted: str, name: str, paths: set[tuple[str, ...]], bare: set[tuple[str, ...]]
+        self, dotted: str, name: str, paths: Iterable[tuple[str, ...]], use: CodeUse
     ) -> None:
         for path in sorted(paths):
-            self._read(".".join((dotted, *path)), bare=(name, *path) in bare)
+            self._read(".".join((dotted, *path)), bare=(name, *path) in use.bare)
 
     def _not_loaded(self, name: str) -> None:
         """Record what a module that only workers import would read from outside."""
@@ -258,23 +253,19 @@ class NameUse:
         package = name if self._modules.is_package(name) else name.rpartition(".")[0]
         self._users.append(f"module {name}, which workers import,")
         try:
-            for names in (use.globals, use.locals):
-                self._names(names, known, use.bare)
+            for name, paths in (*use.globals.items(), *use.locals.items()):
+                if name in known:
+                    self._by_name(known[name], name, paths, use)
+                elif hasattr(builtins, name):
+                    self._read(f"builtins.{name}")
             self._methods(use, with_paths="pathlib" in {one.module for one in use.bindings})
             for one in use.imports:
                 for imported in imported_names(one, package):
                     if imported in sys.modules and not self._modules.is_library(imported):
-                        self._value(sys.modules[imported])
+                        self._walk.value(sys.modules[imported])
                     self._not_loaded(imported)
         finally:
             self._users.pop()
-
-    def _names(self, names: Paths, known: dict[str, str], bare: set[tuple[str, ...]]) -> None:
-        for name, paths in names.items():
-            if name in known:
-                self._by_name(known[name], name, paths, bare)
-            elif hasattr(builtins, name):
-                self._read(f"builtins.{name}")
 
     def _read(self, dotted: str, *, bare: bool = False) -> bool:
         found = what_is_read(dotted, bare=bare)
@@ -283,8 +274,8 @@ class NameUse:
         return found is not None
 
     def _add(self, meaning: str, what: str) -> None:
-        user = self._users[-1] if self._users else self._where()
-        self._unresolved.append(f"{user} {meaning} ({what})")
+        user = self._users[-1] if self._users else self._walk.place()
+        self._walk.unresolved.append(f"{user} {meaning} ({what})")
 
 
 def _is_code(value: object) -> bool:

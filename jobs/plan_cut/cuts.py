@@ -40,11 +40,11 @@ class Cut:
     """From 0. A cut has a higher number than the cuts that it reads."""
     node: Node
     exchange: Exchange
-    piece: "Piece"
+    piece: "PlanPiece"
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class PlanPiece:
     """A part of the plan: from `root` down to sources and cuts."""
 
     root: Node
@@ -75,7 +75,7 @@ Classify = Callable[[Node], Exchange | str]
 """Returns the description of a shuffle exchange, or why Spark must run it itself."""
 
 
-def cut_plan(root: Node, classify: Classify) -> tuple[Piece, list[Cut]]:
+def cut_plan(root: Node, classify: Classify) -> tuple[PlanPiece, list[Cut]]:
     """Return the last piece and all cuts, lower ones first."""
     cutter = _Cutter(classify)
     return cutter.piece(root), cutter.cuts
@@ -87,12 +87,12 @@ class _Cutter:
         self._by_id: dict[int, Cut | None] = {}
         self.cuts: list[Cut] = []
 
-    def piece(self, root: Node) -> Piece:
-        piece = Piece(root)
+    def piece(self, root: Node) -> PlanPiece:
+        piece = PlanPiece(root)
         self._collect(root, piece, set())
         return piece
 
-    def _collect(self, node: Node, piece: Piece, seen: set[int]) -> None:
+    def _collect(self, node: Node, piece: PlanPiece, seen: set[int]) -> None:
         if node.id in seen:
             return
         seen.add(node.id)
@@ -109,7 +109,7 @@ class _Cutter:
         for one in node.below():
             self._collect(one, piece, seen)
 
-    def _cut(self, node: Node, piece: Piece) -> Cut | None:
+    def _cut(self, node: Node, piece: PlanPiece) -> Cut | None:
         if node.id not in self._by_id:
             found = self._classify(node)
             if isinstance(found, str):
@@ -129,7 +129,7 @@ _CHILDREN_APART = frozenset(
 )
 
 
-def read_alike(piece: Piece, union_is_zipped: Callable[[Node], bool]) -> list[list[int]]:
+def read_alike(piece: PlanPiece, union_is_zipped: Callable[[Node], bool]) -> list[list[int]]:
     """Return lists of node ids; the sites of one list must be read in the same groups.
 
     A site in no list is read partition by partition: for example if the user fixed the number, or
@@ -139,13 +139,13 @@ def read_alike(piece: Piece, union_is_zipped: Callable[[Node], bool]) -> list[li
     return list(_alike(piece.root, piece, union_is_zipped, set()))
 
 
-def only_stored(piece: Piece) -> bool:
+def only_stored(piece: PlanPiece) -> bool:
     """Return True if all rows of a piece come from cuts and broadcasts."""
     leaves = list(row_leaves(piece.root, piece))
     return all(leaf.id in piece.sites or leaf.name == BROADCAST for leaf in leaves)
 
 
-def ready_broadcasts(piece: Piece) -> list[Node]:
+def ready_broadcasts(piece: PlanPiece) -> list[Node]:
     """Return the broadcasts of a piece that read no cut; of nested ones only the outermost."""
     found: list[Node] = []
 
@@ -166,7 +166,7 @@ def ready_broadcasts(piece: Piece) -> list[Node]:
 
 
 def _alike(
-    node: Node, piece: Piece, zipped: Callable[[Node], bool], seen: set[int]
+    node: Node, piece: PlanPiece, zipped: Callable[[Node], bool], seen: set[int]
 ) -> Iterator[list[int]]:
     if node.id in seen:
         return
@@ -196,7 +196,7 @@ def _alike(
         yield from _groupable([leaf.id for leaf in leaves if leaf.id in piece.sites], piece)
 
 
-def row_leaves(node: Node, piece: Piece) -> Iterator[Node]:
+def row_leaves(node: Node, piece: PlanPiece) -> Iterator[Node]:
     """Yield the sites, broadcasts and sources below `node`, without subqueries."""
     is_leaf = node.id in piece.sites or node.name == BROADCAST or not node.children
     if node.name == REUSED and node.id not in piece.sites and node.target is not None:
@@ -208,7 +208,7 @@ def row_leaves(node: Node, piece: Piece) -> Iterator[Node]:
             yield from row_leaves(child, piece)
 
 
-def _groupable(ids: list[int], piece: Piece) -> Iterator[list[int]]:
+def _groupable(ids: list[int], piece: PlanPiece) -> Iterator[list[int]]:
     exchanges = [piece.sites[i].exchange for i in ids]
     numbers = {e.partitions for e in exchanges}
     if len(numbers) == 1 and numbers != {1} and not any(e.fixed for e in exchanges):
@@ -266,7 +266,7 @@ _ROWS_PASS = frozenset(
 )
 
 
-def result_top(last: Piece) -> Node | None:
+def result_top(last: PlanPiece) -> Node | None:
     """Return the operator of a query's last piece whose rows should be stored, or None.
 
     They are stored if the piece joins and then aggregates. There a killed driver would lose the

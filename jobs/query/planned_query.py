@@ -26,7 +26,7 @@ from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
 from durable_shuffle.jobs.plan_cut.cuts import (
     Cut,
     Exchange,
-    Piece,
+    PlanPiece,
     classify,
     cut_plan,
     only_stored,
@@ -99,15 +99,15 @@ class PlannedQuery:
         with catalyst.active(self._session):
             return read_tree(self._jvm, PlannedAlike(self._jvm, execution).physical())
 
-    def _cut_result(self) -> tuple[Cut | None, Piece]:
+    def _cut_result(self) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
         top = result_top(self.last)
         if top is None or not storable(top):
             return None, self.last
-        piece = Piece(top, self.last.sites, self.last.native, self.last.native_shuffles)
+        piece = PlanPiece(top, self.last.sites, self.last.native, self.last.native_shuffles)
         cut = Cut(len(self.cuts), top, Exchange("passthrough", 0, fixed=False), piece)
         self.cuts.append(cut)
-        return cut, Piece(self.last.root, {top.id: cut})
+        return cut, PlanPiece(self.last.root, {top.id: cut})
 
     @property
     def native(self) -> tuple[str, ...]:
@@ -127,14 +127,14 @@ class PlannedQuery:
         """The settings that split files and group partitions, with their current values."""
         return {**self.conf, **_rule(self.spark)}
 
-    def start_broadcasts(self, pieces: Sequence[Piece]) -> None:
+    def start_broadcasts(self, pieces: Sequence[PlanPiece]) -> None:
         """Start the broadcasts that read no stored stage, so that they run beside map sides."""
         with catalyst.active(self._session), self._lock:
             for piece in pieces:
                 for node in ready_broadcasts(piece):
                     node.plan.prepare()
 
-    def above(self, stored: Container[int]) -> Piece:
+    def above(self, stored: Container[int]) -> PlanPiece:
         """Return the piece that yields the query's rows, given the cuts that are stored."""
         cut = self.result_cut
         return self._above if cut is not None and cut.number in stored else self.last
@@ -220,7 +220,7 @@ class PlannedQuery:
         return max(1, min(asked, MAX_RANGES, -(-size // int(conf[_GROUP + "targetBytes"]))))
 
     def _rebuilt(
-        self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
+        self, piece: PlanPiece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
     ) -> tuple[Any, list[str]]:
         """Return the plan of a piece over stored stages, and the groups of each site as texts."""
         groups = self._groups(piece, below, conf)
@@ -237,7 +237,7 @@ class PlannedQuery:
         return self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
     def _groups(
-        self, piece: Piece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
+        self, piece: PlanPiece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
     ) -> dict[int, tuple[Group, ...]]:
         rule = GroupingRule(
             *(int(conf[_GROUP + name]) for name in ("targetBytes", "tasks", "leastBytes"))

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.plan_cut.cuts import Cut, Piece, schema_of
+from durable_shuffle.jobs.plan_cut.cuts import Cut, PlanPiece, schema_of
 from durable_shuffle.jobs.plan_cut.probe import check_internals
 from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
-from durable_shuffle.jobs.stages.progress import Progress
+from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
@@ -98,7 +98,7 @@ class QueryRunner:
         self._checked = False
 
     def run(
-        self, df: DataFrame, name: str, version: str | None, progress: Progress
+        self, df: DataFrame, name: str, version: str | None, progress: ProgressView
     ) -> tuple[DataFrame, list[StageReport], tuple[str, ...]]:
         """Store the query's exchanges that are missing.
 
@@ -197,7 +197,7 @@ class QueryRunner:
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
         return None
 
-    def _ensure(self, query: PlannedQuery, progress: Progress) -> dict[int, StoredStage]:
+    def _ensure(self, query: PlannedQuery, progress: ProgressView) -> dict[int, StoredStage]:
         """Return cut number -> stage, for all cuts that are needed; run those that are missing."""
         needed = self._needed(query)
         sealed = [number for number, is_sealed in needed.items() if is_sealed]
@@ -257,7 +257,7 @@ class QueryRunner:
         """Return cut number -> whether its stage is sealed, for all cuts that are needed."""
         needed: dict[int, bool] = {}
 
-        def look(piece: Piece) -> None:
+        def look(piece: PlanPiece) -> None:
             for cut in piece.cuts:
                 if cut.number in needed:
                     continue

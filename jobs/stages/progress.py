@@ -6,68 +6,61 @@ the view counts the committed producers on storage, once a second.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.text import size
 
 _POLL_SECONDS = 1.0
 
-Committed = Callable[[], tuple[int, int]]
+CountCommitted = Callable[[], tuple[int, int]]
 """Returns (producers committed, producers in total); called while a stage runs."""
 
 
-class Progress(Protocol):
-    """The events that a runner of stages reports."""
+class ProgressView:
+    """Takes the events of stages that run. This base class shows nothing."""
+
+    def __enter__(self) -> "ProgressView":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the view."""
 
     def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
         """The query was cut: it has this many exchanges; so many are sealed, so many will run."""
 
-    def started(self, number: int, title: str, committed: Committed) -> None:
+    def started(self, number: int, title: str, committed: CountCommitted) -> None:
         """The map side of a stage begins."""
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
         """A stage is sealed."""
 
 
-class NoProgress:
-    """Shows nothing."""
-
-    def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None: ...
-
-    def started(self, number: int, title: str, committed: Committed) -> None: ...
-
-    def finished(self, number: int, title: str, report: StageReport) -> None: ...
-
-
-class PlainProgress:
-    """One line per event.
-
-    Args:
-        write: is called with each line, without the newline.
-    """
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+class PlainProgress(ProgressView):
+    """One line per event, on standard error."""
 
     def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
-        self._write(f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run")
+        _print(f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run")
 
-    def started(self, number: int, title: str, committed: Committed) -> None:
-        self._write(f"{title}: started")
+    def started(self, number: int, title: str, committed: CountCommitted) -> None:
+        _print(f"{title}: started")
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
-        self._write(
+        _print(
             f"{title}: {report.decision}, producers run {report.producers_run}, reused "
             f"{report.producers_reused}, {size(report.data_bytes)}, {report.seconds:.1f} s"
         )
 
 
-class LiveProgress:
-    """One bar per stage, drawn by rich. A context manager; the bars stay on the screen."""
+class LiveProgress(ProgressView):
+    """One bar per stage, drawn by rich; the bars stay on the screen."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -82,7 +75,7 @@ class LiveProgress:
             TimeElapsedColumn(),
         )
         self._bars: Any = Bars(*columns, console=Console(stderr=True))
-        self._running: dict[int, tuple[Any, Committed]] = {}
+        self._running: dict[int, tuple[Any, CountCommitted]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -105,7 +98,7 @@ class LiveProgress:
     def planned(self, name: str, exchanges: int, sealed: int, run: int) -> None:
         self._bars.console.print(f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run")
 
-    def started(self, number: int, title: str, committed: Committed) -> None:
+    def started(self, number: int, title: str, committed: CountCommitted) -> None:
         with self._lock:
             bar = self._bars.add_task(title, total=None, note="")
             self._running[number] = bar, committed
@@ -129,22 +122,20 @@ class LiveProgress:
                         self._bars.update(bar, total=total, completed=done)
 
 
-def choose_progress() -> LiveProgress | PlainProgress:
-    """Return bars where standard error is a terminal and rich is installed, else lines."""
+def show_progress(*, wanted: bool) -> ProgressView:
+    """Return the view to report to, a context manager; it shows nothing unless `wanted`.
+
+    It shows bars if standard error is a terminal and rich is installed, else lines.
+    """
+    if not wanted:
+        return ProgressView()
     if sys.stderr.isatty():
         try:
             return LiveProgress()
         except ModuleNotFoundError:
             pass
-    return PlainProgress(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    return PlainProgress()
 
 
-@contextmanager
-def show_progress(*, wanted: bool) -> Iterator[Progress]:
-    """Yield the view to report to; it shows nothing unless `wanted`."""
-    view = choose_progress() if wanted else NoProgress()
-    if isinstance(view, LiveProgress):
-        with view:
-            yield view
-    else:
-        yield view
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

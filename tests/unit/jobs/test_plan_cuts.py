@@ -4,7 +4,7 @@ from itertools import count
 
 from durable_shuffle.jobs.plan_cut.cuts import (
     Exchange,
-    Piece,
+    PlanPiece,
     cut_plan,
     only_stored,
     read_alike,
@@ -44,7 +44,7 @@ def classify(exchange: Node) -> Exchange | str:
     return found
 
 
-def alike(piece: Piece, *, zipped: bool = False) -> list[set[int]]:
+def alike(piece: PlanPiece, *, zipped: bool = False) -> list[set[int]]:
     return [set(one) for one in read_alike(piece, lambda _: zipped)]
 
 

@@ -4,7 +4,7 @@ import inspect
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DecimalType, LongType, StructType
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from durable_shuffle.serialization.arrow_schemas import storable_schema, unscaled_field
 
@@ -35,28 +35,24 @@ def narrow_arrow_schema(schema: StructType) -> pa.Schema:
     Each such field keeps its decimal type in its metadata.
     """
     narrow = narrow_positions(schema)
-    fields = [
-        unscaled_field(field) if i in narrow else field
-        for i, field in enumerate(arrow_schema(schema))
-    ]
-    return pa.schema(fields)
+    fields = enumerate(arrow_schema(schema))
+    return pa.schema([unscaled_field(field) if i in narrow else field for i, field in fields])
 
 
 def positional_schema(schema: StructType) -> StructType:
     """Return the same columns named c0, c1, …"""
-    positional = StructType()
-    for i, field in enumerate(schema):
-        positional = positional.add(f"c{i}", field.dataType, field.nullable)
-    return positional
+    return _positional(schema, ())
 
 
 def narrow_schema(schema: StructType) -> StructType:
     """Return the columns named c0, c1, … with decimals of up to 18 digits as longs."""
-    narrow = narrow_positions(schema)
-    result = StructType()
-    for i, field in enumerate(schema):
-        result = result.add(f"c{i}", LongType() if i in narrow else field.dataType, field.nullable)
-    return result
+    return _positional(schema, narrow_positions(schema))
+
+
+def _positional(schema: StructType, longs: tuple[int, ...]) -> StructType:
+    types = [LongType() if i in longs else field.dataType for i, field in enumerate(schema)]
+    fields = zip(schema, types, strict=True)
+    return StructType([StructField(f"c{i}", t, f.nullable) for i, (f, t) in enumerate(fields)])
 
 
 def narrow_positions(schema: StructType) -> tuple[int, ...]:

@@ -18,8 +18,7 @@ from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import every, items, module, to_seq
 from durable_shuffle.serialization.errors import IncompatibleError
 
-_LOGICAL_RDD_ARGUMENTS = (9, 10)
-"""Numbers of constructor arguments: PySpark 4.0 to 4.2 take nine, 4.3 takes a boolean more."""
+_LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
 
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
@@ -206,8 +205,15 @@ def _logical_rdd(
         jvm.scala.Option.apply(statistics),
         none,
     ]
-    if _arity(jvm, "org.apache.spark.sql.execution.LogicalRDD") == 10:
-        arguments.append(False)
+    constructors = jvm.java.lang.Class.forName(_LOGICAL_RDD).getConstructors()
+    counts = [int(constructor.getParameterCount()) for constructor in constructors]
+    if 9 not in counts:
+        arguments.append(False)  # a parameter of PySpark 4.3
+    if len(arguments) not in counts:
+        raise IncompatibleError(
+            f"this Spark's LogicalRDD takes {counts} arguments, expected 9 or 10: PySpark 4.0 to "
+            "4.3 are supported"
+        )
     return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
 
 
@@ -241,19 +247,6 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
     arguments = some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(False)  # noqa: FBT003
     array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
     return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
-
-
-def _arity(jvm: Any, name: str) -> int:
-    found = [
-        int(c.getParameterCount()) for c in jvm.java.lang.Class.forName(name).getConstructors()
-    ]
-    for arity in _LOGICAL_RDD_ARGUMENTS:
-        if arity in found:
-            return arity
-    raise IncompatibleError(
-        f"this Spark's LogicalRDD takes {found} arguments, expected one of "
-        f"{_LOGICAL_RDD_ARGUMENTS}: PySpark 4.0 to 4.3 are supported"
-    )
 
 
 def _of_rows(session: SparkSession, plan: Any) -> DataFrame:

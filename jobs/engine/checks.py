@@ -30,12 +30,12 @@ def as_schema(what: str, schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     try:
-        found = DataType.fromDDL(schema)
+        parsed = DataType.fromDDL(schema)
     except (PySparkException, TypeError, AttributeError) as error:
         raise InvalidInputError(f"{what} is no schema: {schema!r} ({error})") from error
-    if not isinstance(found, StructType):
+    if not isinstance(parsed, StructType):
         raise InvalidInputError(f"{what} must name its columns, found={schema!r}")
-    return found
+    return parsed
 
 
 def check_function(what: str, function: Any) -> None:
@@ -127,15 +127,14 @@ def _holds_required_void(data_type: DataType) -> bool:
 
 def _parts(data_type: DataType) -> list[DataType]:
     """Return the type and every type inside it."""
-    found = [data_type]
+    inside: list[DataType] = []
     if isinstance(data_type, ArrayType):
-        found += _parts(data_type.elementType)
+        inside = [data_type.elementType]
     elif isinstance(data_type, MapType):
-        found += _parts(data_type.keyType) + _parts(data_type.valueType)
+        inside = [data_type.keyType, data_type.valueType]
     elif isinstance(data_type, StructType):
-        for field in data_type:
-            found += _parts(field.dataType)
-    return found
+        inside = [field.dataType for field in data_type]
+    return [data_type, *(part for one in inside for part in _parts(one))]
 
 
 NO_STREAM = (

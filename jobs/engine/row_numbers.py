@@ -100,13 +100,12 @@ class CountedRows:
         self._all = True
 
     def _other(
-        self, found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]
+        self, numbers: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]
     ) -> CorruptDataError:
-        different = np.flatnonzero(found != expected)
-        at = int(different[0]) if len(different) else 0
+        first = int(np.argmax(numbers != expected))  # 0 if none differs
         return CorruptDataError(
-            f"{_NOT_ALL}: partition={self._partition} expected number {int(expected[at])}, found "
-            f"{int(found[at])}; nothing was committed, run it again"
+            f"{_NOT_ALL}: partition={self._partition} expected number {int(expected[first])}, "
+            f"found {int(numbers[first])}; nothing was committed, run it again"
         )
 
 

@@ -185,8 +185,8 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     joined = rdds.PartitionerAwareUnionRDD(context.sc(), to_seq(jvm, sides), any_class)
     nullable = [attribute.withNullability(True) for attribute in output]  # noqa: FBT003
     number = F.monotonically_increasing_id().bitwiseXOR(F.col(ROW_COLUMN))
-    found = from_rdd(session, to_seq(jvm, nullable), joined).withColumn(ROW_COLUMN, number)
-    return cast("DataFrame", found)
+    counted = from_rdd(session, to_seq(jvm, nullable), joined).withColumn(ROW_COLUMN, number)
+    return cast("DataFrame", counted)
 
 
 def _logical_rdd(

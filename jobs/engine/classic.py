@@ -62,16 +62,16 @@ class ClassicEngine(Engine):
 
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         keys = df.select(*cols)
-        found = catalyst.key_positions(cast("ClassicFrame", df), cast("ClassicFrame", keys))
-        return found or ()
+        positions = catalyst.key_positions(cast("ClassicFrame", df), cast("ClassicFrame", keys))
+        return positions or ()
 
     def identify(self, df: DataFrame) -> PlanIdentity:
         return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
 
     def code_of(self, *functions: object) -> str:
-        found = identify_function(functions)
-        note_code(self._spark.sparkContext, found)
-        return code_with(found)
+        identity = identify_function(functions)
+        note_code(self._spark.sparkContext, identity)
+        return code_with(identity)
 
     def planning_settings(self) -> dict[str, str]:
         return split_settings(self._spark)
@@ -167,10 +167,10 @@ def storing(context: SparkContext, label: str) -> Iterator[None]:
             context.setLocalProperty(name, value)
         yield
     except (Py4JJavaError, PySparkException) as error:
-        found = _INCOMPATIBLE.search(str(error))
-        if found is None:
+        ours = _INCOMPATIBLE.search(str(error))
+        if ours is None:
             raise
-        raise IncompatibleError(found[1]) from error
+        raise IncompatibleError(ours[1]) from error
     finally:
         for name, old in before.items():
             context.setLocalProperty(name, old)  # type: ignore[arg-type]

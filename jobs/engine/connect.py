@@ -74,8 +74,8 @@ class ConnectEngine(Engine):
         return identify_connect_plan(df, self._stage_of_plan.get)
 
     def planning_settings(self) -> dict[str, str]:
-        found = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
-        return {key: value for key, value in found.items() if value is not None}
+        values = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
+        return {key: value for key, value in values.items() if value is not None}
 
     def plan(
         self,
@@ -94,9 +94,9 @@ class ConnectEngine(Engine):
         shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
         with self._settings({**conf, _ADAPTIVE: "false"}):
-            found = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
+            partitions = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
         transfer = transfer_settings(df.schema, large_rows=large_rows)
-        return Planned(shaped, len(found), "", 0, {**transfer, **splits})
+        return Planned(shaped, len(partitions), "", 0, {**transfer, **splits})
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -34,7 +33,7 @@ from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
 from durable_shuffle.shuffle.read.group_reader import read_group
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
-from durable_shuffle.shuffle.rows.partitioner import round_robin_ids
+from durable_shuffle.shuffle.rows.partitioner import narrow_ids, round_robin_ids
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segment_writer import IdBatch
@@ -89,9 +88,9 @@ def check_code(expected: str) -> None:
     check_modules(dict(line.split(" ", 1) for line in modules))
 
 
-def code_with(found: "FunctionIdentity") -> str:
+def code_with(identity: "FunctionIdentity") -> str:
     """Return the code that tasks must run: this library's, and the user's modules with digests."""
-    return "\n".join([running_code(), *(f"{n} {d}" for n, d in sorted(found.modules.items()))])
+    return "\n".join([running_code(), *(f"{n} {d}" for n, d in sorted(identity.modules.items()))])
 
 
 def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
@@ -169,16 +168,15 @@ def _with_ids(
     stage: StageHandle, producer: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[IdBatch]:
     partitions = stage.describe.partitions
-    dtype = np.uint16 if partitions <= np.iinfo(np.uint16).max + 1 else np.uint32
     seen = 0
     for batch in batches:
         rows = batch
         if stage.describe.partitioner in IDS_FROM_SPARK:
             last = batch.num_columns - 1
             rows = batch.select(range(last))
-            ids: npt.NDArray[np.unsignedinteger] = numbers_of(batch.column(last)).astype(dtype)
+            ids = narrow_ids(numbers_of(batch.column(last)), partitions)
         elif stage.describe.partitioner == PASSTHROUGH:
-            ids = np.full(batch.num_rows, producer, dtype=dtype)
+            ids = narrow_ids(np.full(batch.num_rows, producer), partitions)
         else:
             ids = round_robin_ids(producer + seen, batch.num_rows, partitions)
         seen += batch.num_rows

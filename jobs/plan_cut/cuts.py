@@ -111,14 +111,14 @@ class _Cutter:
 
     def _cut(self, node: Node, piece: PlanPiece) -> Cut | None:
         if node.id not in self._by_id:
-            found = self._classify(node)
-            if isinstance(found, str):
+            exchange = self._classify(node)
+            if isinstance(exchange, str):
                 self._by_id[node.id] = None
-                piece.native.append(found)
+                piece.native.append(exchange)
                 piece.native_shuffles += 1
             else:
                 below = self.piece(node.children[0])
-                cut = Cut(len(self.cuts), node, found, below)
+                cut = Cut(len(self.cuts), node, exchange, below)
                 self.cuts.append(cut)
                 self._by_id[node.id] = cut
         return self._by_id[node.id]
@@ -147,7 +147,7 @@ def only_stored(piece: PlanPiece) -> bool:
 
 def ready_broadcasts(piece: PlanPiece) -> list[Node]:
     """Return the broadcasts of a piece that read no cut; of nested ones only the outermost."""
-    found: list[Node] = []
+    broadcasts: list[Node] = []
 
     def reads_cut(node: Node) -> bool:
         return node.id in piece.sites or any(reads_cut(one) for one in node.below())
@@ -156,13 +156,13 @@ def ready_broadcasts(piece: PlanPiece) -> list[Node]:
         if node.id in piece.sites:
             return
         if node.name == BROADCAST and not reads_cut(node):
-            found.append(node)
+            broadcasts.append(node)
             return
         for one in node.children:
             look(one)
 
     look(piece.root)
-    return found
+    return broadcasts
 
 
 def _alike(

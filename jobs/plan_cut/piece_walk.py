@@ -94,11 +94,11 @@ class PieceWalk(CatalystWalk):
 
     def _operands(self, obj: Any, name: str) -> list[Any]:
         """Return the operands of a chain of the same operator, such as a AND b AND c."""
-        found = []
+        operands = []
         for side in (obj.left(), obj.right()):
             same = self.jvm.class_name(side) == name
-            found += self._operands(side, name) if same else [side]
-        return found
+            operands += self._operands(side, name) if same else [side]
+        return operands
 
     def as_set(self, tag: str, values: list[Any]) -> None:
         """Visit values whose order has no meaning."""

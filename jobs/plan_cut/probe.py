@@ -52,27 +52,27 @@ _FIELDS = {
 def missing_internals(spark: SparkSession) -> list[str]:
     """Return one sentence per thing that this Spark lacks; empty if queries can be cut."""
     jvm: Any = spark._jvm  # noqa: SLF001
-    found: list[str] = []
+    missing: list[str] = []
     classes: dict[str, Any] = {}
     for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:
         try:
             classes[name] = jvm.java.lang.Class.forName(_SQL + name)
         except Py4JError:
-            found.append(f"no class {_SQL}{name}")
+            missing.append(f"no class {_SQL}{name}")
     for name, arities in _CONSTRUCTORS.items():
         if name in classes:
             has = sorted({int(c.getParameterCount()) for c in classes[name].getConstructors()})
             if not set(arities) & set(has):
-                found.append(f"{name} takes {has} arguments, expected one of {list(arities)}")
+                missing.append(f"{name} takes {has} arguments, expected one of {list(arities)}")
     present = [name for name in _METHODS if name in classes]
     for name, known in zip(present, _method_names(jvm, [classes[n] for n in present]), strict=True):
-        found += [f"{name} has no {one}()" for one in _METHODS[name] if one not in known]
+        missing += [f"{name} has no {one}()" for one in _METHODS[name] if one not in known]
     for name, field in _FIELDS.items():
         if name in classes:
             fields = {str(f.getName()) for f in classes[name].getDeclaredFields()}
             if field not in fields:
-                found.append(f"{name} has no field {field}")
-    return sorted(found)
+                missing.append(f"{name} has no field {field}")
+    return sorted(missing)
 
 
 def _method_names(jvm: Any, classes: list[Any]) -> list[set[str]]:

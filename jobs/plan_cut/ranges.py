@@ -91,17 +91,17 @@ class RangeKeys:
 
     def _after(self, bound: Any) -> Any:
         """Return the expression that is true if a row comes after a bound, struct by struct."""
-        found = None
+        later = None
         for at in reversed(range(len(self._structs))):
             key, kind = self._structs[at], self._structs[at].dataType()
             value = self._expressions.Literal(bound.getStruct(at, kind.size()), kind)
             compare = self._expressions.LessThan if self._descending[at] else None
             after = (compare or self._expressions.GreaterThan)(key, value)
-            if found is not None:
+            if later is not None:
                 same = self._expressions.EqualNullSafe(key, value)
-                after = self._expressions.Or(after, self._expressions.And(same, found))
-            found = after
-        return found
+                after = self._expressions.Or(after, self._expressions.And(same, later))
+            later = after
+        return later
 
     def _struct(self, fields: list[Any]) -> Any:
         named: list[Any] = []
@@ -128,5 +128,5 @@ class RangeKeys:
             for i, descending in enumerate(self._descending)
         ]
         sample = keys.orderBy(F.rand()).limit(wanted).orderBy(*order)
-        found: Any = sample
-        return found._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
+        rows: Any = sample
+        return rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001

@@ -48,19 +48,19 @@ def checked_batches(produced: Any, schema: pa.Schema, what: str) -> Iterator[pa.
             yield _without_nulls(storable_batch(batch, schema), schema, what)
 
 
-def check_schema(found: pa.Schema, expected: pa.Schema, what: str) -> None:
+def check_schema(yielded: pa.Schema, expected: pa.Schema, what: str) -> None:
     """Refuse columns that are not the declared ones.
 
     Raises:
         InvalidInputError: names the first column that differs, the expected and the found type.
     """
     for i, field in enumerate(expected):
-        if i >= len(found):
+        if i >= len(yielded):
             raise InvalidInputError(
                 f"{what} must yield column {field.name!r} of type {field.type}, found no such "
-                f"column; found columns are {', '.join(found.names) or 'none'}"
+                f"column; found columns are {', '.join(yielded.names) or 'none'}"
             )
-        other = found.field(i)
+        other = yielded.field(i)
         if other.name != field.name:
             raise InvalidInputError(
                 f"{what} must yield column {field.name!r} of type {field.type} at position {i}, "
@@ -71,8 +71,8 @@ def check_schema(found: pa.Schema, expected: pa.Schema, what: str) -> None:
                 f"{what} must yield column {field.name!r} of type {field.type}, found type "
                 f"{other.type}"
             )
-    if len(found) > len(expected):
-        extra = found.field(len(expected))
+    if len(yielded) > len(expected):
+        extra = yielded.field(len(expected))
         raise InvalidInputError(
             f"{what} yields column {extra.name!r} of type {extra.type}, which is not declared; "
             f"declared are {', '.join(expected.names) or 'none'}"

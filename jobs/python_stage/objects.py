@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.object_reader import read_pairs
-from durable_shuffle.shuffle.rows.partitioner import check_partition_count
+from durable_shuffle.shuffle.rows.partitioner import check_partition_count, narrow_ids
 from durable_shuffle.shuffle.write.object_producer import run_pair_producer
 from durable_shuffle.shuffle.write.producer import ProducerResult
 
@@ -50,10 +50,9 @@ def key_partitions(
         portable_hash("")  # raises if workers could hash strings differently
         ids = np.fromiter(map(hash, keys), dtype=np.int64, count=len(keys)) % partitions
     else:
-        found = [partition_function(key) % partitions for key in keys]
-        ids = np.fromiter(found, dtype=np.int64, count=len(keys))
-    narrow: npt.DTypeLike = np.uint16 if partitions <= 1 << 16 else np.uint32
-    return ids.astype(narrow)
+        computed = [partition_function(key) % partitions for key in keys]
+        ids = np.fromiter(computed, dtype=np.int64, count=len(keys))
+    return narrow_ids(ids, partitions)
 
 
 class ObjectWork(StageWork[RDD[Pair]]):
@@ -97,15 +96,15 @@ class ObjectWork(StageWork[RDD[Pair]]):
 
     def identify(self) -> PlanIdentity:
         function = (self._function,)
-        found = identify_function(function)
+        python = identify_function(function)
         environment = environment_of(self._rdd.context.environment)
         rdd = identify_rdd(self._rdd)
-        shape = [PAIR_CODEC, str(self._partitions), found.digest, environment]
+        shape = [PAIR_CODEC, str(self._partitions), python.digest, environment]
         return replace(
             rdd,
             components={**rdd.components, "partitioning": hex_digest(shape)},
-            unresolved=(*rdd.unresolved, *found.unresolved),
-            opaque=(*rdd.opaque, *opaque_functions(found, function)),
+            unresolved=(*rdd.unresolved, *python.unresolved),
+            opaque=(*rdd.opaque, *opaque_functions(python, function)),
         )
 
     def planning_settings(self) -> dict[str, str]:

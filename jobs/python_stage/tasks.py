@@ -35,7 +35,7 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
 from durable_shuffle.shuffle.rows.external_sort import Scratch, sorted_batches
-from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, narrow_ids
 from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
@@ -101,8 +101,8 @@ class MapSide:
     def _ids(self, batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.unsignedinteger]:
         if not callable(self.keys):
             return hash_partition_ids([batch.column(key) for key in self.keys], partitions)
-        found = self.keys(batch)
-        ids = found.to_numpy(zero_copy_only=False) if isinstance(found, pa.Array) else found
+        given = self.keys(batch)
+        ids = given.to_numpy(zero_copy_only=False) if isinstance(given, pa.Array) else given
         ids = np.asarray(ids)
         if ids.shape != (batch.num_rows,) or ids.dtype.kind not in "iu":
             raise InvalidInputError(
@@ -115,7 +115,7 @@ class MapSide:
                 f"the key function must return ids from 0 to {partitions - 1}, found {low} "
                 f"to {high}"
             )
-        return ids.astype(np.uint16 if partitions <= 1 << 16 else np.uint32)
+        return narrow_ids(ids, partitions)
 
 
 def combined(
@@ -284,8 +284,8 @@ class ReduceSide:
 
     def rows(self, subpartition: int) -> Iterator[pa.RecordBatch]:
         """Yield the shuffled rows of one subpartition, with the user's column names."""
-        found = read_subpartition(self.stage, self.seal, subpartition, self.settings)
-        for batch in join_small(found, self.settings.read_batch_rows):
+        stored = read_subpartition(self.stage, self.seal, subpartition, self.settings)
+        for batch in join_small(stored, self.settings.read_batch_rows):
             yield self._named(batch)
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -162,20 +162,20 @@ class PythonWork(StageWork[ReduceSide]):
         else:
             plan = PlanIdentity({"stages_below": self._below.identity})
         functions = (self._map, self._keys, self._combine)
-        found = identify_function(functions)
+        python = identify_function(functions)
         components = {
             **plan.components,
-            "map": hex_digest([found.digest, self._environment()]),
+            "map": hex_digest([python.digest, self._environment()]),
             "partitioning": hex_digest([self._shuffled.json(), str(self._partitions)]),
         }
-        reasons = (f"map, keys or combine: {reason}" for reason in found.unresolved)
+        reasons = (f"map, keys or combine: {reason}" for reason in python.unresolved)
         return replace(
             plan,
             components=components,
             unresolved=(*plan.unresolved, *reasons),
-            opaque=(*plan.opaque, *opaque_functions(found, functions)),
-            captured={**plan.captured, **found.captured},
-            code=(*plan.code, *found.code),
+            opaque=(*plan.opaque, *opaque_functions(python, functions)),
+            captured={**plan.captured, **python.captured},
+            code=(*plan.code, *python.code),
         )
 
     def _environment(self) -> str:
@@ -207,9 +207,9 @@ class PythonWork(StageWork[ReduceSide]):
         return self.engine.run(planned, python_map_function(side, tasks), producers, label)
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> ReduceSide:
-        found = identify_function((self._reduce, self._sort_by))
-        parts = [found.digest, self._environment(), self.schema.json()]
-        if found.unresolved and self._version is None:
+        python = identify_function((self._reduce, self._sort_by))
+        parts = [python.digest, self._environment(), self.schema.json()]
+        if python.unresolved and self._version is None:
             parts.append(self._ids.new_id())
         reducer = hex_digest(parts)
         # without a reducer, or with the user's own partition ids, the user asked for the partitions

@@ -41,12 +41,11 @@ from durable_shuffle.jobs.plan_cut.distinct_groups import PlannedAlike, numbers_
 from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
 from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.plan_cut.tree import Node, Rebuilder, read_tree, rows_of, with_ids
-from durable_shuffle.jobs.stages.identity import StageIdentity, fingerprinted
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.stages.work import Shape, Writing
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
-from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.read.group_reader import subpartition_bytes
 
 _GROUP = "spark.durableShuffle.group."
@@ -61,17 +60,15 @@ class PlannedQuery:
     def __init__(
         self,
         df: DataFrame,
-        *,
         name: str,
         engine: ClassicEngine,
-        conf: Mapping[str, str],
+        stages: StageRunner,
         version: str | None,
-        settings: Settings,
-        ids: IdSource,
+        conf: Mapping[str, str],
     ) -> None:
         self.spark: SparkSession = df.sparkSession
         self.name = name
-        self.engine, self._settings = engine, settings
+        self.engine, self._stages, self._version = engine, stages, version
         self.conf = dict(conf)
         self._lock = threading.RLock()
         self._session = catalyst.planning_session(self.spark, conf)
@@ -89,7 +86,7 @@ class PlannedQuery:
         self._whole_digest: str | None = None
         settings_aspect = settings_digest(self._jvm, java_session(df))
         for cut in self.cuts:
-            self._identities.append(self._identify(cut, settings_aspect, version, ids))
+            self._identities.append(self._identify(cut, settings_aspect))
 
     def _planned_root(self) -> Node:
         execution = query_execution(self._planned)
@@ -145,9 +142,7 @@ class PlannedQuery:
             plan, _ = self._rebuilt(self.above(below), below, _rule(self.spark))
             return rows_of(self.spark, plan)
 
-    def _identify(
-        self, cut: Cut, settings: str, version: str | None, ids: IdSource
-    ) -> StageIdentity:
+    def _identify(self, cut: Cut, settings: str) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
         walk = PieceWalk(self._jvm, self.engine.stage_of_rdd.get, stage_at)
         walk.visit(cut.piece.root.plan)
@@ -157,7 +152,7 @@ class PlannedQuery:
             components["query"] = self._whole()
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         plan = replace(walked(walk, walk.functions, components), unstable=unstable)
-        return fingerprinted(plan, version, ids)
+        return self._stages.fingerprinted(plan, self._version)
 
     def _whole(self) -> str:
         """Return a digest of the whole query as the user wrote it.
@@ -255,7 +250,9 @@ class PlannedQuery:
         return groups
 
     def _stored_rdd(self, cut: Cut, stored: StoredStage, groups: tuple[Group, ...]) -> Any:
-        function = read_function(stored.handle, stored.seal, settings=self._settings, groups=groups)
+        function = read_function(
+            stored.handle, stored.seal, settings=self._stages.settings, groups=groups
+        )
         schema = narrow_schema(schema_of(cut.node.plan))
         rows = rows_of_tasks(self._session, function, len(groups), schema)
         return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001

@@ -152,11 +152,10 @@ class QueryRunner:
         self, df: DataFrame, name: str, version: str | None, *, remember: bool
     ) -> PlannedQuery:
         check_frame(df, streaming=_NO_STREAM)
-        version = self._stages.version_or_default(version)
         query = self._first_plan(df, name, version, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
-            query = self._plan(df, name, version, recorded)
+            query = PlannedQuery(df, name, self._engine, self._stages, version, recorded)
         for cut in query.cuts:  # also those below a sealed one, which do not run
             self._stages.seen.check(name, query.identity(cut), remember=remember)
         return query
@@ -166,27 +165,14 @@ class QueryRunner:
     ) -> PlannedQuery:
         """Plan the query; the first time, check meanwhile whether this Spark's plans are known."""
         if self._checked:
-            return self._plan(df, name, version, conf)
+            return PlannedQuery(df, name, self._engine, self._stages, version, conf)
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
             check = pool.submit(check_internals, self._spark)
             try:
-                return self._plan(df, name, version, conf)
+                return PlannedQuery(df, name, self._engine, self._stages, version, conf)
             finally:
                 check.result()  # its error explains more than the planning error that it caused
                 self._checked = True
-
-    def _plan(
-        self, df: DataFrame, name: str, version: str | None, conf: Mapping[str, str]
-    ) -> PlannedQuery:
-        return PlannedQuery(
-            df,
-            name=name,
-            engine=self._engine,
-            conf=conf,
-            version=version,
-            settings=self._stages.settings,
-            ids=self._stages.ids,
-        )
 
     def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
         """Return the split settings of the first stage that an earlier run left incomplete."""

@@ -118,12 +118,12 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
             _refuse_eager(self, sqlQuery)
         return original_sql(self, sqlQuery, *args, **kwargs)
 
-    found: dict[tuple[type, str], Any] = {(ClassicFrame, name): action(name) for name in ACTIONS}
-    found[ClassicFrame, "count"] = count
-    found[ClassicFrame, "write"] = property(write)
-    found[ClassicFrame, "writeTo"] = write_to
-    found[SparkSession, "sql"] = sql
-    return found
+    patches: dict[tuple[type, str], Any] = {(ClassicFrame, name): action(name) for name in ACTIONS}
+    patches[ClassicFrame, "count"] = count
+    patches[ClassicFrame, "write"] = property(write)
+    patches[ClassicFrame, "writeTo"] = write_to
+    patches[SparkSession, "sql"] = sql
+    return patches
 
 
 class _Recorded:

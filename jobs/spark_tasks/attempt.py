@@ -1,9 +1,9 @@
 """What a Python worker of Spark runs: one attempt at one task of a pipeline.
 
-Strategy: a try that Spark makes on its own is none of ours: it ends at once, and the supervisor
-starts an attempt under a new epoch. Should two ever begin, the log of reports lets one of them
-through. The input is left unread on purpose: Spark then does not use
-the Python worker again, so that nothing of an attempt, no thread and no state, gets into the next.
+If Spark starts the task again by itself, that try ends at once; the supervisor starts an attempt
+under a new epoch instead. If two attempts begin, the log of reports lets only one of them through.
+The input is not read, on purpose: Spark then does not use the Python worker again, so no thread and
+no state of an attempt gets into the next one.
 """
 
 from collections.abc import Iterator
@@ -36,9 +36,9 @@ class SparkAttempt:
     task: str
     epoch: int
     slot: int
-    """Of the command log, from which on it is read."""
+    """The first slot of the command log that the attempt reads."""
     line: str
-    """Id of the line to the supervisor."""
+    """Id of the connection to the supervisor."""
     settings: LineSettings
     code: str
     """`running_code()` of the driver."""
@@ -70,28 +70,28 @@ class SparkAttempt:
 
 
 def with_absolute_paths(plan: PipelinePlan) -> PipelinePlan:
-    """Return the plan with the local paths that it names as they are in this process. Pure but for
-    the current folder."""
+    """Return the plan with the absolute paths of its local folders: tasks run in another folder."""
     stages = {
         name: replace(s, elsewhere=replace(s.elsewhere, url=_absolute(s.elsewhere.url)))
-        if s.elsewhere is not None and s.elsewhere.url
-        else s
         for name, s in plan.stages.items()
+        if s.elsewhere is not None and s.elsewhere.url
     }
     sources = {
         name: replace(s, source=replace(s.source, folder=_absolute(s.source.folder)))
-        if isinstance(s.source, FolderSource)
-        else s
         for name, s in plan.sources.items()
+        if isinstance(s.source, FolderSource)
     }
     consumers = {
         name: replace(c, sink=replace(c.sink, url=_absolute(c.sink.url)))
-        if isinstance(c.sink, FileSink)
-        else c
         for name, c in plan.consumers.items()
+        if isinstance(c.sink, FileSink)
     }
     return replace(
-        plan, url=_absolute(plan.url), stages=stages, sources=sources, consumers=consumers
+        plan,
+        url=_absolute(plan.url),
+        stages={**plan.stages, **stages},
+        sources={**plan.sources, **sources},
+        consumers={**plan.consumers, **consumers},
     )
 
 

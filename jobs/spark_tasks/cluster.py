@@ -1,4 +1,4 @@
-"""What a Spark cluster offers to tasks that never end; everything here asks the JVM."""
+"""What a Spark cluster offers to tasks that never end. Everything here asks the JVM."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from durable_shuffle.shuffle.base.clock import Clock
 
 _FIRST_SLOT_SECONDS = 60.0
 _MORE_SLOTS_SECONDS = 3.0
-"""From one executor to the next; those that come later count when they come."""
+"""How long to wait for the next executor after one has come."""
 _LOOK_SECONDS = 0.1
 _TRIES = 100
 
@@ -53,14 +53,14 @@ def check_not_stopped(spark: SparkSession) -> None:
 
 
 def executor_slots(spark: SparkSession) -> dict[str, int]:
-    """Return how many tasks each executor of this moment runs at once, by its id.
+    """Return how many tasks each present executor runs at once, by its id.
 
-    In a local session the driver is one; else it is listed with 0.
+    The driver is listed too: with 0 slots, except in a local session, where it runs the tasks.
     """
     active_only = True
     executors = _context(spark).statusStore().executorList(active_only)
-    found = [executors.apply(i) for i in range(executors.size())]
-    return {str(executor.id()): int(executor.maxTasks()) for executor in found}
+    listed = [executors.apply(i) for i in range(executors.size())]
+    return {str(executor.id()): int(executor.maxTasks()) for executor in listed}
 
 
 def on_demand(spark: SparkSession) -> bool:
@@ -69,20 +69,20 @@ def on_demand(spark: SparkSession) -> bool:
 
 
 def await_slots(spark: SparkSession, wanted: int, clock: Clock) -> None:
-    """Wait for executors that are about to come, as after the start of an application.
+    """Wait for executors that are about to start, as at the start of an application.
 
     Raises:
-        UnavailableError: there is none.
+        UnavailableError: no executor has started.
     """
     before, since = 0, clock.monotonic()
-    while (found := sum(executor_slots(spark).values())) < wanted:
+    while (slots := sum(executor_slots(spark).values())) < wanted:
         now = clock.monotonic()
-        if found != before:
-            before, since = found, now
-        if now - since >= (_MORE_SLOTS_SECONDS if found else _FIRST_SLOT_SECONDS):
+        if slots != before:
+            before, since = slots, now
+        if now - since >= (_MORE_SLOTS_SECONDS if slots else _FIRST_SLOT_SECONDS):
             break
         clock.sleep(_LOOK_SECONDS)
-    if not found:
+    if not slots:
         raise UnavailableError(
             f"the Spark application has no executor after {_FIRST_SLOT_SECONDS:g} s: 0 task slots; "
             "look at its cluster"
@@ -90,14 +90,14 @@ def await_slots(spark: SparkSession, wanted: int, clock: Clock) -> None:
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
-    """End the jobs of a group, those that come later included."""
+    """Cancel the jobs of a group, including those that it would start later."""
     _context(spark).cancelJobGroupAndFutureJobs(group)
 
 
 def failures(spark: SparkSession, group: str) -> list[str]:
-    """Return what Spark says of failed tries of a group's tasks; a little late at times."""
+    """Return Spark's messages about failed tries of a group's tasks. They can come late."""
     tracker, store = spark.sparkContext.statusTracker(), _context(spark).statusStore()
-    found = []
+    texts = []
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
@@ -106,8 +106,8 @@ def failures(spark: SparkSession, group: str) -> list[str]:
                 continue
             tasks = store.taskList(stage, 0, _TRIES)
             messages = [tasks.apply(i).errorMessage() for i in range(tasks.size())]
-            found += [str(message.get()) for message in messages if message.isDefined()]
-    return found
+            texts += [str(message.get()) for message in messages if message.isDefined()]
+    return texts
 
 
 def _context(spark: SparkSession) -> Any:

@@ -1,9 +1,9 @@
-"""Runs each attempt as a Spark job of one task. Implements `Launcher`.
+"""Runs each attempt of a pipeline's task as a Spark job of one task. Implements `Launcher`.
 
-Strategy: a thread per attempt submits its job, in a job group of its own, so that each is ended
-alone. What attempts say comes over the storage; one thread reads for all. The end of a job says
-that nothing more will come: what was said is read to its end first, and an attempt that said no
-last word is lost, whatever the reason. Nothing but storage connects tasks to this process.
+Strategy: a thread per attempt submits its job in a job group of its own, so that each can be ended
+alone. Attempts report over the storage; one thread reads the reports of all. When a job has ended,
+its attempt reports nothing more. Its reports are then read to their end, and an attempt without a
+last report is lost, for whatever reason. Only storage connects tasks to this process.
 """
 
 import logging
@@ -49,13 +49,13 @@ _log = logging.getLogger(__name__)
 _CLUSTER_SECONDS = 1.0
 """How often the executors are looked at."""
 _SUSPICION_SECONDS = 10.0
-"""How long after one went away tasks are looked at one by one."""
+"""How long after an executor has gone all tasks are looked at one by one."""
 _LINGER_SECONDS = 10.0
-"""A job whose task said its last word is ended after this time."""
+"""A job is cancelled this long after the last report of its task."""
 _LAST_WORD_SECONDS = 2.0
-"""How long `close` leaves jobs whose task said its last word to end by themselves."""
+"""How long `close` waits for jobs to end by themselves."""
 _CLOSE_SECONDS = 30.0
-"""How long `close` waits for jobs to end."""
+"""How long `close` waits for cancelled jobs to end."""
 _REASON_CHARS = 500
 
 
@@ -65,20 +65,22 @@ class _Running:
     group: str
     reader: ReportReader
     look_at: float
-    """When to look for reports."""
+    """When to look for reports next."""
     starting: bool = True
     job_error: str | None = None
     job_over: bool = False
     silent: bool = False
-    """Nothing more is to be heard: its last word was handed on, or it was killed."""
+    """True after its last report was handed on, or after it was killed: report nothing more."""
     cancel_at: float | None = None
     thread: threading.Thread = field(init=False)
 
 
 class SparkTasks:
-    """Args:
-    hear: gets the reports.
-    storage: where reports come from; executors reach it by the plan's URL.
+    """A launcher on one Spark session.
+
+    Args:
+        hear: gets the reports.
+        storage: where reports come from; executors open it by the plan's URL.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class SparkTasks:
 
     @property
     def slots(self) -> int | None:
-        """How many tasks fit on the executors that there are now."""
+        """How many tasks the present executors run at once."""
         return None if self._on_demand else sum(self._executors.values())
 
     def use(self, run_task: Callable[[TaskLink], None]) -> None:
@@ -167,8 +169,8 @@ class SparkTasks:
 
     def _find(self, task: str, epoch: int) -> _Running | None:
         with self._lock:
-            found = [r for r in self._running if r.key == (task, epoch) and not r.silent]
-        return found[0] if found else None
+            matching = [r for r in self._running if r.key == (task, epoch) and not r.silent]
+        return matching[0] if matching else None
 
     def _cancel(self, running: _Running) -> None:
         try:
@@ -187,7 +189,7 @@ class SparkTasks:
             context.parallelize([0], 1).mapPartitions(work).collect()  # type: ignore[arg-type]
             if not running.silent:
                 running.job_error = _reason(*failures(self._spark, running.group)[:1])
-        except Exception as error:  # noqa: BLE001 - told as the reason of its end
+        except Exception as error:  # noqa: BLE001 - it becomes the reason of the end
             running.job_error = _reason(str(error) or type(error).__name__)
         finally:
             running.job_over = True
@@ -203,7 +205,7 @@ class SparkTasks:
             for one in running:
                 try:
                     self._look(one)
-                except Exception:  # noqa: BLE001 - the others must be heard, too
+                except Exception:  # noqa: BLE001 - go on with the other tasks
                     _log.warning("could not look after task %s", one.key, exc_info=True)
             due = [one.look_at for one in running if not one.silent]
             due.append(self._cluster_at + _CLUSTER_SECONDS)
@@ -216,22 +218,22 @@ class SparkTasks:
             return
         self._cluster_at = now
         try:
-            found = executor_slots(self._spark)
-        except Exception:  # noqa: BLE001 - its jobs end, too
+            executors = executor_slots(self._spark)
+        except Exception:  # noqa: BLE001 - if Spark is gone, its jobs end too
             _log.debug("no answer from Spark", exc_info=True)
             return
-        if self._executors.keys() - found.keys():
+        if self._executors.keys() - executors.keys():
             self._suspect_until = now + _SUSPICION_SECONDS
-        self._executors = found
+        self._executors = executors
 
     def _look(self, running: _Running) -> None:
         now = self._clock.monotonic()
-        over = running.job_over  # before reading: then all that it said is there
+        over = running.job_over  # read first: if true, all its reports are on storage
         if running.cancel_at is not None and now >= running.cancel_at and not over:
             running.cancel_at = None
             self._cancel(running)
         if not running.silent and now < self._suspect_until and not over:
-            # Spark's next try may have to wait for a slot for long; ours need not wait for that
+            # Spark's next try may wait long for a slot; an attempt of ours need not
             running.job_error = _reason(*failures(self._spark, running.group)[:1])
         lost = over or running.job_error is not None
         if not running.silent and (lost or now >= running.look_at):
@@ -296,19 +298,20 @@ def spark_tasks(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> MakeLauncher:
-    """Return what runs each task of a pipeline as a Spark task of its own.
+    """Return a launcher that runs each task of a pipeline as a Spark task of its own.
 
         pipeline.start(launcher=spark_tasks(spark))
 
-    Relative paths of the pipeline, of its file sinks and folder sources are those of this process.
+    Relative paths of the pipeline, its file sinks and folder sources start in the current folder of
+    this process.
 
     Args:
-        line: the traffic between tasks and this process; the settings of the pipeline that say the
-            same for local processes do not count.
+        line: the traffic between tasks and this process. It replaces the pipeline's settings of the
+            same names, which are for local processes.
 
     Raises:
-        InvalidInputError: see `check_session`. The pipeline ends with one as its cause if
-            executors do not share its storage, or a step cannot be sent to them.
+        InvalidInputError: see `check_session`. If executors do not share the pipeline's storage, or
+            a step cannot be sent to them, the pipeline ends with this error as its cause.
     """
     check_session(spark)
     settings, clock, ids = line or LineSettings(), clock or SystemClock(), ids or RandomIds()

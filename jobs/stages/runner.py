@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.stages.identity import SeenInputs, StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
@@ -73,10 +74,14 @@ class StageRunner:
         """Return the version of a call, or else the job's."""
         return self.version if version is None else version
 
+    def fingerprinted(self, plan: PlanIdentity, version: str | None) -> StageIdentity:
+        """Return the identity of a stage under the version of a call, or else the job's."""
+        return fingerprinted(plan, self.version_or_default(version), self.ids)
+
     def _identified(
         self, work: StageWork[R], version: str | None, *, remember: bool
     ) -> StageIdentity:
         """Return the identity of the work; refuse a `version` that vouches for two inputs."""
-        identity = fingerprinted(work.identify(), self.version_or_default(version), self.ids)
+        identity = self.fingerprinted(work.identify(), version)
         self.seen.check(work.name, identity, remember=remember)
         return identity

@@ -296,8 +296,8 @@ class StageStore:
             return decide(WantedStage(None, "", unstable), None, policy, why), None
         sealed = state.seal is not None
         if (sealed and not state.damaged) or policy == "never":
-            found = KnownStage(sealed, None, "", frozenset())
-            return decide(WantedStage(None, "", unstable), found, policy), None
+            known = KnownStage(sealed, None, "", frozenset())
+            return decide(WantedStage(None, "", unstable), known, policy), None
         planned = work.plan(stage.describe.planning)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
@@ -379,5 +379,5 @@ class StageStore:
             return read_producer(stage.producer_log(producer)).counting(after=after)
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            found = list(pool.map(read, range(producers)))
-        return {p: c for p, c in enumerate(found) if c is not None}
+            commits = list(pool.map(read, range(producers)))
+        return {p: c for p, c in enumerate(commits) if c is not None}

@@ -57,7 +57,7 @@ def hash_partition_ids(columns: Sequence[pa.Array | pa.ChunkedArray], partitions
     """
     check_partition_count(partitions)
     # numpy's remainder takes the sign of the divisor, which is Spark's pmod.
-    return _narrow(np.remainder(spark_hash(columns), np.int32(partitions)), partitions)
+    return narrow_ids(np.remainder(spark_hash(columns), np.int32(partitions)), partitions)
 
 
 def round_robin_ids(start: int, rows: int, partitions: int) -> Ids:
@@ -72,7 +72,7 @@ def round_robin_ids(start: int, rows: int, partitions: int) -> Ids:
     if rows < 0:
         raise InvalidInputError(f"number of rows must not be negative, found {rows}")
     first = start % partitions
-    return _narrow(np.arange(first, first + rows, dtype=np.int64) % partitions, partitions)
+    return narrow_ids(np.arange(first, first + rows, dtype=np.int64) % partitions, partitions)
 
 
 def counting_sort(ids: Ids, partitions: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
@@ -100,5 +100,6 @@ def counting_sort(ids: Ids, partitions: int) -> tuple[npt.NDArray[np.intp], npt.
     return low[np.argsort(high, kind="stable")], counts
 
 
-def _narrow(ids: npt.NDArray[Any], partitions: int) -> Ids:
+def narrow_ids(ids: npt.NDArray[Any], partitions: int) -> Ids:
+    """Return partition ids in the smallest type that holds them; see `Ids`."""
     return ids.astype(np.uint16) if partitions <= NARROW_PARTITIONS else ids.astype(np.uint32)

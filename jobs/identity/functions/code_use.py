@@ -134,8 +134,8 @@ def _is_method(step: dis.Instruction) -> bool:
 
 def _collect_import(steps: list[dis.Instruction], at: int, use: CodeUse) -> None:
     # the two instructions before it push the level and the names of `from … import names`
-    found = steps[at - 2].argval if at >= 2 else 0
-    level = found if isinstance(found, int) else 0
+    pushed = steps[at - 2].argval if at >= 2 else 0
+    level = pushed if isinstance(pushed, int) else 0
     names = steps[at - 1].argval if at >= 1 else None
     module = str(steps[at].argval)
     taken = tuple(map(str, names)) if isinstance(names, tuple) else ()

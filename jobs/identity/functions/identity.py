@@ -310,10 +310,10 @@ def _is_importable(obj: types.FunctionType | type) -> bool:
     module = obj.__module__
     if module == "__main__" or module not in sys.modules:
         return False
-    found: object = sys.modules[module]
+    named: object = sys.modules[module]
     for name in obj.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is obj
+        named = getattr(named, name, None)
+    return named is obj
 
 
 def _defaults(fn: types.FunctionType) -> dict[str, object]:
@@ -336,9 +336,9 @@ def _plain_member(member: object) -> object:
     return member
 
 
-def opaque_functions(found: FunctionIdentity, function: object) -> tuple[str, ...]:
+def opaque_functions(identity: FunctionIdentity, function: object) -> tuple[str, ...]:
     """Return a digest of the pickled function if its identity is unresolved, else nothing."""
-    if not found.unresolved:
+    if not identity.unresolved:
         return ()
     pickled: bytes = dumps(function)  # type: ignore[no-untyped-call]
     return (hex_digest([pickled]),)

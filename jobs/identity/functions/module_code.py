@@ -172,21 +172,21 @@ def _distribution_with(top: str) -> str:
     must be read (0.14 s for 150 distributions).
     """
     try:
-        found = distribution(top)
+        same_name = distribution(top)
     except PackageNotFoundError:
         return ""
-    record = found.read_text("RECORD") or ""
-    return _token_of(found) if f"\n{top}/__init__.py," in f"\n{record}" else ""
+    record = same_name.read_text("RECORD") or ""
+    return _token_of(same_name) if f"\n{top}/__init__.py," in f"\n{record}" else ""
 
 
-def _token_of(found: Distribution) -> str:
+def _token_of(installed: Distribution) -> str:
     """Return name, version and a digest of the file hashes in RECORD.
 
     Entries that differ between installations of the same wheel are left out: the installer's own
     notes, scripts that contain a path to Python, bytecode.
     """
-    token = f"{found.name} {found.version}"
-    record = found.read_text("RECORD")
+    token = f"{installed.name} {installed.version}"
+    record = installed.read_text("RECORD")
     if record is None:  # installed without pip: only the version is known
         return token
     lines = [line for line in record.splitlines() if ",sha256=" in line]
@@ -195,9 +195,9 @@ def _token_of(found: Distribution) -> str:
 
 
 def _version_of(top: str) -> str:
-    found = getattr(sys.modules.get(top), "__version__", None)
-    if isinstance(found, str):
-        return found
+    stated = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(stated, str):
+        return stated
     try:
         return version(top.replace("_", "-"))
     except PackageNotFoundError:

@@ -137,11 +137,11 @@ class NameUse:
         parts: Parts = []
         for binding in use.bindings:
             paths = use.locals.get(binding.to, set()) | use.globals.get(binding.to, set())
-            found = self._bound(binding, package)
+            bound = self._bound(binding, package)
             parts += [binding.to, binding.module, binding.name or ""]
-            if found is not None:
+            if bound is not None:
                 with self._walk.at(binding.to):
-                    parts += self._used(binding.to, found[0], paths, use)
+                    parts += self._used(binding.to, bound[0], paths, use)
             else:
                 self._by_name(_dotted(binding), binding.to, paths, use)
         for one in use.imports:
@@ -183,29 +183,29 @@ class NameUse:
 
     def _attribute(self, module: types.ModuleType, path: tuple[str, ...], *, bare: bool) -> Parts:
         """Return the parts for the object at the end of a path that begins at a module."""
-        found: object = module
+        value: object = module
         holder = module
         walked = 0
-        while walked < len(path) and isinstance(found, types.ModuleType):
-            holder = found
+        while walked < len(path) and isinstance(value, types.ModuleType):
+            holder = value
             self._modules.reach(holder.__name__)
-            found = getattr(holder, path[walked], _MISSING)
+            value = getattr(holder, path[walked], _MISSING)
             walked += 1
         label = ".".join(path)
-        if found is _MISSING:
+        if value is _MISSING:
             return [label, "missing"]
-        if isinstance(found, types.ModuleType):
-            return [label, self.of_module(found)]
+        if isinstance(value, types.ModuleType):
+            return [label, self.of_module(value)]
         attribute, rest = path[walked - 1], path[walked:]
         if self._modules.is_library(holder.__name__):
             dotted = ".".join((holder.__name__, attribute, *rest))
             if not self._read(dotted, bare=bare):
-                self._tail(found, rest, bare=bare)
-            atom = atom_digest(found)
+                self._tail(value, rest, bare=bare)
+            atom = atom_digest(value)
             return [] if atom is None else [label, atom]
         with self._walk.at(f"{holder.__name__}.{attribute}"):
-            self._tail(found, rest, bare=bare)
-            return [label, self._of_variable(attribute, found, holder.__name__)]
+            self._tail(value, rest, bare=bare)
+            return [label, self._of_variable(attribute, value, holder.__name__)]
 
     def _of_variable(self, name: str, value: object, module: str | None) -> bytes:
         digest, everywhere = self._walk.variable(value)
@@ -268,10 +268,10 @@ class NameUse:
             self._users.pop()
 
     def _read(self, dotted: str, *, bare: bool = False) -> bool:
-        found = what_is_read(dotted, bare=bare)
-        if found is not None:
-            self._add(found[0], found[1].removeprefix("builtins.").rstrip("."))
-        return found is not None
+        known = what_is_read(dotted, bare=bare)
+        if known is not None:
+            self._add(known[0], known[1].removeprefix("builtins.").rstrip("."))
+        return known is not None
 
     def _add(self, meaning: str, what: str) -> None:
         user = self._users[-1] if self._users else self._walk.place()

@@ -55,12 +55,12 @@ def check_modules(expected: Mapping[str, str]) -> None:
                     "it has one: send the workers the file itself (py-files, archives)"
                 )
             continue
-        found = _digest_of(name, spec.origin, changed_ns(spec))
-        if found != digest:
+        actual = _digest_of(name, spec.origin, changed_ns(spec))
+        if actual != digest:
             raise IncompatibleError(
                 f"module {name} differs between the driver and this Python worker: "
                 f"file={spec.origin!r} expected=sha256 {digest[:12]} "
-                f"found={f'sha256 {found[:12]}' if found else 'no source'}. Send the workers the "
+                f"found={f'sha256 {actual[:12]}' if actual else 'no source'}. Send the workers the "
                 "driver's files (py-files, archives, the same environment) and run again"
             )
         if name in sys.modules and changed_ns(spec) > _started_ns():
@@ -108,10 +108,10 @@ def checked_command(command: bytes, expected: Mapping[str, str]) -> bytes:
 def plain_command(command: bytes) -> bytes:
     """Return the command as PySpark made it."""
     try:
-        found = _Peek(BytesIO(command)).load()
+        plain = _Peek(BytesIO(command)).load()
     except _NotOursError:
         return command
-    return found if isinstance(found, bytes) else command
+    return plain if isinstance(plain, bytes) else command
 
 
 def opened(command: bytes, expected: dict[str, str]) -> object:
@@ -122,13 +122,13 @@ def opened(command: bytes, expected: dict[str, str]) -> object:
 
     _started_ns()
     loads = cast("Any", CPickleSerializer()).loads
-    found = loads(command)
-    if isinstance(found, Broadcast):  # functions over 1 MB travel as a broadcast
-        found = loads(found.value)
+    function = loads(command)
+    if isinstance(function, Broadcast):  # functions over 1 MB travel as a broadcast
+        function = loads(function.value)
     context = TaskContext.get()
     if context is not None and context.getLocalProperty(CHECKED):
         check_modules(expected)
-    return found
+    return function
 
 
 class _Checked:
@@ -178,10 +178,10 @@ def source_of(spec: ModuleSpec) -> bytes | None:
     except OSError:
         get_data = getattr(spec.loader, "get_data", None)  # a module inside a zip file
     try:
-        found = get_data(spec.origin) if get_data is not None else None
+        content = get_data(spec.origin) if get_data is not None else None
     except OSError:
         return None
-    return found if isinstance(found, bytes) else None
+    return content if isinstance(content, bytes) else None
 
 
 def changed_ns(spec: ModuleSpec) -> int:
@@ -228,7 +228,7 @@ def environment_of(variables: Mapping[str, str]) -> str:
     return repr(sorted((name, value) for name, value in variables.items() if name != VARIABLE))
 
 
-def note_code(context: Any, found: "FunctionIdentity") -> None:
+def note_code(context: Any, identity: "FunctionIdentity") -> None:
     """Compare code with its last use in this application; if it changed, get new workers.
 
     Args:
@@ -238,14 +238,14 @@ def note_code(context: Any, found: "FunctionIdentity") -> None:
     with _LOCK:
         seen = _seen(str(context.applicationId))
         changed = False
-        for name, digest in found.modules.items():
+        for name, digest in identity.modules.items():
             spec = spec_of(name)
             now = (digest, 0 if spec is None else changed_ns(spec))
             # if a file is younger than the application, workers may have imported an older state
             changed |= seen.state.get(name, now) != now
             changed |= name not in seen.state and now[1] > started
             seen.state[name] = now
-        for name, value in found.values.items():
+        for name, value in identity.values.items():
             changed |= seen.state.get(f"{name} value", value) != value
             seen.state[f"{name} value"] = value
         if changed:

@@ -187,8 +187,8 @@ class CatalystWalk:
     def _by_kind(self, obj: Any, name: str, simple: str) -> None:
         kind = self._kinds.get(name)
         if kind is None:
-            found = (tag for full, tag in _KINDS if self.jvm.is_a(obj, full))
-            kind = self._kinds[name] = next(found, "unknown")
+            kinds = (tag for full, tag in _KINDS if self.jvm.is_a(obj, full))
+            kind = self._kinds[name] = next(kinds, "unknown")
         if kind == "type":
             self.data_type(obj)
         elif kind == "option":
@@ -277,8 +277,8 @@ class CatalystWalk:
 
     def _attribute(self, obj: Any) -> None:
         """Append name, type and number at the first appearance, later only the number."""
-        found = _ID_AT_END.search(obj.toString())
-        number = int(found[1]) if found else int(obj.exprId().id())
+        at_end = _ID_AT_END.search(obj.toString())
+        number = int(at_end[1]) if at_end else int(obj.exprId().id())
         if ("expr", number) not in self._ids:
             self.tokens.append(f"attribute {self.name(obj.name())}")
             self.visit(obj.dataType())

@@ -123,13 +123,13 @@ class ConnectPlan:
         self.tokens.append(f"list {len(self.functions)}")
         try:
             loaded = cast("Any", CloudPickleSerializer)().loads(command)
-            found = identify_function(loaded[0] if isinstance(loaded, tuple) else loaded)
+            identity = identify_function(loaded[0] if isinstance(loaded, tuple) else loaded)
         except Exception as error:  # noqa: BLE001 - user code runs when its objects are unpickled
             self.functions.append("unresolved")
             self._give_up(f"a Python function that cannot be unpickled ({error})", command)
             return
-        self.functions.append(found.digest)
-        for reason in found.unresolved:
+        self.functions.append(identity.digest)
+        for reason in identity.unresolved:
             self._give_up(f"a Python function: {reason}", command)
 
     def _give_up(self, what: str, command: bytes) -> None:
@@ -194,6 +194,6 @@ def _analyzed(text: str) -> str:
     plan, _, _ = rest.partition("== Optimized Logical Plan ==")
     numbers: dict[str, str] = {}
     plan = _COUNTERS.sub(
-        lambda found: numbers.setdefault(found[0], f"#{len(numbers)}"), plan.strip()
+        lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), plan.strip()
     )
     return _PLACES.sub("@", plan)

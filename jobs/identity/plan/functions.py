@@ -77,9 +77,9 @@ class PlanFunctions:
             self._walk.give_up(f"a Python function ({reason})", hex_digest([command]))
 
 
-def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | None) -> None:
+def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | None) -> None:
     """Make the function's workers compare their modules with the driver's."""
-    if found is None or not found.modules:
+    if identity is None or not identity.modules:
         return
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
     variables, includes = node.envVars(), node.pythonIncludes()
@@ -88,7 +88,7 @@ def _prove(node: Any, command: bytes, held: bytes, found: FunctionIdentity | Non
     for archive in context._python_includes:  # noqa: SLF001
         if archive not in includes:  # a function may be older than this package's archive
             includes.append(archive)
-    checked = checked_command(command, found.modules)
+    checked = checked_command(command, identity.modules)
     if checked == held:
         return
     other = context._jvm.SimplePythonFunction(  # noqa: SLF001

@@ -102,10 +102,10 @@ class Jvm:
     def lambda_proxy(self, obj: Any) -> Any | None:
         """Return the serialization proxy of a JVM lambda: name of its code and captured values."""
         try:
-            found = self.module(_PROXIES).getSerializationProxy(obj)
+            proxy = self.module(_PROXIES).getSerializationProxy(obj)
         except Py4JError:
             return None
-        return found.get() if found.isDefined() else None
+        return proxy.get() if proxy.isDefined() else None
 
     def field(self, obj: Any, name: str) -> Any:
         """Return the value of a private field of the object's class or a superclass."""

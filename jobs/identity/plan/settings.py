@@ -121,10 +121,10 @@ def split_settings(spark: SparkSession) -> dict[str, str]:
     """
     cores = str(cast("Any", spark).sparkContext.defaultParallelism)
     values = {key: spark.conf.get(key) for key in SPLIT_SETTINGS}
-    found = {key: value for key, value in values.items() if value not in (None, "<undefined>")}
-    leaf = found.setdefault("spark.sql.leafNodeDefaultParallelism", cores)
-    found.setdefault("spark.sql.files.minPartitionNum", leaf)
-    return {key: str(value) for key, value in found.items()}
+    settings = {key: value for key, value in values.items() if value not in (None, "<undefined>")}
+    leaf = settings.setdefault("spark.sql.leafNodeDefaultParallelism", cores)
+    settings.setdefault("spark.sql.files.minPartitionNum", leaf)
+    return {key: str(value) for key, value in settings.items()}
 
 
 def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:

@@ -132,17 +132,17 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
         plan: an analyzed logical plan.
         classes: simple class names in it.
     """
-    found: list[str] = []
+    sentences: list[str] = []
     pattern = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if plan.containsPattern(pattern):
         names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
-        found.append(f"{names} may have another value in another run")
+        sentences.append(f"{names} may have another value in another run")
     plans = [plan, *items(plan.subqueriesAll())]  # Spark optimizes subqueries separately
     special = sorted({text for one in plans for text in _special(jvm, one)})
     if special:
         texts = ", ".join(map(repr, special))
-        found.append(f"{texts} as a date or a timestamp has another value in another run")
-    return tuple(found)
+        sentences.append(f"{texts} as a date or a timestamp has another value in another run")
+    return tuple(sentences)
 
 
 def _special(jvm: Jvm, plan: Any) -> list[str]:

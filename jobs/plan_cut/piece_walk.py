@@ -56,7 +56,7 @@ class PieceWalk(CatalystWalk):
             self._operator(obj, name, simple_name(name))
         elif simple_name(name) in _SETS and name.startswith("org.apache.spark."):
             self.classes.add(simple_name(name))
-            self._unordered(name, self._operands(obj, name))
+            self.unordered(name, self._operands(obj, name))
         else:
             super()._object(obj)
 
@@ -100,17 +100,12 @@ class PieceWalk(CatalystWalk):
             operands += self._operands(side, name) if same else [side]
         return operands
 
-    def as_set(self, tag: str, values: list[Any]) -> None:
-        """Visit values whose order has no meaning."""
-        self._unordered(tag, values)
-
 
 class _PhysicalLeaves(PlanLeaves):
     """Handlers for the leaves of a physical plan."""
 
     def __init__(self, walk: PieceWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
         super().__init__(walk, stage_of_rdd)
-        self._sets = walk
         self.hidden = False
         """True if the piece scans a V2 source, which may hide the filters pushed into it."""
         walk.handlers |= {
@@ -132,8 +127,8 @@ class _PhysicalLeaves(PlanLeaves):
     def _file_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
         self._walk.tokens.append(node.requiredSchema().json())
-        self._sets.as_set("partition filters", items(node.partitionFilters()))
-        self._sets.as_set("data filters", items(node.dataFilters()))
+        self._walk.unordered("partition filters", items(node.partitionFilters()))
+        self._walk.unordered("data filters", items(node.dataFilters()))
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()))
         self._walk.tokens.append(str(node.disableBucketedScan()))

@@ -62,30 +62,25 @@ class Node:
 
 def read_tree(jvm: Jvm, plan: Any) -> Node:
     """Return the tree of a physical plan. An operator that occurs twice is one node."""
-    return _Reader(jvm).read(plan)
+    known: dict[int, Node] = {}
 
-
-class _Reader:
-    def __init__(self, jvm: Jvm) -> None:
-        self._jvm = jvm
-        self._known: dict[int, Node] = {}
-
-    def read(self, plan: Any) -> Node:
+    def read(plan: Any) -> Node:
         number = int(plan.id())
-        if number in self._known:
-            return self._known[number]
-        node = Node(plan, simple_name(self._jvm.class_name(plan)), number)
-        self._known[number] = node
+        if number in known:
+            return known[number]
+        node = known[number] = Node(plan, simple_name(jvm.class_name(plan)), number)
         if node.name in (REUSED, "ReusedSubqueryExec"):
-            node.target = self.read(plan.child())
+            node.target = read(plan.child())
         else:
-            node.children = [self.read(child) for child in items(plan.children())]
+            node.children = [read(child) for child in items(plan.children())]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
-        node.subqueries = [self.read(one) for one in items(plan.subqueries())]
+        node.subqueries = [read(subquery) for subquery in items(plan.subqueries())]
         if node.name in (SHUFFLE, REUSED, "UnionExec"):
             node.partitioning = plan.outputPartitioning()
         return node
+
+    return read(plan)
 
 
 class Rebuilder:

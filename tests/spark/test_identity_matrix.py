@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 VALUES = "values that Python functions use"
 SOURCES = "table, options and filters of other sources"
 SPECIAL = "`'now'`, `'today'`, `'tomorrow'`, `'yesterday'` as a date or a timestamp"
-INCOMPARABLE = "Python functions that use what cannot be compared"
-RDDS = "RDDs over anything but rows of the driver"
+INCOMPARABLE = "Python functions that use locks, open files or connections"
+RDDS = "RDDs over files read by Hadoop, shuffles or checkpoints"
 ELSEWHERE = [
     (
         "names and ids that Spark generates",
@@ -32,18 +32,18 @@ ELSEWHERE = [
         "files_of_other_partitions_do_not_count",
     ),
     ("rows of the driver", "spark/test_inputs_told_apart", "rows_of_the_driver_are_recognised"),
-    ("what a table or view stands for", "spark/test_connect", "plans_that_differ_are_told_apart"),
+    ("tables and views", "spark/test_connect", "plans_that_differ_are_told_apart"),
     (VALUES, "unit/jobs/test_used_values", "values_of_the_users_modules_count"),
     (VALUES, "spark/test_identity_functions", "broadcast_in_a_function_counts"),
-    ("modules of your own", "unit/jobs/test_function_identity", "source_of_modules_counts"),
-    ("modules of your own", "spark/test_workers_code", "module_edited_and_loaded_anew"),
+    ("your modules", "unit/jobs/test_function_identity", "source_of_modules_counts"),
+    ("your modules", "spark/test_workers_code", "module_edited_and_loaded_anew"),
     (
         "installed packages",
         "unit/jobs/test_function_identity",
         "distributions_count_by_their_record",
     ),
     (
-        "jars that are not Spark's own",
+        "jars other than Spark's own",
         "spark/test_identity_functions",
         "jars_that_are_not_sparks_count",
     ),
@@ -72,14 +72,14 @@ ELSEWHERE = [
     ("code that no function reaches", "unit/jobs/test_used_values", "other_values_do_not_count"),
     (SPECIAL, "spark/test_inputs_in_time", "special_dates_have_another_value_in_another_run"),
     (
-        "Python functions that read from outside",
+        "Python functions that read the clock, the environment, files, services or random numbers",
         "unit/jobs/test_used_values",
         "reads_from_outside_are_named",
     ),
     (INCOMPARABLE, "unit/jobs/test_used_values", "value_that_cannot_be_compared_is_named"),
     (INCOMPARABLE, "unit/jobs/test_function_identity", "lock_is_named"),
     (
-        "functions of the JVM",
+        "`reflect()`, and functions of jars",
         "spark/test_inputs_in_time",
         "special_dates_have_another_value_in_another_run",
     ),

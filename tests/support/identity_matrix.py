@@ -191,7 +191,7 @@ CASES = [
         lambda w: w.session.createDataFrame([(1, "b")], "k int, s string"),
     ),
     Case(
-        "what a table or view stands for",
+        "tables and views",
         "view",
         view("matrix", 4),
         view("matrix", 4),
@@ -292,21 +292,21 @@ CASES = [
         on_connect=("fresh", "fresh"),
     ),
     Case(
-        "how Spark plans and cuts",
+        "planning and splitting",
         "partitions",
         ZONED,
         set_to("shuffle.partitions", "17", ZONED),
         None,
     ),
     Case(
-        "how Spark plans and cuts",
+        "planning and splitting",
         "adaptive",
         ZONED,
         set_to("adaptive.enabled", "false", ZONED),
         None,
     ),
     Case(
-        "how Spark plans and cuts",
+        "planning and splitting",
         "broadcast",
         ZONED,
         set_to("autoBroadcastJoinThreshold", "-1", ZONED),
@@ -342,7 +342,7 @@ CASES = [
         on_connect=("fresh", "fresh"),
     ),
     Case(
-        "Python functions that read from outside",
+        "Python functions that read the clock, the environment, files, services or random numbers",
         "environment",
         applied(from_environment()),
         applied(from_environment()),
@@ -357,5 +357,12 @@ CASES = [
         unrecognised=True,
         on_connect=("fresh", "fresh"),
     ),
-    Case("other sources", "data source", made(1), made(1), None, unrecognised=True),
+    Case(
+        "sources other than Spark's own file formats",
+        "data source",
+        made(1),
+        made(1),
+        None,
+        unrecognised=True,
+    ),
 ]

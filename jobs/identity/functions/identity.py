@@ -76,7 +76,7 @@ def identify_function(fn: object) -> FunctionIdentity:
     Not seen: code that is reached by a computed attribute name, and state outside the process that
     is read through packages that `outside_reads` does not list.
     """
-    visit = _Visit()
+    visit = Visit()
     with visit.at(getattr(fn, "__name__", type(fn).__name__)):
         digest = visit.value(fn)
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
@@ -90,8 +90,8 @@ def identify_function(fn: object) -> FunctionIdentity:
     )
 
 
-class _Visit:
-    """One walk over an object graph."""
+class Visit:
+    """One walk over an object graph. Names in code are handled by `NameUse`."""
 
     def __init__(self) -> None:
         self.modules = ModuleCode()

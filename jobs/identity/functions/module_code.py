@@ -61,11 +61,6 @@ class ModuleCode:
             if "." in current:
                 waiting.append(current.rpartition(".")[0])
 
-    def reach_import(self, use: ImportUse, package: str | None) -> None:
-        """Add the modules that an import statement in code of `package` names."""
-        for name in imported_names(use, package):
-            self.reach(name)
-
     def not_loaded(self, name: str) -> CodeType | None:
         """Return the compiled source of a user's module that is not loaded, else None."""
         if name in sys.modules or self.is_library(name):

@@ -10,8 +10,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from durable_shuffle.jobs.identity.digests import atom_digest, raw_digest
 from durable_shuffle.jobs.identity.functions.code_use import (
@@ -20,12 +19,15 @@ from durable_shuffle.jobs.identity.functions.code_use import (
     ImportUse,
     code_use,
 )
-from durable_shuffle.jobs.identity.functions.module_code import ModuleCode, imported_names
+from durable_shuffle.jobs.identity.functions.module_code import imported_names
 from durable_shuffle.jobs.identity.functions.outside_reads import (
     methods_that_read,
     name_of,
     what_is_read,
 )
+
+if TYPE_CHECKING:
+    from durable_shuffle.jobs.identity.functions.identity import Visit
 
 Parts = list[bytes | str]
 _MODULE_NOISE = frozenset(
@@ -36,30 +38,10 @@ _MODULE_NOISE = frozenset(
 )
 
 
-class Walk(Protocol):
-    """The walk over an object graph, which digests values."""
-
-    modules: ModuleCode
-    unresolved: list[str]
-    """Sentences about reads from outside the program are added to it."""
-
-    def value(self, obj: object) -> bytes:
-        """Return the digest of a value."""
-
-    def variable(self, obj: object) -> tuple[bytes, bool]:
-        """Return the digest of a value, and whether every visit of it gives the same digest."""
-
-    def at(self, name: str) -> AbstractContextManager[None]:
-        """Set the name of the current variable, for messages."""
-
-    def place(self) -> str:
-        """Return the dotted name of the current variable, from its module or its function on."""
-
-
 class NameUse:
     """The part of one walk over an object graph that handles names; the walk digests values."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: "Visit") -> None:
         self._walk, self._modules = walk, walk.modules
         self.values: dict[str, str] = {}
         """Digest of each variable of the user's modules that code uses."""
@@ -76,7 +58,8 @@ class NameUse:
         self._users.append(name)
         try:
             for one in use.imports:
-                self._modules.reach_import(one, package)
+                for imported in imported_names(one, package):
+                    self._modules.reach(imported)
             parts = self._globals(fn, use)
             parts += self._imported(use, package)
             parts += self._module_cells(fn, use)

@@ -194,9 +194,9 @@ class CatalystWalk:
         elif kind == "option":
             self._many("some", [obj.get()])
         elif kind == "map":
-            self._unordered("map", items(obj.iterator().toSeq()))
+            self.unordered("map", items(obj.iterator().toSeq()))
         elif kind == "set":
-            self._unordered("set", items(obj.toSeq()))
+            self.unordered("set", items(obj.toSeq()))
         elif kind == "seq":
             self._many("seq", items(obj))
         elif kind == "enum":
@@ -264,7 +264,7 @@ class CatalystWalk:
         for value in values:
             self.visit(value)
 
-    def _unordered(self, tag: str, values: list[Any]) -> None:
+    def unordered(self, tag: str, values: list[Any]) -> None:
         """Append elements whose order has no meaning, sorted by their digests."""
         outer = self.tokens
         digests = []

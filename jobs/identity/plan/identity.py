@@ -12,7 +12,7 @@ run, as its rows do.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from pyspark import RDD
 from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_rdd, java_schema, java_session
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
 from durable_shuffle.jobs.identity.plan.rdd_chain import RddChain, micro_batch
 from durable_shuffle.jobs.identity.plan.settings import settings_digest
@@ -65,7 +65,7 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     components = {
         **leaves.components(),
         "settings": settings_digest(jvm, java_session(df)),
-        "schema": hex_digest([java_schema(df).json()]),
+        "schema": hex_digest([cast("Any", df)._jdf.schema().json()]),  # noqa: SLF001
     }
     identity = walked(walk, functions, components)
     return replace(
@@ -80,7 +80,7 @@ def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
     walk = CatalystWalk(Jvm(rdd.context))
     functions = PlanFunctions(walk)
     chain = RddChain(walk)
-    chain.visit(java_rdd(rdd), "an RDD's input")
+    chain.visit(cast("Any", rdd)._jrdd.rdd(), "an RDD's input")  # noqa: SLF001
     settings = hex_digest([rdd.context.version])
     return walked(walk, functions, {"rows": hex_digest(chain.rows), "settings": settings})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 _SEPARATOR = "\n\x01\n"
@@ -118,19 +118,9 @@ def query_execution(df: DataFrame) -> Any:
     return cast("Any", df)._jdf.queryExecution()  # noqa: SLF001
 
 
-def java_rdd(rdd: RDD[Any]) -> Any:
-    """Return the JVM RDD of a PySpark RDD."""
-    return cast("Any", rdd)._jrdd.rdd()  # noqa: SLF001
-
-
 def java_session(df: DataFrame) -> Any:
     """Return the JVM session of the DataFrame, which may be a planning session."""
     return cast("Any", df)._jdf.sparkSession()  # noqa: SLF001
-
-
-def java_schema(df: DataFrame) -> Any:
-    """Return the DataFrame's JVM StructType."""
-    return cast("Any", df)._jdf.schema()  # noqa: SLF001
 
 
 def to_seq(root: Any, values: Sequence[Any]) -> Any:

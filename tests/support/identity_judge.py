@@ -136,7 +136,7 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
 
 _NOT_SPARKS = frozenset(
     {
-        "content of a file of the same length and time",
+        "content of a file with the same length and time",
         "the current time, user, database and catalog",
         "`rand()` without a seed",
     }

@@ -320,7 +320,7 @@ CASES = [
         None,
     ),
     Case(
-        "content of a file of the same length and time",
+        "content of a file with the same length and time",
         "content",
         text_file("a;b\n"),
         text_file("a;c\n"),

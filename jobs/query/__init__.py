@@ -1,1 +1,6 @@
-"""Whole queries with every shuffle exchange durable."""
+"""Whole queries with every shuffle exchange durable.
+
+`calls.py` has the calls of `DurableShuffle`. `runner.py` runs a query: it plans it
+(`planned_query.py`), cuts it (`cuts.py`), and stores the cuts that are needed. Other files know
+Catalyst's physical side: `tree.py` reads and rebuilds a plan, `piece_walk.py` identifies a piece.
+"""

@@ -23,7 +23,7 @@ from durable_shuffle.jobs.identity.plan.identity import walked
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
-from durable_shuffle.jobs.plan_cut.cuts import (
+from durable_shuffle.jobs.query.cuts import (
     Cut,
     Exchange,
     PlanPiece,
@@ -37,10 +37,10 @@ from durable_shuffle.jobs.plan_cut.cuts import (
     storable,
     union_is_zipped,
 )
-from durable_shuffle.jobs.plan_cut.distinct_groups import PlannedAlike, numbers_groups
-from durable_shuffle.jobs.plan_cut.piece_walk import PieceWalk
-from durable_shuffle.jobs.plan_cut.ranges import MAX_RANGES, RangeKeys, count_of
-from durable_shuffle.jobs.plan_cut.tree import Node, Rebuilder, read_tree, rows_of, with_ids
+from durable_shuffle.jobs.query.distinct_groups import PlannedAlike, numbers_groups
+from durable_shuffle.jobs.query.piece_walk import PieceWalk
+from durable_shuffle.jobs.query.ranges import MAX_RANGES, RangeKeys, count_of
+from durable_shuffle.jobs.query.tree import Node, Rebuilder, read_tree, rows_of, with_ids
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.plan_cut.cuts import Cut, PlanPiece, schema_of
-from durable_shuffle.jobs.plan_cut.probe import check_internals
+from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, schema_of
 from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
+from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner

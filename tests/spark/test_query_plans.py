@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.plan_cut import probe
+from durable_shuffle.jobs.query import probe
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 
 pytestmark = pytest.mark.spark

@@ -21,8 +21,7 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
-from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
-from durable_shuffle.jobs.identity.plan.rdd_chain import RddChain, micro_batch
+from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves, RddChain, micro_batch
 from durable_shuffle.jobs.identity.plan.settings import settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import moving_values, unstable_below_exchange
 

@@ -12,16 +12,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyspark import SparkContext
+
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import file_entries, filtered_leaf, over_partitions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
-from durable_shuffle.jobs.identity.plan.rdd_chain import (
-    MICRO_BATCH_ELSEWHERE,
-    RddChain,
-    micro_batch,
-)
 
+MICRO_BATCH_ELSEWHERE = "a micro-batch, used outside of the thread that foreachBatch calls"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Spark's local properties in the thread of a micro-batch."""
+_INPUT_FOLDERS = "mapreduce.input.fileinputformat.inputdir"
 _FILE_INDEXES = (
     "org.apache.spark.sql.execution.datasources.",
     "org.apache.spark.sql.execution.streaming.",  # files written by a stream, listed by its log
@@ -271,3 +272,70 @@ class PlanLeaves:
         self._walk.origin(index)
         self._walk.tokens += sorted(str(path.toString()) for path in items(index.rootPaths()))
         self._walk.tokens += sorted(map(str, index.inputFiles()))
+
+
+def micro_batch(context: SparkContext) -> dict[str, str]:
+    """Return the component of the current micro-batch (query and batch), {} in any other thread.
+
+    It is part of every unresolved plan in the thread of a micro-batch, because one `version` must
+    not vouch for the rows of two batches.
+    """
+    query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+    return {"micro_batch": hex_digest([query or "", batch])} if batch is not None else {}
+
+
+class RddChain:
+    """Appends RDDs to the tokens of a walk; the walk must have a handler for Python functions.
+
+    - Rows from the driver (`parallelize`, `createDataFrame` of a list): a digest of their bytes.
+    - Python functions: as everywhere (`functions/identity.py`).
+    - Spark's own JVM functions: their names and captured values.
+    - Anything else is opaque: its class is part of the identity, and its id distinguishes it within
+      this session.
+    """
+
+    def __init__(self, walk: CatalystWalk) -> None:
+        self._walk, self._jvm = walk, walk.jvm
+        self._numbers: dict[int, int] = {}
+        self.rows: list[str] = []
+
+    def visit(self, rdd: Any, what: str) -> None:
+        """Append what is known of an RDD.
+
+        Args:
+            what: names the scan in messages, if the chain ends in something opaque.
+        """
+        number = int(rdd.id())
+        if number in self._numbers:
+            self._walk.tokens.append(f"rdd {self._numbers[number]}")
+            return
+        self._numbers[number] = len(self._numbers)
+        name = self._jvm.class_name(rdd)
+        self._walk.origin(rdd)
+        self._walk.tokens.append(f"{name} {rdd.getNumPartitions()} {rdd.name()}")
+        kind = simple_name(name)
+        if kind == "ParallelCollectionRDD":
+            data = self._jvm.field(rdd, "data")
+            self._walk.tokens.append(f"rows, list {len(self.rows)}")
+            self.rows.append(f"{data.size()} {self._jvm.bytes_digest(data.toIndexedSeq())}")
+        elif kind == "PythonRDD":
+            self._walk.visit(self._jvm.field(rdd, "func"))
+            self._walk.visit(self._jvm.field(rdd, "isFromBarrier"))
+        elif kind == "MapPartitionsRDD":
+            self._walk.visit(self._jvm.field(rdd, "f"))
+        elif self._jvm.is_a(rdd, "org.apache.spark.rdd.NewHadoopRDD"):
+            self._folders(rdd.getConf(), what)
+        elif kind == "HadoopRDD":
+            self._folders(rdd.getJobConf(), what)
+        elif kind != "UnionRDD":
+            self._walk.give_up(what, f"RDD {number}")
+        dependencies = items(rdd.dependencies())
+        self._walk.tokens.append(f"below {len(dependencies)}")
+        for dependency in dependencies:
+            self._walk.tokens.append(self._jvm.class_name(dependency))
+            self.visit(dependency.rdd(), what)
+
+    def _folders(self, conf: Any, what: str) -> None:
+        """Append the folders that Hadoop reads. Files are not listed, so they are unresolved."""
+        self._walk.tokens.append(f"folders {conf.get(_INPUT_FOLDERS)}")
+        self._walk.give_up(what)

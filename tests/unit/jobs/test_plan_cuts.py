@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from durable_shuffle.jobs.plan_cut.cuts import (
+from durable_shuffle.jobs.query.cuts import (
     Exchange,
     PlanPiece,
     cut_plan,
@@ -10,7 +10,7 @@ from durable_shuffle.jobs.plan_cut.cuts import (
     read_alike,
     ready_broadcasts,
 )
-from durable_shuffle.jobs.plan_cut.tree import Node
+from durable_shuffle.jobs.query.tree import Node
 
 _numbers = count()
 

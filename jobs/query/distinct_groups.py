@@ -16,7 +16,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items
-from durable_shuffle.jobs.plan_cut.tree import Node
+from durable_shuffle.jobs.query.tree import Node
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _NUMBERING = _CATALYST + "optimizer.RewriteDistinctAggregates"

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.identity.plan.jvm import simple_name
-from durable_shuffle.jobs.plan_cut.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
+from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 

@@ -25,6 +25,7 @@ from durable_shuffle.jobs.engine.engine import (
     Planned,
     ReadBack,
     rows_of_tasks,
+    session_settings,
     with_partition_ids,
 )
 from durable_shuffle.jobs.engine.tasks import (
@@ -131,8 +132,7 @@ class ClassicEngine(Engine):
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark.sparkContext, label)
 
-    @contextmanager
-    def cutting_files_by(self, conf: Mapping[str, str]) -> Iterator[None]:
+    def cutting_files_by(self, conf: Mapping[str, str]) -> AbstractContextManager[None]:
         """Set the user's session to these split settings while a plan is made, then restore it.
 
         A file scan uses the settings of the session that made its DataFrame, not of the session
@@ -140,17 +140,7 @@ class ClassicEngine(Engine):
         """
         now = split_settings(self._spark)
         wanted = {key: value for key, value in conf.items() if now.get(key) != value}
-        before = self._spark.conf.getAll
-        try:
-            for key, value in wanted.items():
-                self._spark.conf.set(key, value)
-            yield
-        finally:
-            for key in wanted:
-                if key in before:
-                    self._spark.conf.set(key, before[key])
-                else:
-                    self._spark.conf.unset(key)
+        return session_settings(self._spark, wanted)
 
 
 @contextmanager

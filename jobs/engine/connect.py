@@ -8,7 +8,6 @@ Differences from classic Spark:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from durable_shuffle.jobs.engine.engine import (
     Planned,
     ReadBack,
     rows_of_tasks,
+    session_settings,
     with_partition_ids,
 )
 from durable_shuffle.jobs.engine.tasks import (
@@ -93,7 +93,7 @@ class ConnectEngine(Engine):
 
         shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
-        with self._settings({**conf, _ADAPTIVE: "false"}):
+        with session_settings(self._spark, {**conf, _ADAPTIVE: "false"}):
             partitions = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
         transfer = transfer_settings(df.schema, large_rows=large_rows)
         return Planned(shaped, len(partitions), "", 0, {**transfer, **splits})
@@ -102,7 +102,8 @@ class ConnectEngine(Engine):
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
         del producers, label  # every task starts; committed ones return without reading
-        with self._settings({**planned.conf, **self._counting(), _ADAPTIVE: "false"}):
+        settings = {**planned.conf, **self._counting(), _ADAPTIVE: "false"}
+        with session_settings(self._spark, settings):
             rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()
         return [map_result(row.asDict()) for row in rows]
 
@@ -121,18 +122,3 @@ class ConnectEngine(Engine):
         frame: Any = rows_of_tasks(self._spark, back.function, back.partitions, schema)
         self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
         return frame  # type: ignore[no-any-return]
-
-    @contextmanager
-    def _settings(self, values: Mapping[str, str]) -> Iterator[None]:
-        """Set session settings while a job runs, then restore the old values."""
-        before = {key: self._spark.conf.get(key, None) for key in values}
-        try:
-            for key, value in values.items():
-                self._spark.conf.set(key, value)
-            yield
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    self._spark.conf.unset(key)
-                else:
-                    self._spark.conf.set(key, old)

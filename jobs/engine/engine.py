@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,22 @@ def with_partition_ids(
         return df.select("*", number).toDF(*names, ROW_COLUMN)
     ids = F.pmod(F.hash(*cols), F.lit(n))
     return df.select("*", ids, number).toDF(*names, ID_COLUMN, ROW_COLUMN)
+
+
+@contextmanager
+def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set these settings of a session, then restore the old values."""
+    before = spark.conf.getAll
+    try:
+        for key, value in values.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key in values:
+            if key in before:
+                spark.conf.set(key, before[key])
+            else:
+                spark.conf.unset(key)
 
 
 def rows_of_tasks(

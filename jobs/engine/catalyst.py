@@ -179,7 +179,7 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
     # RDDs with the same partitioner are joined partition by partition; it is not used otherwise
     same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))
-    sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [one]), any_class) for one in (rows, ends)]
+    sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [rdd]), any_class) for rdd in (rows, ends)]
     for side in sides:
         set_field(jvm, side, "partitioner", same, of="org.apache.spark.rdd.RDD")
     joined = rdds.PartitionerAwareUnionRDD(context.sc(), to_seq(jvm, sides), any_class)

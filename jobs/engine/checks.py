@@ -134,7 +134,7 @@ def _parts(data_type: DataType) -> list[DataType]:
         inside = [data_type.keyType, data_type.valueType]
     elif isinstance(data_type, StructType):
         inside = [field.dataType for field in data_type]
-    return [data_type, *(part for one in inside for part in _parts(one))]
+    return [data_type, *(part for nested in inside for part in _parts(nested))]
 
 
 NO_STREAM = (
@@ -176,5 +176,5 @@ def _observed(df: Any) -> str:
         from durable_shuffle.jobs.identity.plan.connect import every_message
 
         messages = every_message(df._plan.to_proto(df.sparkSession.client))  # noqa: SLF001
-        names = (str(one.name) for one in messages if one.DESCRIPTOR.name == _OBSERVED)
+        names = (str(message.name) for message in messages if message.DESCRIPTOR.name == _OBSERVED)
     return next(names, "")

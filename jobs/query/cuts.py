@@ -106,8 +106,8 @@ class _Cutter:
             piece.native.append(_NATIVE[node.name])
         if node.name in SUBQUERIES:
             piece.native.append(_PRUNING if node.prunes else _SUBQUERY)
-        for one in node.below():
-            self._collect(one, piece, seen)
+        for below in node.below():
+            self._collect(below, piece, seen)
 
     def _cut(self, node: Node, piece: PlanPiece) -> Cut | None:
         if node.id not in self._by_id:
@@ -150,7 +150,7 @@ def ready_broadcasts(piece: PlanPiece) -> list[Node]:
     broadcasts: list[Node] = []
 
     def reads_cut(node: Node) -> bool:
-        return node.id in piece.sites or any(reads_cut(one) for one in node.below())
+        return node.id in piece.sites or any(reads_cut(below) for below in node.below())
 
     def look(node: Node) -> None:
         if node.id in piece.sites:
@@ -158,8 +158,8 @@ def ready_broadcasts(piece: PlanPiece) -> list[Node]:
         if node.name == BROADCAST and not reads_cut(node):
             broadcasts.append(node)
             return
-        for one in node.children:
-            look(one)
+        for child in node.children:
+            look(child)
 
     look(piece.root)
     return broadcasts

@@ -161,8 +161,8 @@ class PlannedAlike:
         if not plan.containsPattern(self._with_subqueries):
             return plan
         plan = self._over(plan, lambda child: self._each_subquery(child, change))
-        for at in range(plan.productArity()):
-            plan = self._with_argument(plan, at, changed)
+        for i in range(plan.productArity()):
+            plan = self._with_argument(plan, i, changed)
         return plan
 
     def _is(self, plan: Any, name: str) -> bool:
@@ -174,14 +174,14 @@ class PlannedAlike:
         new = [change(child) for child in old]
         return node if _same(old, new) else node.withNewChildren(self._jvm.to_seq(new))
 
-    def _with_argument(self, plan: Any, at: int, change: Change) -> Any:
+    def _with_argument(self, plan: Any, i: int, change: Change) -> Any:
         """Return a plan with the expressions in one of its arguments changed."""
-        old = plan.productElement(at)
+        old = plan.productElement(i)
         new = self._changed(old, change)
         if new is old:
             return plan
         # the other arguments stay in the JVM: passing through Python would change number types
-        arguments = plan.productIterator().toSeq().updated(at, new)
+        arguments = plan.productIterator().toSeq().updated(i, new)
         return plan.makeCopy(arguments.toArray(self._jvm.root.scala.reflect.ClassTag.AnyRef()))
 
     def _changed(self, value: Any, change: Change) -> Any:
@@ -195,7 +195,7 @@ class PlannedAlike:
             return value if new is old else self._jvm.root.scala.Option.apply(new)
         if self._jvm.is_a(value, "scala.collection.Seq"):
             old = items(value)
-            new = [self._changed(one, change) for one in old]
+            new = [self._changed(item, change) for item in old]
             return value if _same(old, new) else self._jvm.to_seq(new)
         return value
 
@@ -232,4 +232,6 @@ class _StandIns:
 
     def original(self, expression: Any) -> Any:
         """Return the argument that a column replaces, or the expression itself if it is another."""
-        return next((one for one, column in self._known if column.equals(expression)), expression)
+        return next(
+            (argument for argument, column in self._known if column.equals(expression)), expression
+        )

@@ -87,8 +87,8 @@ class PieceWalk(CatalystWalk):
         if simple in _NAMED_BY_COUNTER:
             self.classes.add(simple)
             self.tokens.append(name)
-            for at in range(1, obj.productArity()):
-                self.visit(obj.productElement(at))
+            for i in range(1, obj.productArity()):
+                self.visit(obj.productElement(i))
             return
         super()._product(obj, name, simple, is_tree=is_tree)
 
@@ -179,5 +179,5 @@ class _PhysicalLeaves(PlanLeaves):
 
 def _element(node: Any, field: str) -> Any:
     """Return a constructor argument by name; None if this Spark version does not have it."""
-    names = [str(node.productElementName(at)) for at in range(node.productArity())]
+    names = [str(node.productElementName(i)) for i in range(node.productArity())]
     return node.productElement(names.index(field)) if field in names else None

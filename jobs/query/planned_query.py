@@ -211,7 +211,7 @@ class PlannedQuery:
             return asked
         if not only_stored(cut.piece):
             return min(asked, MAX_RANGES)
-        size = sum(below[one.number].seal.data_bytes for one in cut.piece.cuts)
+        size = sum(below[cut_below.number].seal.data_bytes for cut_below in cut.piece.cuts)
         return max(1, min(asked, MAX_RANGES, -(-size // int(conf[_GROUP + "targetBytes"]))))
 
     def _rebuilt(

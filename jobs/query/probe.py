@@ -66,7 +66,7 @@ def missing_internals(spark: SparkSession) -> list[str]:
                 missing.append(f"{name} takes {has} arguments, expected one of {list(arities)}")
     present = [name for name in _METHODS if name in classes]
     for name, known in zip(present, _method_names(jvm, [classes[n] for n in present]), strict=True):
-        missing += [f"{name} has no {one}()" for one in _METHODS[name] if one not in known]
+        missing += [f"{name} has no {method}()" for method in _METHODS[name] if method not in known]
     for name, field in _FIELDS.items():
         if name in classes:
             fields = {str(f.getName()) for f in classes[name].getDeclaredFields()}
@@ -84,8 +84,8 @@ def _method_names(jvm: Any, classes: list[Any]) -> list[set[str]]:
     if not classes:
         return []
     arrays = jvm.java.util.ArrayList()
-    for one in classes:
-        arrays.add(one.getMethods())
+    for java_class in classes:
+        arrays.add(java_class.getMethods())
     text = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(arrays.toArray()))
     return [set(re.findall(r"([\w$]+)\(", of_one)) for of_one in text.split("},{")]
 

@@ -63,7 +63,7 @@ class RangeKeys:
         rows = self._sorted_sample(min(ranges * _SAMPLES_PER_PARTITION, _SAMPLE_ROWS))
         count = len(rows)
         chosen = sorted({count * (i + 1) // ranges - 1 for i in range(ranges - 1)} - {-1})
-        packed = [base64.b64encode(bytes(rows[at].getBytes())).decode() for at in chosen]
+        packed = [base64.b64encode(bytes(rows[i].getBytes())).decode() for i in chosen]
         return json.dumps(packed)
 
     def partition_id(self, bounds: str) -> Any:
@@ -73,12 +73,12 @@ class RangeKeys:
             CorruptDataError: the bounds are not what `bounds` returned.
         """
         try:
-            packed = [base64.b64decode(one, validate=True) for one in json.loads(bounds)]
+            packed = [base64.b64decode(text, validate=True) for text in json.loads(bounds)]
         except ValueError as error:
             raise CorruptDataError(
                 f"the bounds of a range exchange are damaged: {error}"
             ) from error
-        return self._search([self._row(one) for one in packed], 0, len(packed))
+        return self._search([self._row(text) for text in packed], 0, len(packed))
 
     def _search(self, bounds: list[Any], low: int, high: int) -> Any:
         if low == high:
@@ -92,10 +92,10 @@ class RangeKeys:
     def _after(self, bound: Any) -> Any:
         """Return the expression that is true if a row comes after a bound, struct by struct."""
         later = None
-        for at in reversed(range(len(self._structs))):
-            key, kind = self._structs[at], self._structs[at].dataType()
-            value = self._expressions.Literal(bound.getStruct(at, kind.size()), kind)
-            compare = self._expressions.LessThan if self._descending[at] else None
+        for i in reversed(range(len(self._structs))):
+            key, kind = self._structs[i], self._structs[i].dataType()
+            value = self._expressions.Literal(bound.getStruct(i, kind.size()), kind)
+            compare = self._expressions.LessThan if self._descending[i] else None
             after = (compare or self._expressions.GreaterThan)(key, value)
             if later is not None:
                 same = self._expressions.EqualNullSafe(key, value)

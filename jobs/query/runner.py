@@ -127,7 +127,7 @@ class QueryRunner:
                     partitions=cut.exchange.partitions,
                     columns=tuple(field.name for field in schema_of(cut.node.plan)),
                     fingerprint=query.fingerprint(cut),
-                    reads=tuple(one.number for one in cut.piece.cuts),
+                    reads=tuple(below.number for below in cut.piece.cuts),
                     state=state,
                     why=why,
                 )
@@ -210,12 +210,12 @@ class QueryRunner:
                                 stored[cut.number] = stored[twin]
                                 waiting.remove(cut)
                         elif not needed[cut.number] and any(
-                            one.number not in stored for one in cut.piece.cuts
+                            below.number not in stored for below in cut.piece.cuts
                         ):
                             continue
                         elif cut is query.result_cut and not (
                             needed[cut.number]
-                            or self._large(stored[one.number].seal for one in cut.piece.cuts)
+                            or self._large(stored[below.number].seal for below in cut.piece.cuts)
                         ):
                             waiting.remove(cut)
                         else:

@@ -202,12 +202,12 @@ class SparkTasks:
             with self._lock:
                 running = list(self._running)
             self._look_at_cluster()
-            for one in running:
+            for task in running:
                 try:
-                    self._look(one)
+                    self._look(task)
                 except Exception:  # noqa: BLE001 - go on with the other tasks
-                    _log.warning("could not look after task %s", one.key, exc_info=True)
-            due = [one.look_at for one in running if not one.silent]
+                    _log.warning("could not look after task %s", task.key, exc_info=True)
+            due = [task.look_at for task in running if not task.silent]
             due.append(self._cluster_at + _CLUSTER_SECONDS)
             self._wake.wait(max(0.0, min(due) - self._clock.monotonic()))
             self._wake.clear()

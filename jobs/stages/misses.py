@@ -37,7 +37,7 @@ class Misses:
             return f"the job has no stage named {name!r}"
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             stored = list(pool.map(self._described, others[-_COMPARED:]))
-        why = explain_miss(identity.components, [one.components for one in stored])
+        why = explain_miss(identity.components, [describe.components for describe in stored])
         moved = self._moved(name, identity, stored)
         return f"{why}; {moved}" if moved else why
 
@@ -46,9 +46,9 @@ class Misses:
 
         The warning is printed to standard error once per stage name and set of values.
         """
-        for one in reversed(stored):
-            if one.generation < self._log.generation:
-                values = moved_values(identity.components, one.components)
+        for describe in reversed(stored):
+            if describe.generation < self._log.generation:
+                values = moved_values(identity.components, describe.components)
                 if values:
                     sentence = moved_sentence(values)
                     if (name, values) not in self._warned:

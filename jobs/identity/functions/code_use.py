@@ -81,8 +81,8 @@ def code_digest(code: CodeType, constant: Callable[[object], bytes]) -> bytes:
 def code_use(code: CodeType) -> CodeUse:
     """Return the names that the code uses, including the code nested in it."""
     use = CodeUse()
-    for one in _with_nested(code):
-        _collect(one, use)
+    for nested in _with_nested(code):
+        _collect(nested, use)
     return use
 
 
@@ -95,23 +95,23 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
 
 def _collect(code: CodeType, use: CodeUse) -> None:
     steps = [step for step in dis.get_instructions(code) if step.opname not in _PADDING]
-    for at, step in enumerate(steps):
+    for position, step in enumerate(steps):
         if step.opname in _GLOBAL:
-            _collect_path(steps, at, str(step.argval), use, use.globals)
+            _collect_path(steps, position, str(step.argval), use, use.globals)
         elif step.opname in _LOCAL or "LOAD_FAST" in step.opname:
             name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
-            _collect_path(steps, at, str(name), use, use.locals)
+            _collect_path(steps, position, str(name), use, use.locals)
         elif step.opname == "IMPORT_NAME":
-            _collect_import(steps, at, use)
+            _collect_import(steps, position, use)
         elif _is_method(step):
             use.methods.add(str(step.argval))
 
 
 def _collect_path(
-    steps: list[dis.Instruction], at: int, name: str, use: CodeUse, into: Paths
+    steps: list[dis.Instruction], position: int, name: str, use: CodeUse, into: Paths
 ) -> None:
     path: list[str] = []
-    for following in steps[at + 1 :]:
+    for following in steps[position + 1 :]:
         if following.opname not in _ATTRIBUTE:
             if not _is_argument(following):
                 use.bare.add((name, *path))
@@ -132,17 +132,17 @@ def _is_method(step: dis.Instruction) -> bool:
     return sys.version_info >= (3, 12) and step.opname == "LOAD_ATTR" and bool((step.arg or 0) & 1)
 
 
-def _collect_import(steps: list[dis.Instruction], at: int, use: CodeUse) -> None:
+def _collect_import(steps: list[dis.Instruction], position: int, use: CodeUse) -> None:
     # the two instructions before it push the level and the names of `from … import names`
-    pushed = steps[at - 2].argval if at >= 2 else 0
+    pushed = steps[position - 2].argval if position >= 2 else 0
     level = pushed if isinstance(pushed, int) else 0
-    names = steps[at - 1].argval if at >= 1 else None
-    module = str(steps[at].argval)
+    names = steps[position - 1].argval if position >= 1 else None
+    module = str(steps[position].argval)
     taken = tuple(map(str, names)) if isinstance(names, tuple) else ()
     use.imports.append(ImportUse(level, module, taken))
     name: str | None = None
     renamed = False
-    for step in steps[at + 1 :]:
+    for step in steps[position + 1 :]:
         if step.opname == "IMPORT_FROM":
             name, renamed = str(step.argval), True
         elif step.opname.startswith("STORE_"):

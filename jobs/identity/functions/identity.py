@@ -174,8 +174,8 @@ class Visit:
 
     def _sequence(self, tag: str, items: Iterable[object]) -> bytes:
         parts = []
-        for at, item in enumerate(items):
-            with self.at(f"[{at}]"):
+        for index, item in enumerate(items):
+            with self.at(f"[{index}]"):
                 parts.append(self.value(item))
         return raw_digest([tag, *parts])
 
@@ -301,7 +301,7 @@ class Visit:
 
     def place(self) -> str:
         """Return the dotted name of the current variable, from its module or its function on."""
-        roots = [at for at, name in enumerate(self._where) if "." in name and name[0] != "["]
+        roots = [index for index, name in enumerate(self._where) if "." in name and name[0] != "["]
         return ".".join(self._where[roots[-1] if roots else 0 :])
 
 

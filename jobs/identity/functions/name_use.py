@@ -57,8 +57,8 @@ class NameUse:
         package = package if isinstance(package, str) else None
         self._users.append(name)
         try:
-            for one in use.imports:
-                for imported in imported_names(one, package):
+            for statement in use.imports:
+                for imported in imported_names(statement, package):
                     self._modules.reach(imported)
             parts = self._globals(fn, use)
             parts += self._imported(use, package)
@@ -127,8 +127,8 @@ class NameUse:
                     parts += self._used(binding.to, bound[0], paths, use)
             else:
                 self._by_name(_dotted(binding), binding.to, paths, use)
-        for one in use.imports:
-            for name in imported_names(one, package):
+        for statement in use.imports:
+            for name in imported_names(statement, package):
                 self._not_loaded(name)
         return parts
 
@@ -280,7 +280,7 @@ def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:
     """Return whether code uses `pathlib`."""
     values = [known.get(name) for name in use.globals]
     names = [name_of(value) or "" for value in values if value is not None]
-    names += [one.module for one in use.bindings]
+    names += [binding.module for binding in use.bindings]
     return any(name.partition(".")[0] == "pathlib" for name in names)
 
 

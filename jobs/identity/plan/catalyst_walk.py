@@ -226,12 +226,12 @@ class CatalystWalk:
             return
         self.origin(obj)
         count = int(proxy.getCapturedArgCount())
-        self._many("captured", [proxy.getCapturedArg(at) for at in range(count)])
+        self._many("captured", [proxy.getCapturedArg(i) for i in range(count)])
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         fields = self._fields.get(name)
         if fields is None:
-            fields = [(at, obj.productElementName(at)) for at in range(obj.productArity())]
+            fields = [(i, obj.productElementName(i)) for i in range(obj.productArity())]
             dropped = _DROPPED.get(simple, ())
             fields = self._fields[name] = [field for field in fields if field[1] not in dropped]
         self.tokens.append(f"{name} {len(fields)}")
@@ -242,11 +242,11 @@ class CatalystWalk:
         elif simple == "CallMethodViaReflection":
             self.give_up("what reflect() calls")
         ids = _IDS.get(simple, {})
-        for at, field in fields:
+        for i, field in fields:
             if field in ids:
-                self.id_token(ids[field], obj.productElement(at))
+                self.id_token(ids[field], obj.productElement(i))
             else:
-                self.visit(obj.productElement(at))
+                self.visit(obj.productElement(i))
         if is_tree and self._curried.get(name, True):
             more = obj.otherCopyArgs()  # arguments of a second parameter list
             self._curried[name] = more.size() > 0
@@ -312,8 +312,8 @@ class CatalystWalk:
         elif self.jvm.is_a(value, _ROW):
             types = [field.dataType() for field in data_type.fields()]
             self.tokens.append(f"row {len(types)}")
-            for one, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
-                self._typed(one, its_type)
+            for element, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
+                self._typed(element, its_type)
         else:
             self.visit(value)
 

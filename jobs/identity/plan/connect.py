@@ -85,8 +85,8 @@ class ConnectPlan:
                 self._map(dict(value))
             elif _is_repeated(field):
                 self.tokens.append(str(len(value)))
-                for one in value:
-                    self._value(one)
+                for element in value:
+                    self._value(element)
             else:
                 self._value(value)
         self.tokens.append(")")
@@ -144,11 +144,11 @@ def every_message(message: Message) -> Iterator[Message]:
         if field.message_type is None:
             continue
         if field.message_type.GetOptions().map_entry:
-            below = [one for one in dict(value).values() if isinstance(one, Message)]
+            below = [inner for inner in dict(value).values() if isinstance(inner, Message)]
         else:
             below = list(value) if _is_repeated(field) else [value]
-        for one in below:
-            yield from every_message(one)
+        for inner in below:
+            yield from every_message(inner)
 
 
 def _is_repeated(field: Any) -> bool:

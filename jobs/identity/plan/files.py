@@ -59,9 +59,9 @@ def _parsed(text: str) -> Iterator[str]:
 def _asked(partitions: Any) -> Iterator[str]:
     for partition in items(partitions):
         values = partition.values().toString()
-        for one in items(partition.files()):
-            length, mtime = int(one.getLen()), int(one.getModificationTime())
-            yield repr((values, one.getPath().toString(), length, mtime))
+        for file in items(partition.files()):
+            length, mtime = int(file.getLen()), int(file.getModificationTime())
+            yield repr((values, file.getPath().toString(), length, mtime))
 
 
 _NAMES = frozenset({"SubqueryAlias", "View"})
@@ -83,7 +83,7 @@ def filtered_leaf(jvm: Jvm, node: Any) -> tuple[Any, list[Any]]:
             conditions += _conjuncts(jvm, node.condition())
         elif name == "Project":
             columns = items(node.projectList())
-            if not all(one.deterministic() and _plain(jvm, one) for one in columns):
+            if not all(column.deterministic() and _plain(jvm, column) for column in columns):
                 return None, []
         elif name == "LogicalRelation":
             return node, conditions
@@ -99,12 +99,14 @@ def over_partitions(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]
         leaf: a scan of files, logical or physical, with `output` and `relation`.
     """
     names = set(map(str, leaf.relation().partitionSchema().fieldNames()))
-    ids = {str(one.exprId().toString()) for one in items(leaf.output()) if one.name() in names}
-    return [one for one in conditions if _is_over(jvm, one, ids)]
+    ids = {str(item.exprId().toString()) for item in items(leaf.output()) if item.name() in names}
+    return [item for item in conditions if _is_over(jvm, item, ids)]
 
 
 def _is_over(jvm: Jvm, condition: Any, ids: set[str]) -> bool:
-    used = {str(one.exprId().toString()) for one in items(condition.references().toSeq())}
+    used = {
+        str(attribute.exprId().toString()) for attribute in items(condition.references().toSeq())
+    }
     return bool(used) and used <= ids and bool(condition.deterministic()) and _plain(jvm, condition)
 
 

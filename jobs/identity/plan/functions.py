@@ -51,10 +51,10 @@ class PlanFunctions:
         command = plain_command(held)
         # the same command can name different broadcasts: their ids are in its bytes
         environment = environment_of(dict(node.envVars()))
-        at = self._known.setdefault((command, environment), len(self.digests))
-        self._walk.tokens.append(f"{name}, list {at}")
-        if at < len(self._found):
-            _prove(node, command, held, self._found[at])
+        number = self._known.setdefault((command, environment), len(self.digests))
+        self._walk.tokens.append(f"{name}, list {number}")
+        if number < len(self._found):
+            _prove(node, command, held, self._found[number])
             return
         try:
             with _driver_broadcasts(node.broadcastVars()):

@@ -46,7 +46,9 @@ class Jvm:
     def entries(self, scala_map: Any) -> dict[str, str]:
         """Return a Scala Map[String, String] as a dict, in one call."""
         printed = str(scala_map.mkString(_SEPARATOR))
-        return dict(one.split(" -> ", 1) for one in printed.split(_SEPARATOR) if " -> " in one)
+        return dict(
+            entry.split(" -> ", 1) for entry in printed.split(_SEPARATOR) if " -> " in entry
+        )
 
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
@@ -135,7 +137,7 @@ def module(root: Any, name: str) -> Any:
 
 def items(seq: Any) -> list[Any]:
     """Return a Scala Seq as a list, with one call per element."""
-    return [seq.apply(at) for at in range(seq.size())]
+    return [seq.apply(i) for i in range(seq.size())]
 
 
 def every(node: Any) -> Iterator[Any]:

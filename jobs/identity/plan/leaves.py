@@ -218,8 +218,8 @@ class PlanLeaves:
             self._walk.give_up(what)
         elif self._jvm.is_a(relation, "scala.Product"):  # its options are its arguments
             self._walk.tokens.append(f"arguments {relation.productArity()}")
-            for at in range(relation.productArity()):
-                self._walk.visit(relation.productElement(at))
+            for i in range(relation.productArity()):
+                self._walk.visit(relation.productElement(i))
             self._walk.give_up(what)
         else:
             self._walk.give_up_on(what, relation)
@@ -244,9 +244,9 @@ class PlanLeaves:
             str(catalog.get().name()) if catalog.isDefined() else "no catalog",
             str(identifier.get().toString()) if identifier.isDefined() else "no identifier",
         ]
-        for at in range(node.productArity()):
-            if str(node.productElementName(at)) == "timeTravelSpec":
-                self._walk.visit(node.productElement(at))
+        for i in range(node.productArity()):
+            if str(node.productElementName(i)) == "timeTravelSpec":
+                self._walk.visit(node.productElement(i))
 
     def _scan(self, scan: Any) -> None:
         """Append a scan of the V2 API, with what it reports about pushed filters and columns."""

@@ -138,7 +138,7 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
         names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
         sentences.append(f"{names} may have another value in another run")
     plans = [plan, *items(plan.subqueriesAll())]  # Spark optimizes subqueries separately
-    special = sorted({text for one in plans for text in _special(jvm, one)})
+    special = sorted({text for top in plans for text in _special(jvm, top)})
     if special:
         texts = ", ".join(map(repr, special))
         sentences.append(f"{texts} as a date or a timestamp has another value in another run")
@@ -153,9 +153,10 @@ def _special(jvm: Jvm, plan: Any) -> list[str]:
     tops = (expression for node in every(replaced) for expression in items(node.expressions()))
     expressions = (expression for top in tops for expression in every(top))
     texts = [
-        _folded(one.child())
-        for one in expressions
-        if simple_name(jvm.class_name(one)) == "Cast" and _to_time(jvm, one, one.child())
+        _folded(expression.child())
+        for expression in expressions
+        if simple_name(jvm.class_name(expression)) == "Cast"
+        and _to_time(jvm, expression, expression.child())
     ]
     return [t for t in texts if t is not None and not t.strip().lower().startswith(_NEVER_MOVES)]
 

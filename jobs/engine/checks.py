@@ -20,6 +20,15 @@ from pyspark.sql.types import (
 from durable_shuffle.jobs.identity.plan.jvm import every, items
 from durable_shuffle.serialization.errors import InvalidInputError
 
+_NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
+"""PySpark cannot pass these to a Python worker as Arrow."""
+_OBSERVED = "CollectMetrics"
+"""Name of the operator that `df.observe()` makes."""
+_BINARY_COLLATION = "UTF8_BINARY"
+NO_STREAM = (
+    "a streaming DataFrame cannot be stored as one stage: wrap the batch inside foreachBatch"
+)
+
 
 def as_schema(what: str, schema: StructType | str) -> StructType:
     """Return a schema that is given as a value or as DDL text.
@@ -71,14 +80,6 @@ def check_version(version: object) -> None:
     """Refuse a version that is neither a str nor None."""
     if version is not None and not isinstance(version, str):
         raise InvalidInputError(f"version must be a text, found={version!r}")
-
-
-_NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
-"""PySpark cannot pass these to a Python worker as Arrow."""
-_OBSERVED = "CollectMetrics"
-"""Name of the operator that `df.observe()` makes."""
-
-_BINARY_COLLATION = "UTF8_BINARY"
 
 
 def check_columns(schema: StructType) -> None:
@@ -135,11 +136,6 @@ def _parts(data_type: DataType) -> list[DataType]:
     elif isinstance(data_type, StructType):
         inside = [field.dataType for field in data_type]
     return [data_type, *(part for nested in inside for part in _parts(nested))]
-
-
-NO_STREAM = (
-    "a streaming DataFrame cannot be stored as one stage: wrap the batch inside foreachBatch"
-)
 
 
 def check_frame(df: Any, *, streaming: str) -> None:

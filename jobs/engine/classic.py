@@ -42,6 +42,11 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_p
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.serialization.errors import IncompatibleError
 
+_INCOMPATIBLE = re.compile(
+    rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
+)
+"""Finds our error in the text of a worker's traceback."""
+
 
 class ClassicEngine(Engine):
     """The engine of a session with a SparkContext."""
@@ -164,12 +169,6 @@ def storing(context: SparkContext, label: str) -> Iterator[None]:
     finally:
         for name, old in before.items():
             context.setLocalProperty(name, old)  # type: ignore[arg-type]
-
-
-_INCOMPATIBLE = re.compile(
-    rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
-)
-"""Finds our error in the text of a worker's traceback."""
 
 
 class _AsIs:

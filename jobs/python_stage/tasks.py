@@ -48,6 +48,8 @@ Feed: TypeAlias = Callable[[Batches], Batches]
 
 _WHOLE = 1 << 24
 """Most rows per batch for a grouped reducer. Batches are slices, so large ones copy nothing."""
+_M_MMAP_THRESHOLD = -3
+_MMAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +293,6 @@ class ReduceSide:
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         plain = logical_batch(batch, self.stage.schema)
         return under_schema(plain, self.shuffled)
-
-
-_M_MMAP_THRESHOLD = -3
-_MMAP_BYTES = 1 << 20
 
 
 def use_frugal_memory() -> None:

@@ -19,6 +19,30 @@ from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 Kind = Literal["hash", "single", "round_robin", "range", "passthrough"]
 """"passthrough" is no exchange: it is the query's result rows, as its last tasks yield them."""
+_NATIVE = {
+    BROADCAST: "broadcast: every task reads it whole; made again by a driver that needs it",
+    "TakeOrderedAndProjectExec": "ORDER BY with LIMIT: each task's first rows go to one task",
+    "CollectLimitExec": "LIMIT: each task's first rows go to one task",
+    "CollectTailExec": "tail(): each task's last rows go to one task",
+}
+"""Operators with an exchange that Spark runs itself -> the reason."""
+_SUBQUERY = "subquery: its rows go to the driver; asked again by a driver that needs them"
+_PRUNING = "dynamic partition pruning: found again by a driver that needs it"
+_CHILDREN_APART = frozenset(
+    {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
+)
+_KINDS: dict[str, Kind] = {
+    "HashPartitioning": "hash",
+    "SinglePartition": "single",
+    "RoundRobinPartitioning": "round_robin",
+    "RangePartitioning": "range",
+}
+_FIRST_ROWS = frozenset({"TakeOrderedAndProjectExec", "CollectLimitExec"})
+"""These stay above the stored rows: each of their tasks returns only a few rows."""
+_AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
+_ROWS_PASS = frozenset(
+    {"WholeStageCodegenExec", "InputAdapter", "ProjectExec", "FilterExec", "SortExec"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +84,6 @@ class PlanPiece:
         """The cuts that the piece reads directly, each once."""
         return list({cut.number: cut for cut in self.sites.values()}.values())
 
-
-_NATIVE = {
-    BROADCAST: "broadcast: every task reads it whole; made again by a driver that needs it",
-    "TakeOrderedAndProjectExec": "ORDER BY with LIMIT: each task's first rows go to one task",
-    "CollectLimitExec": "LIMIT: each task's first rows go to one task",
-    "CollectTailExec": "tail(): each task's last rows go to one task",
-}
-"""Operators with an exchange that Spark runs itself -> the reason."""
-_SUBQUERY = "subquery: its rows go to the driver; asked again by a driver that needs them"
-_PRUNING = "dynamic partition pruning: found again by a driver that needs it"
 
 Classify = Callable[[Node], Exchange | str]
 """Returns the description of a shuffle exchange, or why Spark must run it itself."""
@@ -122,11 +136,6 @@ class _Cutter:
                 self.cuts.append(cut)
                 self._by_id[node.id] = cut
         return self._by_id[node.id]
-
-
-_CHILDREN_APART = frozenset(
-    {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
-)
 
 
 def read_alike(piece: PlanPiece, union_is_zipped: Callable[[Node], bool]) -> list[list[int]]:
@@ -215,14 +224,6 @@ def _groupable(ids: list[int], piece: PlanPiece) -> Iterator[list[int]]:
         yield list(dict.fromkeys(ids))
 
 
-_KINDS: dict[str, Kind] = {
-    "HashPartitioning": "hash",
-    "SinglePartition": "single",
-    "RoundRobinPartitioning": "round_robin",
-    "RangePartitioning": "range",
-}
-
-
 def classify(node: Node) -> Exchange | str:
     """Return the description of a shuffle exchange, or why Spark must run it itself."""
     name = simple_name(str(node.partitioning.getClass().getName()))
@@ -256,14 +257,6 @@ def union_is_zipped(node: Node) -> bool:
     """Return True if a union joins its children's partitions one to one."""
     name = simple_name(str(node.partitioning.getClass().getName()))
     return name != "UnknownPartitioning"
-
-
-_FIRST_ROWS = frozenset({"TakeOrderedAndProjectExec", "CollectLimitExec"})
-"""These stay above the stored rows: each of their tasks returns only a few rows."""
-_AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
-_ROWS_PASS = frozenset(
-    {"WholeStageCodegenExec", "InputAdapter", "ProjectExec", "FilterExec", "SortExec"}
-)
 
 
 def result_top(last: PlanPiece) -> Node | None:

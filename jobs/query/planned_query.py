@@ -52,6 +52,9 @@ _GROUP = "spark.durableShuffle.group."
 """Prefix of the grouping settings; a stage records them beside the settings that split files."""
 _BOUNDS = "spark.durableShuffle.range.bounds"
 """Key under which DESCRIBE keeps the bounds of a range exchange."""
+_TURNS = 3
+"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
+work, and a slow task delays its stage less."""
 
 
 class PlannedQuery:
@@ -286,11 +289,6 @@ class CutWork(Writing):
 
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
         return self._query.plan(self._cut, self._below, conf, large_rows=large_rows)
-
-
-_TURNS = 3
-"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
-work, and a slow task delays its stage less."""
 
 
 def _rule(spark: SparkSession) -> dict[str, str]:

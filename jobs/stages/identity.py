@@ -26,6 +26,21 @@ from durable_shuffle.jobs.identity.plan.leaves import MICRO_BATCH_ELSEWHERE
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 
+CAPTURED = "captured"
+"""The component of a stage's identity that lists the values, each by its digest."""
+_CODE = ""
+"""The listed name of the functions' code, without the values."""
+_FOLLOWS = frozenset({CAPTURED, "functions", "map"})
+"""Components that differ whenever a captured value differs."""
+_DIGITS = 12
+_MOST = 200
+"""With more values, none are listed. They are part of the fingerprint all the same."""
+MOVED = "from the last run's stage"
+"""Part of every sentence that `moved_sentence` returns; the report finds the sentence by it."""
+_lock = threading.Lock()
+_seen: WeakKeyDictionary[object, dict[tuple[str, ...], str]] = WeakKeyDictionary()
+"""Per Spark application: place, name and fingerprint -> digest of what distinguishes the input."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageIdentity:
@@ -67,17 +82,6 @@ def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> Sta
     return StageIdentity(fingerprint, components, unresolved, plan.unstable, vouched, opaque)
 
 
-CAPTURED = "captured"
-"""The component of a stage's identity that lists the values, each by its digest."""
-_CODE = ""
-"""The listed name of the functions' code, without the values."""
-_FOLLOWS = frozenset({CAPTURED, "functions", "map"})
-"""Components that differ whenever a captured value differs."""
-_DIGITS = 12
-_MOST = 200
-"""With more values, none are listed. They are part of the fingerprint all the same."""
-
-
 def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:
     """Return the content of the component; "" if there are no values, or too many to list."""
     if not values or len(values) > _MOST:
@@ -104,10 +108,6 @@ def moved_values(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[
     return tuple(name for name in sorted(now) if now[name] != then[name])
 
 
-MOVED = "from the last run's stage"
-"""Part of every sentence that `moved_sentence` returns; the report finds the sentence by it."""
-
-
 def moved_sentence(names: tuple[str, ...]) -> str:
     """Return the warning about these values, for people."""
     what = ", ".join(names)
@@ -116,11 +116,6 @@ def moved_sentence(names: tuple[str, ...]) -> str:
         f"only {what} {verb} {MOVED}. If {it} not decide rows (a run id, a time, "
         "a temporary folder), keep the function from using it; else this is a new stage each time"
     )
-
-
-_lock = threading.Lock()
-_seen: WeakKeyDictionary[object, dict[tuple[str, ...], str]] = WeakKeyDictionary()
-"""Per Spark application: place, name and fingerprint -> digest of what distinguishes the input."""
 
 
 class SeenInputs:

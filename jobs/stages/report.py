@@ -7,6 +7,16 @@ from textwrap import fill
 from durable_shuffle.jobs.stages.identity import MOVED
 from durable_shuffle.jobs.text import size, table
 
+_SUMMED = (
+    "producers", "producers_run", "producers_reused", "producers_rerun", "native_exchanges",
+    "rows", "data_bytes", "objects", "requests", "storage_retries", "storage_wait_seconds",
+    "retries", "seconds",
+)  # fmt: skip
+_COLUMNS = 100
+_LEAST_NAME = 12
+_KEPT = 7
+"""The last characters of a name are never cut: "-" and 6 of a stage's fingerprint."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
@@ -85,13 +95,6 @@ class ConsumerReport:
     seconds: float
 
 
-_SUMMED = (
-    "producers", "producers_run", "producers_reused", "producers_rerun", "native_exchanges",
-    "rows", "data_bytes", "objects", "requests", "storage_retries", "storage_wait_seconds",
-    "retries", "seconds",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """All stages and consumers of one `DurableShuffle`, in the order of the calls."""
@@ -127,12 +130,6 @@ class Report:
             parts.append(_consumer_table(self.consumers))
         parts += [_wrapped(f"native: {text}") for text in self.native]
         return "\n".join(parts)
-
-
-_COLUMNS = 100
-_LEAST_NAME = 12
-_KEPT = 7
-"""The last characters of a name are never cut: "-" and 6 of a stage's fingerprint."""
 
 
 def _stage_table(stages: Sequence[StageReport]) -> str:

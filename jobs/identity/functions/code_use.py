@@ -18,6 +18,7 @@ _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 _LOCAL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 """Besides every instruction with LOAD_FAST in its name; newer Pythons have combined ones."""
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+Paths = dict[str, set[tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,6 @@ class Binding:
     level: int
     module: str
     name: str | None
-
-
-Paths = dict[str, set[tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ _MODULE_NOISE = frozenset(
         *("__package__", "__path__", "__spec__", "__annotations__"),
     }
 )
+_MISSING = object()
 
 
 class NameUse:
@@ -271,9 +272,6 @@ def cell_value(cell: types.CellType) -> object:
         return cell.cell_contents
     except ValueError:
         return ("empty cell",)
-
-
-_MISSING = object()
 
 
 def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:

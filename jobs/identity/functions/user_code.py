@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # not needed in workers
 CHECKED = "durableShuffle.checkUserCode"
 """Spark local property that is set for jobs whose rows are stored."""
 _NANOSECONDS = 10**9
+VARIABLE = "DURABLE_SHUFFLE_CODE"
+_MILLISECOND = 10**6
+_LOCK = threading.Lock()
 
 
 def check_modules(expected: Mapping[str, str]) -> None:
@@ -202,11 +205,6 @@ def changed_ns(spec: ModuleSpec) -> int:
 def sha256_of(source: bytes) -> str:
     """Return the SHA-256 as 64 hex digits."""
     return hashlib.sha256(source).hexdigest()
-
-
-VARIABLE = "DURABLE_SHUFFLE_CODE"
-_MILLISECOND = 10**6
-_LOCK = threading.Lock()
 
 
 class _Seen:

@@ -26,6 +26,9 @@ _TAG = re.compile(r"\b(?:eTag|versionId|version)=(\S+)")
 _PARTITION = re.compile(r"^PartitionDirectory\((\[.*?\]),\w+\(", re.MULTILINE)
 _ONE_FILE = "FileStatusWithMetadata("
 _MTIME = "; modification_time="
+_NAMES = frozenset({"SubqueryAlias", "View"})
+_PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+_UNKNOWN = frozenset({"PythonUDF", "ScalaUDF", "CallMethodViaReflection"})
 
 
 def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]:
@@ -62,11 +65,6 @@ def _asked(partitions: Any) -> Iterator[str]:
         for file in items(partition.files()):
             length, mtime = int(file.getLen()), int(file.getModificationTime())
             yield repr((values, file.getPath().toString(), length, mtime))
-
-
-_NAMES = frozenset({"SubqueryAlias", "View"})
-_PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
-_UNKNOWN = frozenset({"PythonUDF", "ScalaUDF", "CallMethodViaReflection"})
 
 
 def filtered_leaf(jvm: Jvm, node: Any) -> tuple[Any, list[Any]]:

@@ -28,6 +28,15 @@ _LOGICAL_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "Sam
 
 _EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _AQE = "AdaptiveSparkPlanExec"
+_CURRENT = frozenset(
+    {
+        *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"),
+        *("CurrentBatchTimestamp", "CurrentTimeZone"),
+        *("CurrentUser", "CurrentDatabase", "CurrentCatalog"),
+    }
+)
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
+_NEVER_MOVES = "epoch"
 
 
 def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tuple[str, ...]:
@@ -112,17 +121,6 @@ class _Look:
         if not expression.deterministic() and all(child.deterministic() for child in children):
             is_udf = class_name == "PythonUDF"
             self._names.add(str(expression.name() if is_udf else expression.prettyName()))
-
-
-_CURRENT = frozenset(
-    {
-        *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"),
-        *("CurrentBatchTimestamp", "CurrentTimeZone"),
-        *("CurrentUser", "CurrentDatabase", "CurrentCatalog"),
-    }
-)
-_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
-_NEVER_MOVES = "epoch"
 
 
 def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:

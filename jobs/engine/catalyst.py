@@ -15,7 +15,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
-from durable_shuffle.jobs.identity.plan.jvm import every, items, module, to_seq
+from durable_shuffle.jobs.identity.plan.jvm import every, items, module, set_field, to_seq
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
@@ -215,18 +215,6 @@ def _logical_rdd(
             "4.3 are supported"
         )
     return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
-
-
-def set_field(jvm: Any, jvm_object: Any, name: str, value: Any, *, of: str = "") -> None:
-    """Set a field of a JVM object, even if it is final.
-
-    Args:
-        of: the class that declares the field, if not the object's own class.
-    """
-    declaring = jvm.java.lang.Class.forName(of) if of else jvm_object.getClass()
-    field = declaring.getDeclaredField(name)
-    field.setAccessible(True)
-    field.set(jvm_object, value)
 
 
 def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:

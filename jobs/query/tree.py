@@ -15,7 +15,14 @@ from pyspark.sql.classic.dataframe import DataFrame
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, module, simple_name, to_seq
+from durable_shuffle.jobs.identity.plan.jvm import (
+    Jvm,
+    items,
+    module,
+    set_field,
+    simple_name,
+    to_seq,
+)
 
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
@@ -127,7 +134,7 @@ class Rebuilder:
             return node.plan
         if node.name in SUBQUERIES:
             # expressions all over the plan hold this object, so its child is replaced in place
-            catalyst.set_field(self._jvm, node.plan, "child", children[0])
+            set_field(self._jvm, node.plan, "child", children[0])
             return node.plan
         return node.plan.withNewChildren(to_seq(self._jvm, children))
 

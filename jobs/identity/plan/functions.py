@@ -26,6 +26,7 @@ from durable_shuffle.jobs.identity.functions.user_code import (
     plain_command,
 )
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.jvm import set_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,9 +96,7 @@ def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | 
         *(bytearray(checked), variables, includes, node.pythonExec(), node.pythonVer()),
         *(node.broadcastVars(), node.accumulator()),
     )
-    field = node.getClass().getDeclaredField("command")
-    field.setAccessible(True)
-    field.set(node, other.command())
+    set_field(context._jvm, node, "command", other.command())  # noqa: SLF001
 
 
 def _unpickled(command: bytes) -> object:

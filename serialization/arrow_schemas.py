@@ -82,8 +82,11 @@ def schema_to_bytes(schema: pa.Schema) -> bytes:
     return raw
 
 
-def schema_from_bytes(data: Bytes) -> pa.Schema:
+def schema_from_bytes(data: Bytes, *, name: str) -> pa.Schema:
     """Return the schema in `data`.
+
+    Args:
+        name: where the bytes stand, for messages.
 
     Raises:
         CorruptDataError: the bytes are not an Arrow IPC schema message; or the schema has layouts
@@ -94,10 +97,10 @@ def schema_from_bytes(data: Bytes) -> pa.Schema:
         storable = storable_schema(schema) == schema
     except (*ARROW_ERRORS, InvalidInputError) as error:
         raise CorruptDataError(
-            f"arrow schema of {memoryview(data).nbytes} bytes: {error}"
+            f"arrow schema of {memoryview(data).nbytes} bytes: {error}: {name}"
         ) from error
     if not storable:
-        raise CorruptDataError(f"columns are not stored plain: {schema.types}")
+        raise CorruptDataError(f"columns are not stored plain: {schema.types}: {name}")
     return schema
 
 

@@ -62,7 +62,8 @@ def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
             f"a stage of Python objects has no columns: {stage.path.prefix!r}; read it with an RDD "
             "stage"
         )
-    return _under_names(logical_schema(schema_from_bytes(message)), stage.describe.columns)
+    stored = schema_from_bytes(message, name=f"rows of {stage.path.prefix!r}")
+    return _under_names(logical_schema(stored), stage.describe.columns)
 
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str]) -> StructType:

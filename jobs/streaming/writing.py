@@ -202,7 +202,9 @@ def _write(
 
 def _stored_in(stage: StageHandle, target: _Target, newest: bytes) -> bytes:
     """Return the schema message in which the rows are stored."""
-    stored, written = schema_from_bytes(newest), schema_from_bytes(target.schema)
+    name = f"rows of {stage.path.prefix!r}"
+    stored = schema_from_bytes(newest, name=name)
+    written = schema_from_bytes(target.schema, name=name)
     wide = widened(stored, written, stage=stage.path.name)
     return newest if wide.equals(stored, check_metadata=True) else schema_to_bytes(wide)
 
@@ -384,6 +386,7 @@ def _describe(
 def in_schema(stage: StageHandle, schema: bytes) -> StageHandle:
     """Return the stage with another schema message for its rows."""
     names = stage.describe.columns
-    columns = (*names, *schema_from_bytes(schema).names[len(names) :])
+    stored = schema_from_bytes(schema, name=f"rows of {stage.path.prefix!r}")
+    columns = (*names, *stored.names[len(names) :])
     describe = replace(stage.describe, schema=schema, columns=columns)
     return StageHandle(stage.storage, stage.path, describe)

@@ -134,7 +134,7 @@ def check_outputs_schema(
             f"schema: {name!r}; give another consumer name"
         )
     stored = _STATES.decode(state, name=name)
-    before = None if stored.schema is None else schema_from_bytes(stored.schema)
+    before = None if stored.schema is None else schema_from_bytes(stored.schema, name=name)
     if before != schema:
         raise IncompatibleError(
             f"this consumer published outputs of another schema: found {_shown(before)}, expected "

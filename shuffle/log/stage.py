@@ -52,10 +52,8 @@ class StageHandle:
     @cached_property
     def schema(self) -> pa.Schema:
         """Arrow schema of the stored records."""
-        try:
-            schema = schema_from_bytes(self.describe.schema)
-        except CorruptDataError as e:
-            raise CorruptDataError(f"{e}: DESCRIBE of {self.path.prefix!r}") from e
+        name = f"DESCRIBE of {self.path.prefix!r}"
+        schema = schema_from_bytes(self.describe.schema, name=name)
         pairs = self.describe.codec == PAIR_CODEC  # these have columns and no Arrow schema
         if not pairs and (found := len(self.describe.columns)) != len(schema):
             raise CorruptDataError(

@@ -63,7 +63,7 @@ class BatchSource:
         if not self.wanted(placed):
             return PlacedBatch(placed, None)
         own = placed.extent.schema
-        schema = schema_from_bytes(own) if own else self.schema
+        schema = schema_from_bytes(own, name=placed.extent.place) if own else self.schema
         try:
             batch = decode_frame(
                 frame, schema, position=placed.offset, check_offsets=self.check_offsets

@@ -28,8 +28,10 @@ def read_pieces(
         NotFoundError: a segment is missing; the message says if the stage was released.
     """
     extents = [piece.extent for piece in pieces]
-    messages = {extent.schema for extent in extents} - {b""}
-    schemas = {b"": stage.schema} | {data: schema_from_bytes(data) for data in messages}
+    places = {extent.schema: extent.place for extent in extents if extent.schema}
+    schemas = {b"": stage.schema} | {
+        data: schema_from_bytes(data, name=place) for data, place in places.items()
+    }
     for piece, (_, parts) in zip(
         pieces, fetch(stage, [extent.where for extent in extents], settings), strict=True
     ):

@@ -324,7 +324,7 @@ class StageWalk:
             try:
                 if isinstance(record, Append):
                     shifts, own = record.shift_array(len(extents), key), record.schema
-                rows_schema = schema_from_bytes(own) if own else self._schema
+                rows_schema = schema_from_bytes(own, name=key) if own else self._schema
             except DurableShuffleError as error:
                 self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))
                 continue

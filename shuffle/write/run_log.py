@@ -346,7 +346,8 @@ def _check_schema(stage: StageHandle, producer: int, tail: AppenderTail, schema:
     stored = newest_schema(stage, producer, tail)
     if stored == schema:
         return
-    older, now = schema_from_bytes(stored), schema_from_bytes(schema)
+    name = f"rows of {stage.path.prefix!r}"
+    older, now = schema_from_bytes(stored, name=name), schema_from_bytes(schema, name=name)
     if list(now)[: len(older)] != list(older):
         raise IncompatibleError(
             f"rows do not fit the stage {stage.path.name!r}: only nullable columns can be added; "

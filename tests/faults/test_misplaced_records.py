@@ -35,6 +35,8 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_s
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.stream.piece_reader import read_pieces
+from durable_shuffle.shuffle.stream.scan import standing_pieces
 from durable_shuffle.shuffle.verify.job import verify_job
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -244,3 +246,32 @@ def test_a_consumer_does_not_go_on_from_another_tasks_record(stages: Two) -> Non
         open_view(stage, 1, consumer="c"),
     ):
         pass
+
+
+def test_rows_of_a_forged_schema_name_their_stage(ids: SeededIds) -> None:
+    """A record can lie about the schema of its rows; whoever reads the rows is told the stage."""
+    storage = MemoryStorage()
+    stage = new_stage(storage, ids, SCHEMA, partitions=1, writing="log")
+    with LogProducer.open(stage, 0, record_id=ids.new_id(), generation=0, settings=SMALL) as rows:
+        rows.append(numbered_rows(0, 4, 1), b"4")
+    key = stage.producer_log(0).key(1)
+    record = decode_control(SlotLog(storage, stage.path.producer_log_prefix(0)).read(1), name=key)
+    assert record.kind == "APPEND"
+    lie = encode_control(record.kind, {**record.fields, "schema": b"\0" * 128})
+    storage.delete([key])
+    storage.put(key, [bound(lie, key)])
+    for read in (lambda: read_view(stage), lambda: read_batch_pieces(stage)):
+        with pytest.raises(CorruptDataError) as caught:
+            read()
+        assert stage.path.prefix in str(caught.value)
+
+
+def read_view(stage: StageHandle) -> None:
+    """Read what a follower is given first."""
+    with open_view(stage, 0, consumer="c") as view:
+        next(iter(view))
+
+
+def read_batch_pieces(stage: StageHandle) -> None:
+    """Read the rows as a batch read and a stream do."""
+    list(read_pieces(stage, standing_pieces(stage), SMALL))

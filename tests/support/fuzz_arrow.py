@@ -181,4 +181,4 @@ def _views(kind: pa.DataType) -> bool:
 
 
 def run_schema(data: bytes) -> None:
-    logical_schema(schema_from_bytes(data))
+    logical_schema(schema_from_bytes(data, name="s"))

@@ -209,7 +209,7 @@ def test_a_row_over_the_limit_is_stored_as_it_is(compression: str) -> None:
 def test_a_stored_schema_has_plain_layouts(kind: pa.DataType) -> None:
     """Nobody writes views, runs or dictionaries: a few bytes would become any number of values."""
     with pytest.raises(CorruptDataError, match="not stored plain"):
-        schema_from_bytes(schema_to_bytes(pa.schema([("c", kind)])))
+        schema_from_bytes(schema_to_bytes(pa.schema([("c", kind)])), name="c")
 
 
 def test_nobody_writes_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,10 @@ def test_schema_message_is_no_batch() -> None:
 @given(data=st.binary(max_size=300))
 def test_any_bytes_give_a_batch_or_corruption(data: bytes) -> None:
     """No other error leaves the decoders."""
-    for decode in (lambda: decode_batch(data, NUMBERS.schema), lambda: schema_from_bytes(data)):
+    for decode in (
+        lambda: decode_batch(data, NUMBERS.schema),
+        lambda: schema_from_bytes(data, name="s"),
+    ):
         try:
             decode()
         except CorruptDataError as error:
@@ -232,9 +235,9 @@ def test_schema_comes_back() -> None:
     field = pa.field("id", pa.int64(), nullable=False, metadata={"m": "1"})
     schema = pa.schema([field, *MIXED.schema], metadata={"k": "v"})
     data = schema_to_bytes(schema)
-    assert schema_from_bytes(data).equals(schema, check_metadata=True)
+    assert schema_from_bytes(data, name="s").equals(schema, check_metadata=True)
     with pytest.raises(CorruptDataError, match="arrow schema of 40 bytes"):
-        schema_from_bytes(data[:40])
+        schema_from_bytes(data[:40], name="s")
 
 
 def convertible() -> list[Any]:

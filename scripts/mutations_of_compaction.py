@@ -10,7 +10,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a cleaner deletes what no COMPACT names, without an ABORT",
-        "shuffle/seal/index_rewrite.py",
+        "shuffle/seal/rewrite.py",
         "        return None if decided else abort",
         "        return None",
         f"{COMPACTION} -k cleaner",
@@ -18,7 +18,7 @@ MUTATIONS = (
     Mutation(
         "compaction",
         "a compaction goes on behind its own ABORT",
-        "shuffle/seal/index_rewrite.py",
+        "shuffle/seal/rewrite.py",
         "        cause = state.void.get(record.record_id)",
         "        cause = None",
         f"{COMPACTION} -k cleaner",
@@ -51,7 +51,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a COMPACT that was made from replaced data counts",
-        "shuffle/log/stage_fold.py",
+        "shuffle/log/stage.py",
         "record.base != state.seal_slot",
         "False",
         f"{REPAIR_RACES} -k landed_behind",
@@ -59,7 +59,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a compaction goes on past a REPLACE, and tells that it won",
-        "shuffle/seal/index_rewrite.py",
+        "shuffle/seal/rewrite.py",
         "cause is None and not too_late(state, record):",
         "cause is None and (isinstance(record, Compact) or not too_late(state, record)):",
         f"{REPAIR_RACES} -k began_before",
@@ -67,7 +67,7 @@ MUTATIONS = (
     Mutation(
         "repair",
         "a COMPACT that counts is the end of all others that change the index",
-        "shuffle/seal/index_rewrite.py",
+        "shuffle/seal/rewrite.py",
         "        decided = attempt in state.counted or",
         "        decided = state.compact is not None or attempt in state.counted or",
         f"{REPAIR_RACES} -k replace_on_its_way",

@@ -328,9 +328,9 @@ MUTATIONS = (
     Mutation(
         "seek",
         "a resumed view reads from the start of the extent",
-        "shuffle/read/sealed_feed.py",
-        " if at > extent.first_ordinal else extent",
-        " if at < 0 else extent",
+        "shuffle/read/feed.py",
+        "clip(extent, positions.get(extent.producer, AT_START))",
+        "clip(extent, AT_START)",
         READ,
     ),
     Mutation(

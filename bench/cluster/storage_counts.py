@@ -8,8 +8,8 @@ from pathlib import Path
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.log.stage import open_stage, require_seal
+from durable_shuffle.shuffle.seal.seal import count_reruns
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.write.evidence import count_reruns
 
 
 def committed_producers(store: Path, job: str) -> int:

@@ -32,9 +32,9 @@ from durable_shuffle.shuffle.consume.outputs import read_output
 from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.seal.seal import count_reruns
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.write.evidence import count_reruns
 
 _GATES = 1000
 _CHECKPOINTS = 20

@@ -28,8 +28,7 @@ from durable_shuffle.serialization.arrow_schemas import logical_batch
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.read.object_reader import read_pairs
-from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import read_pairs, read_subpartition
 
 _TABLE_ROWS = 20
 """What `--format table` shows without `--limit`: a table is laid out as a whole."""

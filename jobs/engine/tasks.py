@@ -28,15 +28,14 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.producer_log import Committed
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
 from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
-from durable_shuffle.shuffle.read.group_reader import read_group
-from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_group, read_subpartition
 from durable_shuffle.shuffle.rows.partitioner import narrow_ids, round_robin_ids
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 if TYPE_CHECKING:  # not needed in tasks
     from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
@@ -58,7 +57,7 @@ Produce = Callable[[StageHandle, int, str], ProducerResult]
 class MapResult:
     """What one map task reports to the driver."""
 
-    committed: Committed
+    committed: CommittedAttempt
     wrote: bool
     won: bool
     requests: int
@@ -227,7 +226,7 @@ def map_result(row: dict[str, Any]) -> MapResult:
     if not isinstance(commit, Commit):
         raise errors.CorruptDataError(f"map task {row['producer']} returned no COMMIT")
     counts = {field.name: row[field.name] for field in fields(MapResult)[1:]}
-    return MapResult(Committed(row["slot"], commit), **counts)
+    return MapResult(CommittedAttempt(row["slot"], commit), **counts)
 
 
 def read_function(

@@ -15,9 +15,8 @@ from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Abort, Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
-from durable_shuffle.shuffle.write.evidence import count_reruns
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, read_state
+from durable_shuffle.shuffle.seal.seal import count_reruns
 
 _DESCRIBED = (
     "name", "fingerprint", "incarnation", "generation", "created_wall_seconds", "schema", "codec",

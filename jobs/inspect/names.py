@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.log.layout import StagePath, check_name, parse_stage_folder
-from durable_shuffle.shuffle.log.lost_stages import lost_stage
+from durable_shuffle.shuffle.log.named_stage import lost_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.verify.job import JobCopy

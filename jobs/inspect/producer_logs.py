@@ -22,12 +22,15 @@ from durable_shuffle.shuffle.log.appender_log import (
 )
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_not_released
-from durable_shuffle.shuffle.log.stage_fold import StageState
-from durable_shuffle.shuffle.read.extent_feed import EndMode
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    live_state,
+    read_state,
+)
+from durable_shuffle.shuffle.read.feed import EndMode
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import standing_pieces
+from durable_shuffle.shuffle.stream.scan import read_row_ranges, standing_rows
 
 RowCounts = npt.NDArray[np.uint64]
 
@@ -179,9 +182,9 @@ class LogRows:
             list(pool.map(copy, producers))
         copy(stage.log())  # last: before a producer's log is closed, a RELEASE stands in this one
         copied = StageHandle(memory, stage.path, stage.describe)
-        require_not_released(copied)
+        live_state(copied)
         logs = read_producer_logs(copied, read_state(copied))
-        self._stage, self._pieces = stage, standing_pieces(copied)
+        self._stage, self._ranges = stage, standing_rows(copied)
         self.producers = len(logs)
         self.ended = sum(log.ended for log in logs)
         """Producers that will never append again."""
@@ -205,6 +208,6 @@ class LogRows:
             raise InvalidInputError(
                 f"no such partition: {k} of {count}, counted from 0: {stage.path.prefix!r}"
             )
-        pieces = [piece for piece in self._pieces if piece.extent.subpartition == k]
-        for batch in read_pieces(stage, pieces, _SETTINGS):
+        ranges = [span for span in self._ranges if span.extent.subpartition == k]
+        for batch in read_row_ranges(stage, ranges, _SETTINGS):
             yield fit_batch(batch, stage.schema)

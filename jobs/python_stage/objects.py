@@ -31,10 +31,9 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.object_reader import read_pairs
+from durable_shuffle.shuffle.read.sealed_reader import read_pairs
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count, narrow_ids
-from durable_shuffle.shuffle.write.object_producer import run_pair_producer
-from durable_shuffle.shuffle.write.producer import ProducerResult
+from durable_shuffle.shuffle.write.producer import ProducerResult, run_pair_producer
 
 _HASHED_IN_C = {int, str, bytes, float, bool}
 """Types for which `portable_hash` is Python's own hash."""

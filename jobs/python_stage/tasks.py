@@ -39,7 +39,7 @@ from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, narrow_
 from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 BatchFunction: TypeAlias = Callable[[Batches], Iterable[pa.RecordBatch]]

@@ -46,7 +46,7 @@ from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.stages.work import Shape, Writing
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
-from durable_shuffle.shuffle.read.group_reader import subpartition_bytes
+from durable_shuffle.shuffle.read.sealed_reader import subpartition_bytes
 
 _GROUP = "spark.durableShuffle.group."
 """Prefix of the grouping settings; a stage records them beside the settings that split files."""

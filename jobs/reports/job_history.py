@@ -32,9 +32,15 @@ from durable_shuffle.shuffle.log.records import (
     StageUse,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, stage_log
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
-from durable_shuffle.shuffle.read.extent_feed import EndMode
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    numbers,
+    open_stage,
+    read_state,
+    stage_log,
+)
+from durable_shuffle.shuffle.read.feed import EndMode
 from durable_shuffle.shuffle.storage.contract import Storage
 
 _KEPT = 100

@@ -35,8 +35,8 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.lost_stages import refuse_lost_record, written_stages
-from durable_shuffle.shuffle.log.producer_log import Committed, read_producer
+from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, written_stages
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.records import Describe, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
@@ -47,11 +47,10 @@ from durable_shuffle.shuffle.log.stage import (
 )
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
-from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.seal import count_reruns, seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.write.evidence import count_reruns
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ class StageStore:
         )
         return seal, results, earlier
 
-    def _replace(self, stage: StageHandle, commits: Mapping[int, Committed]) -> Seal:
+    def _replace(self, stage: StageHandle, commits: Mapping[int, CommittedAttempt]) -> Seal:
         """Replace the COMMITs of damaged producers by new ones; return the seal in force."""
         state = read_state(stage)
         if state.seal is None or state.release is not None:
@@ -247,7 +246,7 @@ class StageStore:
         work: Writing,
         stage: StageHandle,
         planned: Planned,
-        commits: Mapping[int, Committed],
+        commits: Mapping[int, CommittedAttempt],
         max_batch_bytes: int | None,
     ) -> list[MapResult]:
         missing = [p for p in range(planned.producers) if p not in commits]
@@ -368,13 +367,13 @@ class StageStore:
         )
         return describe_stage(storage, path, describe)
 
-    def _committed(self, stage: StageHandle, producers: int) -> dict[int, Committed]:
+    def _committed(self, stage: StageHandle, producers: int) -> dict[int, CommittedAttempt]:
         """Return producer -> COMMIT for the producers that need not run.
 
         A COMMIT of a damaged producer is returned only if it is newer than the damaged one.
         """
 
-        def read(producer: int) -> Committed | None:
+        def read(producer: int) -> CommittedAttempt | None:
             after = stage.damaged.get(producer, -1)
             return read_producer(stage.producer_log(producer)).counting(after=after)
 

@@ -32,8 +32,12 @@ from durable_shuffle.shuffle.log.named_stage import stage_named
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.sealed_reader import join_small
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import Piece, newest_message, standing_pieces
+from durable_shuffle.shuffle.stream.scan import (
+    RowRange,
+    newest_message,
+    read_row_ranges,
+    standing_rows,
+)
 
 _MIB = 1 << 20
 _MOST_COMBINATIONS = 1000
@@ -45,7 +49,7 @@ class TaskPieces(InputPartition):
     """What one task reads. It contains no credentials; the reader has them."""
 
     path: StagePath
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RowRange, ...]
 
 
 def stage_of(options: ReadOptions) -> StageHandle:
@@ -59,7 +63,7 @@ def check_schema(stage: StageHandle, schema: StructType) -> None:
     check_readable(stored_schema(stage, newest_message(stage)), schema, stage.describe.name)
 
 
-def tasks_of(stage: StageHandle, pieces: Sequence[Piece]) -> list[TaskPieces]:
+def tasks_of(stage: StageHandle, pieces: Sequence[RowRange]) -> list[TaskPieces]:
     """Return the pieces per task; one task reads several small neighbouring partitions."""
     sizes = [0] * stage.describe.partitions
     for piece in pieces:
@@ -79,7 +83,7 @@ def read_task(
     quicken_worker()
     stage = open_stage(options.place.storage(), task.path)
     settings = Settings()
-    rows = as_spark(stage, read_pieces(stage, task.pieces, settings), schema)
+    rows = as_spark(stage, read_row_ranges(stage, task.pieces, settings), schema)
     yield from join_small(rows, settings.read_batch_rows)
 
 
@@ -96,7 +100,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         stage = stage_of(self._options)
         check_schema(stage, self._schema)
-        pieces = standing_pieces(stage)
+        pieces = standing_rows(stage)
         kept = _partitions_for(stage, self._wanted, self._schema)
         if kept is not None:
             pieces = [piece for piece in pieces if piece.extent.subpartition in kept]

@@ -32,7 +32,7 @@ from durable_shuffle.jobs.streaming.reading import (
 )
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds
-from durable_shuffle.shuffle.read.waiting import backoff_seconds
+from durable_shuffle.shuffle.base.retry import backoff_seconds
 from durable_shuffle.shuffle.stream.consumer import StreamConsumer
 from durable_shuffle.shuffle.stream.offset import (
     Limits,
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        pieces = self._scan.pieces(self._offset(start), self._offset(end))
+        pieces = self._scan.ranges(self._offset(start), self._offset(end))
         return tasks_of(self._scan.stage, pieces)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -67,7 +67,7 @@ from durable_shuffle.shuffle.write.run_log import (
     delete_segments,
     write_part,
 )
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 
 @dataclass(frozen=True)

@@ -131,3 +131,10 @@ class _Raised:
 
     def __call__(self, error: BaseException) -> bool:
         return isinstance(error, self.types)
+
+
+def backoff_seconds(misses: int, first_seconds: float, longest_seconds: float) -> float:
+    """Return the pause after `misses` answers in a row that brought nothing: it doubles."""
+    if misses < 1:
+        return 0.0
+    return min(first_seconds * 2.0 ** min(misses - 1, 60), longest_seconds)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from durable_shuffle.serialization.buffers import Buffer
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.consume.resume_set import InputKey
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.read.position import (
     Position,
     ProducerPosition,

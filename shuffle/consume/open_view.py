@@ -37,17 +37,14 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
+    StageState,
     content_tags,
-    read_state,
-    require_not_released,
+    live_state,
 )
-from durable_shuffle.shuffle.log.stage_fold import StageState
 from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
-from durable_shuffle.shuffle.read.extent_feed import ExtentFeed
-from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.feed import ExtentFeed, SealedFeed, check_tags
+from durable_shuffle.shuffle.read.log_feed import FeedWait, LogFeed
 from durable_shuffle.shuffle.read.position import Positions
-from durable_shuffle.shuffle.read.sealed_feed import SealedFeed, check_tags
-from durable_shuffle.shuffle.read.waiting import FeedWait
 
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
@@ -189,9 +186,7 @@ def _wait_ready(
     deadline = clock.monotonic() + wait_seconds
     pause = _FIRST_LOOK_SECONDS
     while True:
-        state = read_state(stage)
-        if state.release is not None:
-            require_not_released(stage)
+        state = live_state(stage)
         if stage.describe.writing == "log":
             refuse_holes(stage)
         if state.seal is not None or stage.describe.writing == "log":

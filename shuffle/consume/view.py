@@ -26,19 +26,25 @@ from durable_shuffle.shuffle.consume.delivered import Delivered, ViewStatistics
 from durable_shuffle.shuffle.consume.resume_set import InputKey
 from durable_shuffle.shuffle.consume.task import KEEP, ConsumerTask
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
-from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
-from durable_shuffle.shuffle.read.batch_source import BatchSource, PlacedBatch, PlacedMarker
-from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, Piece
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state
+from durable_shuffle.shuffle.read.batch_source import (
+    NOTHING_YET,
+    BatchSource,
+    FrameSource,
+    PlacedBatch,
+    PlacedFrame,
+    PlacedMarker,
+    ReadAhead,
+)
+from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, QueuedBuffer
 from durable_shuffle.shuffle.read.extents import Extent
-from durable_shuffle.shuffle.read.frame_source import NOTHING_YET, FrameSource, PlacedFrame
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.read.position import (
     Position,
     ProducerPosition,
     ordinal_of,
     records_between,
 )
-from durable_shuffle.shuffle.read.read_ahead import ReadAhead
 
 
 class View:
@@ -222,23 +228,23 @@ class View:
         while True:
             self._task.check()
             with self._explained():
-                piece = self._queue.poll(self.id)
-            if piece is None:
+                queued = self._queue.poll(self.id)
+            if queued is None:
                 self._wait()
-            elif isinstance(piece, Piece):
-                extent, buffer = piece.extent, piece.buffer
+            elif isinstance(queued, QueuedBuffer):
+                extent, buffer = queued.extent, queued.buffer
                 try:
                     self._delivered.check_begins(extent, buffer)
                 except DurableShuffleError as error:
                     self._queue.fail(error)
                     raise
-                begin = self._delivered.frame(extent, buffer, piece.offset)
+                begin = self._delivered.frame(extent, buffer, queued.offset)
                 self._reserve(extent, buffer.end_ordinal, begin)
-                self._delivered.buffer(extent, buffer, piece.offset)
+                self._delivered.buffer(extent, buffer, queued.offset)
                 yield buffer
             else:
-                self._delivered.check_complete(piece)
-                self._ended = piece
+                self._delivered.check_complete(queued)
+                self._ended = queued
                 return
 
     def ack(
@@ -395,5 +401,5 @@ class View:
             yield
         except (NotFoundError, CorruptDataError):
             self._task.held.look()
-            require_not_released(self._stage)
+            live_state(self._stage)
             raise

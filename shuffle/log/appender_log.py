@@ -80,8 +80,8 @@ class Append:
 
     KIND: ClassVar[str] = "APPEND"
     record_id: str
-    """Of the OPEN under which the segments were written, or the id of a write job. Whoever writes
-    names the segments by it."""
+    """Of the OPEN under which the segments were written, or the id of a write job. The names of the
+    segments contain it."""
     rows: int
     memory_bytes: int
     """Uncompressed Arrow bytes of the rows."""
@@ -243,7 +243,7 @@ def decides(record: AppenderRecord | None, attempt: str) -> bool:
 def settled_segments(records: Iterable[AppenderRecord]) -> tuple[set[tuple[str, int]], set[str]]:
     """Return the named segments as (attempt, number) and the attempts that will name no more.
 
-    Segments of such an attempt that are not named may be deleted by anybody; all others stay.
+    Segments of such an attempt that are not named may be deleted; all others stay.
     """
     named: set[tuple[str, int]] = set()
     finished: set[str] = set()
@@ -271,15 +271,15 @@ def state_behind(stage: StageHandle, producer: int, tail: AppenderTail) -> Appen
 
 
 def refuse_other_writer(tail: AppenderTail, query: str | None, where: str) -> None:
-    """Refuse to write a log that is closed or that others write.
+    """Refuse to write a log that is closed or belongs to another kind of writer or query.
 
     Args:
-        query: who writes, as in `AppenderState.query`.
+        query: of the caller, as in `AppenderState.query`.
         where: names the log in messages.
 
     Raises:
         FencedError: the stage was released.
-        InvalidInputError: others write here; says who.
+        InvalidInputError: another writer owns the log; names it.
     """
     last = tail.last
     if last is None:

@@ -62,7 +62,7 @@ class PendingEffect:
     """An effect outside this storage that may or may not have happened yet."""
 
     token: str
-    """The same at every try; whoever receives it remembers it and ignores repeats."""
+    """The same at every try. The receiver remembers it and ignores repeats."""
     payload: bytes
     objects: tuple[str, ...] = ()
     """Keys of the consumer's outputs that the effect needs: they stay while it is pending."""
@@ -77,7 +77,7 @@ class Ending:
 
     mode: Literal["FINITE", "DRAIN"]
     commit: int
-    """Number of the commit that PREPARED is, counted by whoever runs the consumer."""
+    """Number of the commit that PREPARED is; the consumer's runner counts it."""
     committed: bool
     """Whether COMMITTED stands: everything that PREPARED left pending has happened."""
 
@@ -89,7 +89,7 @@ class Open:
     KIND: ClassVar[str] = "OPEN"
     record_id: str
     generation: int
-    """The launcher's; who meets a higher one stops."""
+    """The launcher's. A view that meets a higher one stops."""
     epoch: int
     consumer: str
     task: str
@@ -107,7 +107,7 @@ class Open:
     ending: Ending | None = None
     """None while there is something to read."""
     code: str = ""
-    """Digest of the code that is given the records; "" if whoever reads them did not say."""
+    """Digest of the code that processes the records; "" if the reader gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
-    """Positions, published outputs and state of a view move on together, or not at all."""
-
-    KIND: ClassVar[str] = "ACK"
+class _Acknowledgement:
     record_id: str
     epoch: int
     whole: Whole | None
@@ -138,6 +135,42 @@ class Ack:
     state: State
     marker_floor: int
     pending: tuple[PendingEffect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(_Acknowledgement):
+    """Positions, published outputs and state of a view move on together, or not at all."""
+
+    KIND: ClassVar[str] = "ACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(_Acknowledgement):
+    """All inputs are read to their end and acknowledged; the last outputs. A full record."""
+
+    KIND: ClassVar[str] = "FINISHED"
+    whole: Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(_Acknowledgement):
+    """All input is acknowledged for good, the last outputs are parked. A full record.
+
+    Behind it stand OPENs, COMMITTED and FINISHED, nothing else.
+    """
+
+    KIND: ClassVar[str] = "PREPARED"
+    whole: Whole
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What was pending behind PREPARED has happened."""
+
+    KIND: ClassVar[str] = "COMMITTED"
+    record_id: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,49 +191,6 @@ class Released:
     record_id: str
     epoch: int
     inputs: tuple[InputCursor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """All inputs are read to their end and acknowledged; the last outputs. A full record."""
-
-    KIND: ClassVar[str] = "FINISHED"
-    record_id: str
-    epoch: int
-    whole: Whole
-    inputs: tuple[InputCursor, ...]
-    outputs: tuple[OutputRef, ...]
-    state: State
-    marker_floor: int
-    pending: tuple[PendingEffect, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """All input is acknowledged for good, the last outputs are parked. A full record.
-
-    Behind it stand OPENs, COMMITTED and FINISHED, nothing else.
-    """
-
-    KIND: ClassVar[str] = "PREPARED"
-    record_id: str
-    epoch: int
-    whole: Whole
-    inputs: tuple[InputCursor, ...]
-    outputs: tuple[OutputRef, ...]
-    state: State
-    marker_floor: int
-    pending: tuple[PendingEffect, ...]
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What was pending behind PREPARED has happened."""
-
-    KIND: ClassVar[str] = "COMMITTED"
-    record_id: str
-    epoch: int
 
 
 ConsumerRecord = Open | Ack | Reserve | Released | Prepared | Committed | Finished | Closed

@@ -1,9 +1,9 @@
 """The job log: which driver may write or delete, and which stages exist.
 
-The newest CLAIM wins; nobody can tell a dead driver from a slow one, so an older driver learns it
-at its next write and stops. Making, reusing and releasing a stage all win a slot here first, so
-that a release can never race a driver that plans to reuse. A released stage stays released: a STAGE
-record behind RELEASED of the same incarnation is void, and `append` refuses to write one.
+The newest CLAIM wins. Nobody can tell a dead driver from a slow one, so an older driver stops at
+its next write. A driver that makes, reuses or releases a stage first wins a slot here, so a release
+cannot race a driver that plans to reuse. A released stage stays released: a STAGE record behind
+RELEASED of the same incarnation is void, and `append` refuses to write one.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class JobState:
     begun: tuple[StagePath, ...] = ()
     """Stages that writers make and that do not count yet."""
     given_up: tuple[StagePath, ...] = ()
-    """Those of the released ones that never counted."""
+    """Released stages that never counted."""
 
     def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
         """Return the stage that a record names.
@@ -196,7 +196,7 @@ class JobLog:
         """Win a slot for `record`; return whether it did.
 
         Args:
-            unless: of what stands before the slot: where it holds, nothing is written.
+            unless: if it holds of the state before the slot, nothing is written.
 
         Raises:
             FencedError: a newer driver claimed the job.
@@ -225,7 +225,7 @@ class JobLog:
         return state.owner != self._record_id
 
     def _take_in(self, state: JobState) -> None:
-        """Go on from a state of the log, which may hold one record of others more.
+        """Go on from a newer state of the log.
 
         Raises:
             FencedError: a newer driver claimed the job.
@@ -234,14 +234,10 @@ class JobLog:
         if self._is_lost(state) and not self._is_lost(before):
             slot = state.next_slot - 1  # of the CLAIM
             refuse_older(self._log.slots, slot, found=state.generation, mine=self._generation)
-        self._check_not_fenced()
-
-    def _check_not_fenced(self) -> None:
-        """Raise if a newer CLAIM was ever seen: who is fenced stays fenced."""
-        if self._is_lost(self._state):
+        if self._is_lost(state):  # a fenced driver stays fenced
             raise FencedError(
-                f"another driver took over job {self._state.job!r}: mine=generation "
-                f"{self._generation}, newest=generation {self._state.generation}; this driver "
+                f"another driver took over job {state.job!r}: mine=generation "
+                f"{self._generation}, newest=generation {state.generation}; this driver "
                 "must stop (a second DurableShuffle of a job takes over in one program, too: "
                 "make one and use it everywhere)"
             )
@@ -252,15 +248,15 @@ class Entered:
     """What entering a stage came to."""
 
     path: StagePath
-    """The stage of this name that counts: one's own, or the one that another writer entered."""
+    """The stage of this name that counts: the caller's, or one that another writer entered."""
     replaced: StagePath | None = None
-    """The stage whose place it took just now: it is released, and its data may go."""
+    """The stage whose place it took just now. It is released, and its data may go."""
 
 
 def begin_stage(storage: Storage, path: StagePath, *, record_id: str, claim_id: str) -> None:
     """Enter a stage that is about to be made and does not count yet, so that `gc` knows of it.
 
-    Claims nothing; a job that nobody ever claimed is claimed.
+    Claims a job that nobody ever claimed, and no other.
 
     Raises:
         ConflictError: others kept winning the slots; try again.
@@ -283,9 +279,9 @@ def enter_stage(
     replaces: bool,
     releases: Callable[[StagePath], bool] = lambda _: False,
 ) -> Entered:
-    """Enter a described stage into its job's log, without a claim: whoever claimed goes on.
+    """Enter a described stage into its job's log, without a claim, so no driver is fenced.
 
-    For writers that make one stage. A job that nobody ever claimed is claimed. Safe to repeat.
+    For writers that make one stage. Claims a job that nobody ever claimed. Safe to repeat.
 
     Args:
         replaces: enter it even if a stage of this name stands; readers then find the new one.
@@ -320,8 +316,7 @@ def enter_stage(
     state = _write_unclaimed(storage, path.job, claim_id, record)
     if replaces:
         return Entered(path, replaced)
-    found = newest_named(state, path.name)
-    return Entered(found or path)
+    return Entered(newest_named(state, path.name) or path)
 
 
 def _write_unclaimed(

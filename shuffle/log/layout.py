@@ -1,19 +1,6 @@
-"""Names of objects: ids to keys and back. Pure. docs/format.md shows the same tree.
+"""Names of objects: ids to keys and back. Pure. docs/format.md shows the tree of a job.
 
-    <job>/log/<slot>                                      job log
-    <job>/commands/<slot>                                 command log of a pipeline
-    <job>/requests/<slot>                                 request log of a pipeline
-    <job>/status/<slot>                                   status log of a pipeline
-    <job>/<stage>-<incarnation>/log/<slot>                stage log
-    <job>/<stage>-<incarnation>/producers/p<p>/<slot>     producer log
-    <job>/<stage>-<incarnation>/segments/<hh>/p<p>-<attempt>-<n>.seg
-    <job>/<stage>-<incarnation>/index/<nonce>
-    <job>/consumers/<consumer>/<task>/<slot>              consumer log
-    <job>/consumers/<consumer>/<task>/outputs/<nonce>     outputs that the consumer log names
-    <job>/consumers/<consumer>/<task>/state/<nonce>       state that the consumer log names
-    <job>/reports/<line>/<slot>                           what a task says to its supervisor
-
-The incarnation is a random id, so a path that was ever deleted is never used again.
+A stage's incarnation is a random id, so a path that was ever deleted is never used again.
 """
 
 import re
@@ -24,7 +11,7 @@ from typing import Literal
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 
 MAX_NAME_CHARS = 100
-"""Long enough to speak, short enough for every backend (S3 keys end at 1,024 bytes)."""
+"""Short enough for every backend (S3 keys have at most 1,024 bytes)."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -32,7 +19,6 @@ _COMPACTED_SEGMENT = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]*)\.seg")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
 _SLOT = re.compile(r"\d{10,}")
-_NONCE = re.compile(r"[0-9a-f]{32}")
 _CONSUMER_FOLDERS: dict[str, "ConsumerKind"] = {"outputs": "output", "state": "state"}
 
 ConsumerKind = Literal["slot", "output", "state"]
@@ -42,8 +28,8 @@ def check_name(what: str, name: str) -> str:
     """Return `name` if it may be part of a key.
 
     Raises:
-        InvalidInputError: no text, empty, too long, or with characters other than letters, digits,
-            '.', '_' and '-'; the message names `what`.
+        InvalidInputError: no text, empty, too long, or other characters than letters, digits, '.',
+            '_' and '-'; names `what`.
     """
     given: object = name  # of a user's program
     if not isinstance(given, str) or not _NAME.fullmatch(given) or len(given) > MAX_NAME_CHARS:
@@ -179,7 +165,7 @@ class StagePath:
     def names_data(self, key: str) -> bool:
         """Return whether `key` is one that this stage gives a segment or an index.
 
-        Only such keys are ever deleted, whatever a listing shows.
+        No other key is ever deleted, also if a listing shows it.
         """
         name = key.rsplit("/", 1)[-1]
         if match := _SEGMENT.fullmatch(name):
@@ -190,7 +176,7 @@ class StagePath:
 
 
 def _stored_id(found: str) -> str:
-    """Return the id by which a record names an object; no other text becomes part of a key."""
+    """Return the id by which a record names an object, checked before it is part of a key."""
     if not is_id(found):
         raise CorruptDataError(
             f"a record names an object by {found!r:.100}, expected 32 hexadecimal digits"
@@ -288,7 +274,7 @@ def parse_consumer_key(key: str) -> tuple[ConsumerPath, ConsumerKind, str]:
     parts = key.split("/")
     folder = _CONSUMER_FOLDERS.get(parts[4]) if len(parts) == 6 else None
     kind: ConsumerKind = folder or "slot"
-    pattern = _NONCE if folder else _SLOT
+    pattern = _ID if folder else _SLOT
     known = len(parts) == (6 if folder else 5) and parts[1] == "consumers"
     if not known or not pattern.fullmatch(parts[-1]):
         raise CorruptDataError(f"not a name of a consumer's object: key={key!r}")

@@ -1,8 +1,8 @@
 """A batch producer's log: whose data counts.
 
-The first record that names an attempt, COMMIT or ABORT, is its fate; any later one is void, and so
-is what stands behind CLOSED. `ProducerState` is the only place that knows this rule. Before the
-seal the first COMMIT counts. Failure alone is never a reason to delete
+The first record that names an attempt, COMMIT or ABORT, is its fate. Any later one is void, and so
+is every record behind CLOSED. Only `ProducerState` knows this rule. Before the seal the first
+COMMIT counts. Failure alone is never a reason to delete
 (docs/decisions/001-slot-log-protocol.md).
 """
 
@@ -24,8 +24,8 @@ from durable_shuffle.shuffle.log.typed_log import AnyRecord, Tail, TypedLog
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The COMMIT that counts (or counted when it was read) and where it stands."""
+class CommittedAttempt:
+    """A COMMIT that counts, or counted when it was read, and its slot."""
 
     slot: int
     commit: Commit
@@ -36,7 +36,7 @@ class ProducerState:
     """What a producer's log says."""
 
     next_slot: int = 0
-    fates: Mapping[str, Committed | Abort] = field(default_factory=dict)
+    fates: Mapping[str, CommittedAttempt | Abort] = field(default_factory=dict)
     """Attempt -> the first record that names it, in slot order."""
     closed: Closed | None = None
     """The stage was released: nobody commits any more."""
@@ -44,21 +44,21 @@ class ProducerState:
     def fate(self, attempt: str) -> Commit | Abort | Closed | None:
         """Return the attempt's fate. CLOSED says that it never commits, None that it still may."""
         fate = self.fates.get(attempt, self.closed)
-        return fate.commit if isinstance(fate, Committed) else fate
+        return fate.commit if isinstance(fate, CommittedAttempt) else fate
 
-    def commits(self, *, after: int = -1) -> list[Committed]:
-        """Return the COMMITs behind slot `after` that are their attempt's fate, in slot order."""
+    def commits(self, *, after: int = -1) -> list[CommittedAttempt]:
+        """Return the COMMITs behind slot `after` that decide an attempt's fate, in slot order."""
         return [
             fate
             for fate in self.fates.values()
-            if isinstance(fate, Committed) and fate.slot > after
+            if isinstance(fate, CommittedAttempt) and fate.slot > after
         ]
 
-    def counting(self, *, after: int = -1) -> Committed | None:
+    def counting(self, *, after: int = -1) -> CommittedAttempt | None:
         """Return the COMMIT that counts before the seal, None if there is none yet.
 
         Args:
-            after: slot of a COMMIT whose data cannot be read: only those behind it count.
+            after: slot of a COMMIT whose data cannot be read. Only COMMITs behind it count.
         """
         return next(iter(self.commits(after=after)), None)
 
@@ -73,7 +73,7 @@ def with_fate(state: ProducerState, record: ProducerRecord, _name: str = "") -> 
     named = record.attempt if isinstance(record, Abort) else record.record_id
     if named in state.fates:
         return state
-    fate = record if isinstance(record, Abort) else Committed(slot, record)
+    fate = record if isinstance(record, Abort) else CommittedAttempt(slot, record)
     return replace(state, fates={**state.fates, named: fate})
 
 
@@ -99,14 +99,14 @@ def read_producer(slots: SlotLog) -> ProducerState:
     return commit_log(slots).read(ProducerState())
 
 
-def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> Committed:
+def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> CommittedAttempt:
     """Commit an attempt, or return the COMMIT that came first.
 
     The caller owns `commit.record_id` and sends nothing else under it. If the returned commit is
     another attempt's, ours never counts and never will: the caller may delete its segments.
 
     Args:
-        after: as in `ProducerState.counting`: a repair goes on past COMMITs up to this slot.
+        after: as in `ProducerState.counting`.
 
     Raises:
         AbortedError: a cleaner aborted this attempt; nothing it wrote counts.
@@ -135,7 +135,7 @@ def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> Commit
     # from slot 0 and without a look: as a rule the log is empty, and one request decides
     state, own = commit_log(slots).decide(ProducerState(), unless_decided)
     if own is not None:
-        return Committed(state.next_slot - 1, commit)
+        return CommittedAttempt(state.next_slot - 1, commit)
     committed = state.counting(after=after)
     assert committed is not None  # else `unless_decided` proposed
     return committed
@@ -157,8 +157,8 @@ def abort_attempt(slots: SlotLog, attempt: str, record_id: str, cause: str) -> b
 
 
 def close_log(slots: SlotLog, record_id: str, cause: str) -> None:
-    """Put CLOSED behind the last record of a batch producer's or an appender's log, unless it is
-    there; from then on nobody can write."""
+    """Put CLOSED behind the last record of a batch producer's or an appender's log, unless it
+    stands. Behind it nobody can write."""
     log = TypedLog(slots, AnyRecord(), Tail.followed_by)
     closed = ControlRecord(Closed.KIND, {"record_id": record_id, "cause": cause})
 

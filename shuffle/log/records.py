@@ -33,7 +33,7 @@ EXTENT = np.dtype(
         ("rows", "<u8"),
     ]
 )
-"""Where frames of one subpartition stand: bytes [offset, offset + length) of a segment. A
+"""Where frames of one subpartition are: bytes [offset, offset + length) of a segment. A
 subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
 
 
@@ -43,10 +43,10 @@ def unpack_extents(
     """Return packed EXTENT entries as a structured array.
 
     Args:
-        partitions: of the stage, for whoever counts by subpartition.
+        partitions: of the stage, to check the subpartitions.
 
     Raises:
-        CorruptDataError: not a whole number of entries, or of a subpartition that there is not;
+        CorruptDataError: not a whole number of entries, or a subpartition that does not exist;
             names `name`.
     """
     if len(data) % EXTENT.itemsize:
@@ -62,7 +62,7 @@ def unpack_extents(
 
 
 def check_id(what: str, found: str) -> None:
-    """Refuse what cannot be part of a key.
+    """Refuse an id that cannot be part of a key.
 
     Raises:
         InvalidInputError: not 32 hexadecimal digits; `RecordCodec` names the record.
@@ -71,14 +71,8 @@ def check_id(what: str, found: str) -> None:
         raise InvalidInputError(f"{what} must be 32 hexadecimal digits, found={found!r:.100}")
 
 
-def _check_stage(name: str, fingerprint: str, incarnation: str) -> None:
-    check_name("stage name", name)
-    check_id("a stage's fingerprint", fingerprint)
-    check_id("a stage's incarnation", incarnation)
-
-
 _MAX_PRODUCERS = 1 << 24
-"""Like MAX_PARTITIONS: whoever reads a record takes memory in proportion."""
+"""Like MAX_PARTITIONS: a reader takes memory in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +97,24 @@ def _check_index(kind: str, index: str, index_bytes: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _OfStage:
+    """Of one incarnation of a stage."""
+
+    record_id: str
+    generation: int
+    name: str
+    fingerprint: str
+    incarnation: str
+
+    def __post_init__(self) -> None:
+        check_name("stage name", self.name)
+        check_id("a stage's fingerprint", self.fingerprint)
+        check_id("a stage's incarnation", self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """A driver becomes the one that may write or delete; the newest wins."""
+    """A driver claims the job. Only the newest claimant may write or delete."""
 
     KIND: ClassVar[str] = "CLAIM"
     record_id: str
@@ -114,51 +124,27 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class StageBegun:
+class StageBegun(_OfStage):
     """A writer makes a stage that does not count before STAGE names it; RELEASED gives it up."""
 
     KIND: ClassVar[str] = "BEGUN"
-    record_id: str
-    generation: int
-    name: str
-    fingerprint: str
-    incarnation: str
-
-    def __post_init__(self) -> None:
-        _check_stage(self.name, self.fingerprint, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True)
-class StageUse:
+class StageUse(_OfStage):
     """A driver makes a stage or plans to reuse it; the newest of a fingerprint is current."""
 
     KIND: ClassVar[str] = "STAGE"
-    record_id: str
-    generation: int
-    name: str
-    fingerprint: str
-    incarnation: str
     replaced: str = ""
-    """Folder of the stage that it takes the place of, which is released by this; "" for none."""
-
-    def __post_init__(self) -> None:
-        _check_stage(self.name, self.fingerprint, self.incarnation)
+    """Folder of the stage whose place it takes, which this record releases; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
-class StageReleased:
+class StageReleased(_OfStage):
     """A stage's data may go, for the cause given; its path is never used again."""
 
     KIND: ClassVar[str] = "RELEASED"
-    record_id: str
-    generation: int
-    name: str
-    fingerprint: str
-    incarnation: str
     cause: str
-
-    def __post_init__(self) -> None:
-        _check_stage(self.name, self.fingerprint, self.incarnation)
 
 
 # -- stage log
@@ -166,7 +152,7 @@ class StageReleased:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Slot 0 of a stage log: all that producers and readers must agree on."""
+    """Slot 0 of a stage log: everything that producers and readers must agree on."""
 
     KIND: ClassVar[str] = "DESCRIBE"
     record_id: str
@@ -197,7 +183,7 @@ class Describe:
     splits: str
     """Digest of all producers' input splits; "" where unknown."""
     planning: dict[str, str]
-    """Settings that decided the splits; a re-run plans with them."""
+    """Settings that decided the splits; a later run plans with them."""
     created_wall_seconds: float
     """Seconds since 1970, for people and retention by age; never for ordering."""
 
@@ -214,7 +200,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Names one commit slot per producer and the index object; from here on readers may read."""
+    """Names one commit slot per producer and the index object. Readers may read behind it."""
 
     KIND: ClassVar[str] = "SEAL"
     record_id: str
@@ -245,14 +231,18 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Names another index of the same records, some of which stand in compacted segments. The first
-    of its base counts whose author was not aborted before. `record_id` is the compaction's id."""
+    """Names another index of the same records, some of which are in compacted segments.
+
+    Among COMPACTs with the same base, the first one counts whose author was not aborted before.
+    `record_id` is the compaction's id.
+    """
 
     KIND: ClassVar[str] = "COMPACT"
     record_id: str
     generation: int
     base: int
-    """Slot of the SEAL or REPLACE whose index it rewrote. Void if that is not the newest."""
+    """Slot of the SEAL or REPLACE whose index it rewrote. The record is void if that is not the
+    newest one."""
     index: str
     index_bytes: int
     segments: tuple[SegmentInfo, ...]
@@ -267,8 +257,8 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Data of the COMMITs named cannot be read, nor rebuilt from what is stored: whoever is asked
-    for the stage next runs these producers again."""
+    """The data of these COMMITs can be neither read nor rebuilt from what is stored. The next run
+    that asks for the stage runs these producers again."""
 
     KIND: ClassVar[str] = "DAMAGED"
     record_id: str
@@ -281,8 +271,10 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Names another COMMIT for some producers of a sealed stage, and an index of all. Void if its
-    author was aborted before, or if its base is not the newest SEAL or REPLACE."""
+    """Names another COMMIT for some producers of a sealed stage, and an index of all producers.
+
+    Void if its author was aborted before, or if its base is not the newest SEAL or REPLACE.
+    """
 
     KIND: ClassVar[str] = "REPLACE"
     record_id: str
@@ -293,7 +285,7 @@ class Replace:
     index: str
     index_bytes: int
     producers: bytes
-    """Packed little-endian u4, ascending; none if only the index, or a compaction, was damaged."""
+    """Packed little-endian u4, ascending; none if only the index or a compaction was damaged."""
     commit_slots: bytes
     """As in SEAL, one per producer named."""
     attempts: bytes
@@ -301,7 +293,7 @@ class Replace:
     content_tags: bytes
     """As in SEAL, one per producer named."""
     rows: int
-    """Of the whole stage from here on, as the next two."""
+    """Of the whole stage from here on; so are the next two."""
     data_bytes: int
     memory_bytes: int
     cause: str
@@ -328,7 +320,7 @@ class Register:
     record_id: str
     generation: int
     consumers: tuple[str, ...]
-    """All that are registered from here on, not only those that are new; ascending."""
+    """All that are registered from here on, not only the new ones; ascending."""
     closed: bool
     """True if there will be no others."""
 
@@ -341,8 +333,8 @@ class ReleaseUpto:
     record_id: str
     generation: int
     upto: bytes
-    """Packed little-endian u4, one per producer: slot of its log, exclusive, below which segments
-    may go. Never lower than in a record before."""
+    """Packed little-endian u4, one per producer: slot of its log below which segments may go. Never
+    lower than in a record before."""
     cause: str
 
 
@@ -376,8 +368,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The fate of an attempt that never counted: after this its segments may be deleted. In a
-    stage's log it is about a compaction or a repair."""
+    """The attempt never counts, and its segments may be deleted. In a stage's log it is about a
+    compaction or a repair."""
 
     KIND: ClassVar[str] = "ABORT"
     record_id: str
@@ -387,7 +379,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The last record of a log; a late writer meets it and stops."""
+    """The last record of a log. A late writer that meets it stops."""
 
     KIND: ClassVar[str] = "CLOSED"
     record_id: str

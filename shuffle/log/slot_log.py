@@ -2,17 +2,16 @@
 
 Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
 holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
-id of its author, so identical bytes mean "my earlier try won and the reply was lost". Why these
-rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
+id of its author, so identical bytes mean that the author's earlier try won and the reply was lost.
+Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
 
-A record is stored bound to its key (`serialization.control.bound`): an intact record that stands
-in another slot, log, stage or job than its own is refused when it is decoded. `SlotLog` is the one
-gate of all logs; nothing else reads or writes a slot.
+A record is stored bound to its key (`serialization.control.bound`): decoding refuses an intact
+record of another slot, log, stage or job. Nothing but `SlotLog` reads or writes a slot.
 
-A slot that lost its record reads as empty, so a log may be taken to end there. Whoever takes a
-snapshot of an appender's log uses `whole_end`, which lists the log once: a listing makes it refuse
-or look further, and proves nothing. Whoever wins the slot all the same finds out at the next one,
-see `refuse_older`. That a log lost its last records only objects outside of it can tell.
+A slot that lost its record reads as empty, so a log may seem to end there. A reader that takes a
+snapshot of an appender's log uses `whole_end`, which lists the log once. The listing makes it
+refuse or look further, and proves nothing. A writer that wins the lost slot learns it at the next
+slot, see `refuse_older`. Only objects outside of a log can tell that its last records are lost.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -31,7 +30,7 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The slot holds somebody else's bytes."""
+    """The slot holds another author's bytes."""
 
     existing: bytes
 
@@ -40,7 +39,7 @@ class Lost:
 class SlotLog:
     """One log under `prefix` (ends with '/'). Slots count from 0 without gaps.
 
-    Not guaranteed: that a record read is the last one; only losing or finding a slot empty says so.
+    Not guaranteed: that a record read is the last one. Only an empty slot behind it says so.
     """
 
     storage: Storage
@@ -51,14 +50,14 @@ class SlotLog:
         return self.prefix + slot_name(slot)
 
     def append(self, slot: int, record: bytes) -> Won | Lost:
-        """Try to be the one whose `record` stands in `slot`.
+        """Try to put `record` into `slot`.
 
-        The caller has seen `slot - 1` (or `slot` is 0): that keeps the log dense.
+        The caller has seen `slot - 1` (or `slot` is 0), which keeps the log dense.
 
         Raises:
             OutcomeUnknownError: still unknown when the storage's patience ended. The record may
-                stand in the slot now or later: read the slot before anything else is done, and
-                delete nothing that the record names.
+                stand in the slot now or later: read the slot first, and delete nothing that the
+                record names.
             UnavailableError: the storage refused every sending, a full disk for example.
         """
         key = self.key(slot)
@@ -69,9 +68,9 @@ class SlotLog:
         return Lost(bound(answer.existing, key))
 
     def mend(self, slot: int, record: bytes) -> None:
-        """Put a record into a slot whose own is damaged or lost, for repairs and releases alone.
+        """Put a record into a slot whose own record is damaged or lost. For repairs and releases.
 
-        A rival that wins the slot carries the same thing out, or is a late writer.
+        A rival that wins the slot does the same repair, or is a late writer.
         """
         self.storage.delete([self.key(slot)])
         self.append(slot, record)
@@ -124,7 +123,7 @@ class SlotLog:
         return high
 
     def whole_end(self) -> int:
-        """Return the first empty slot, and make sure that none before it is lost. Lists once.
+        """Return the first empty slot, after a check that none before it is lost. Lists once.
 
         Raises:
             CorruptDataError: a slot in the middle of the log is empty; names it.
@@ -148,7 +147,7 @@ class SlotLog:
                 raise self._hole(slot)
 
     def refuse_hole(self, end: int) -> None:
-        """Refuse a slot that was found empty if a record stands in the slot behind it.
+        """Refuse an empty slot if the slot behind it holds a record.
 
         Raises:
             CorruptDataError: the record of slot `end` is lost.
@@ -165,24 +164,24 @@ class SlotLog:
 
 def slots_listed(keys: Iterable[str]) -> dict[str, set[int]]:
     """Return the slots among the keys, by the prefix of their log."""
-    found: dict[str, set[int]] = {}
+    slots: dict[str, set[int]] = {}
     for key in keys:
         prefix, _, name = key.rpartition("/")
         if name.isascii() and name.isdecimal():
-            found.setdefault(f"{prefix}/", set()).add(int(name))
-    return found
+            slots.setdefault(f"{prefix}/", set()).add(int(name))
+    return slots
 
 
 def refuse_older(log: SlotLog, slot: int, *, found: int, mine: int) -> None:
-    """Refuse a record that nobody can have written behind one's own: the log had a hole.
+    """Refuse a record that nobody can have written behind the caller's: the log had a hole.
 
     Args:
-        slot: holds the record; the caller's own newest stands in the slot before.
-        found: its epoch or generation.
-        mine: the caller's. What comes behind a record is of this one or a higher one.
+        slot: holds the record; the slot before holds the caller's newest one.
+        found: the record's epoch or generation.
+        mine: the caller's. A record behind the caller's has a higher one.
 
     Raises:
-        CorruptDataError: it is older; names both slots.
+        CorruptDataError: the record is older; names both slots.
     """
     if found <= mine:
         raise CorruptDataError(

@@ -1,11 +1,11 @@
-"""A slot log with its records and what they add up to: how every log is read and written.
+"""A slot log with its records and their fold: how every log is read and written.
 
 Strategy: three parts make a log. `SlotLog` decides who holds a slot, a `RecordCodec` turns bytes
 into records, and a pure fold says what the records add up to. A fold lives beside its records and
 is tested without a storage.
 
-Whoever writes gives `decide` a function from state to record. It is asked again behind each record
-of another author, so every record stands behind exactly the state that it was made from.
+A writer gives `decide` a function from state to record. The function is called again behind each
+record of another author, so every record stands behind exactly the state that it was made from.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class Codec(Protocol[R]):
 
 
 class AnyRecord:
-    """The codec of logs whose kinds of records are not known, or do not matter."""
+    """The codec of a log whose kinds of records do not matter."""
 
     def encode(self, record: ControlRecord) -> bytes:
         return encode_control(record.kind, record.fields)
@@ -58,7 +58,7 @@ class AnyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tail(Generic[R]):
-    """The end of a log in which the last record holds all that its successors go on from."""
+    """The end of a log whose last record holds all that its successors go on from."""
 
     next_slot: int
     last: R | None
@@ -106,9 +106,9 @@ class TypedLog(Generic[R, S]):
         return state
 
     def append(self, slot: int, record: R) -> R:
-        """Try to be the one whose record stands in `slot`; return the record that stands there.
+        """Try to put `record` into `slot`; return the record that stands there.
 
-        It is `record` itself exactly if this call, or an earlier one with the same record, won.
+        It is `record` itself if and only if this call, or an earlier one with the same record, won.
 
         Raises:
             OutcomeUnknownError, UnavailableError: see `SlotLog.append`.
@@ -119,16 +119,16 @@ class TypedLog(Generic[R, S]):
         return self.codec.decode(answer.existing, self.key(slot))
 
     def decide(self, state: S, propose: Callable[[S], R | None]) -> tuple[S, R | None]:
-        """Append what `propose` makes of the log's state, behind exactly that state.
+        """Append the record that `propose` makes of the log's state, behind exactly that state.
 
         Args:
             state: of the log up to some slot. The records behind it are met one by one.
-            propose: returns the record to append, or None if there is nothing to append. It is
-                asked again behind every record that another author won.
+            propose: returns the record to append, or None to stop. It is called again behind every
+                slot that another author won.
 
         Returns:
-            The state behind the last record that was met, and the record that was won. None says
-            that `propose` stopped, and the state says why.
+            The state behind the last record that was met, and the record that was won; None if
+            `propose` stopped, and then the state says why.
 
         Raises:
             ConflictError: others won too many slots in a row; nothing was written.

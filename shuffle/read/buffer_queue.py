@@ -1,10 +1,9 @@
 """Buffers of one partition on their way to one view at a time: fetching, credit, trimming.
 
-Strategy: extents are fetched in groups of ranges that together stay within the credit, those that
-stand next to each other by one request; while one group is handed out, a thread of the view fetches
-the next. A second view of the same process that takes the queue over finds it, in one step,
-unblocked, with full credit and sequence 0; where the view before it was left with half a record,
-the rest of that record is trimmed.
+Strategy: extents are fetched in groups of ranges that fit into the credit. Adjacent ranges take one
+request. While one group is handed out, a thread of the view fetches the next. Another view of the
+same process may take the queue over: it starts with full credit and sequence 0, and the rest of a
+record of which the previous view got a part is trimmed.
 
 It must not know what the bytes mean beyond frame headers, nor where a consumer's log is.
 """
@@ -22,8 +21,8 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput, ExtentFeed
 from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.feed import EndOfInput, ExtentFeed
 from durable_shuffle.shuffle.read.position import Positions, ordinal_of
 from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
 from durable_shuffle.shuffle.storage.range_plan import (
@@ -36,7 +35,7 @@ from durable_shuffle.shuffle.storage.range_plan import (
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class QueuedBuffer:
     """A buffer as it is handed to a view."""
 
     extent: Extent
@@ -44,7 +43,8 @@ class Piece:
     offset: int
     """Of the buffer's first byte in its segment."""
     sequence: int
-    """From 0 in each view, without gaps; a buffer that was trimmed to nothing takes a number."""
+    """From 0 in each view, without gaps, given when the buffer is handed out; a buffer that was
+    trimmed to nothing takes a number."""
     last: bool
     """Whether the extent ends here."""
 
@@ -56,21 +56,13 @@ class _Fetch:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    extent: Extent
-    buffer: Buffer
-    offset: int
-    last: bool
-
-
 class BufferQueue:
     """Safe to call from several threads; only the newest owner gets anything.
 
     Args:
         feed: the extents to read, from the start position on.
         settings: view_memory_bytes, view_buffer_bytes, view_prefetch, max_frame_bytes.
-        start: frames with only records before it are left out, where an extent comes with such.
+        start: frames that hold only records before it are left out.
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class BufferQueue:
         self._extent: Extent | None = None
         self._at = 0
         self._cutter: BufferCutter | None = None
-        self._ready: deque[_Cut] = deque()
+        self._ready: deque[QueuedBuffer] = deque()
         self._pending: tuple[list[_Fetch], Future[list[memoryview]]] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._failure: DurableShuffleError | None = None
@@ -96,8 +88,8 @@ class BufferQueue:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes fetched, or being fetched, and not done with: at most `view_memory_bytes`, and the
-        beginning of one frame header or marker that was held back."""
+        """Bytes fetched, or being fetched, and not yet given back: at most `view_memory_bytes`, and
+        the beginning of one frame header or marker that was held back."""
         pending = sum(f.where.length for f in self._pending[0]) if self._pending else 0
         return self._handed_bytes + pending + sum(c.buffer.data.nbytes for c in self._ready)
 
@@ -108,25 +100,25 @@ class BufferQueue:
 
     @property
     def failed(self) -> bool:
-        """Whether it broke off: nothing more comes, whoever asks."""
+        """Whether reading failed; then no view gets anything more."""
         return self._failure is not None
 
     def fail(self, error: DurableShuffleError) -> None:
-        """Give nothing more: what was polled last could not be used."""
+        """Give nothing more, because what was polled last could not be used."""
         with self._lock:
             self._failure = error
 
     def attach(self, owner: str) -> None:
-        """Make `owner` the one view that is served: the one before gets FencedError from now on."""
+        """Serve the view `owner` alone; the previous one gets FencedError from now on."""
         with self._lock:
             self._owner = owner
             self._needs_trim = self._inside_record
             self._sequence = self._handed_bytes = self.trimmed_bytes = 0
 
-    def poll(self, owner: str) -> Piece | EndOfInput | None:
+    def poll(self, owner: str) -> QueuedBuffer | EndOfInput | None:
         """Return the next buffer with bytes in it, the end, or None if there is nothing new yet.
 
-        Asking for the next buffer gives back the credit of the one before.
+        The call gives back the credit of the previous buffer.
 
         Raises:
             FencedError: another view took over.
@@ -140,10 +132,10 @@ class BufferQueue:
                         f"newest={self._owner}; stop"
                     )
                 self._handed_bytes = 0
-                found = self._next_ready()
-                if not isinstance(found, _Cut):
-                    return found
-                buffer, offset = found.buffer, found.offset
+                queued = self._next_ready()
+                if not isinstance(queued, QueuedBuffer):
+                    return queued
+                buffer, offset = queued.buffer, queued.offset
                 sequence, self._sequence = self._sequence, self._sequence + 1
                 if not buffer.marker:
                     self._inside_record = buffer.cut
@@ -154,12 +146,12 @@ class BufferQueue:
                     self.trimmed_bytes += cut_off
                     self._needs_trim = not trimmed.done
                     buffer = replace(buffer, data=trimmed.data, carry_bytes=0, carry_ends=True)
-                    if not buffer.data.nbytes and not found.last:
+                    if not buffer.data.nbytes and not queued.last:
                         continue
                 self._handed_bytes = buffer.data.nbytes
-                return Piece(found.extent, buffer, offset, sequence, found.last)
+                return replace(queued, buffer=buffer, offset=offset, sequence=sequence)
 
-    def _next_ready(self) -> _Cut | EndOfInput | None:
+    def _next_ready(self) -> QueuedBuffer | EndOfInput | None:
         if self._failure is not None:
             raise self._failure
         try:
@@ -170,7 +162,7 @@ class BufferQueue:
             self._failure = error if isinstance(error, DurableShuffleError) else broken
             raise
 
-    def _fill(self) -> _Cut | EndOfInput | None:
+    def _fill(self) -> QueuedBuffer | EndOfInput | None:
         while not self._ready:
             if self._pending is None:
                 end = self._start_fetch()
@@ -252,11 +244,12 @@ class BufferQueue:
         end = fetch.where.start + fetch.where.length - held
         offset = end - sum(buffer.data.nbytes for buffer in buffers)
         for n, buffer in enumerate(buffers, 1):
-            self._ready.append(_Cut(extent, buffer, offset, fetch.last and n == len(buffers)))
+            last = fetch.last and n == len(buffers)
+            self._ready.append(QueuedBuffer(extent, buffer, offset, 0, last))
             offset += buffer.data.nbytes
 
     def close(self, *, keep: bool) -> None:
-        """End the thread; `keep` what was fetched for a view that takes over."""
+        """End the thread; with `keep` a view that takes over gets what was fetched."""
         with self._lock:
             pool, self._pool = self._pool, None
             if not keep:

@@ -3,7 +3,7 @@
 An extent is made of an index entry of a sealed stage, or of an APPEND. `Extent.frames` reads it
 from pieces of any length and holds one piece and one frame, whatever length is stated for the
 extent. It checks that rows delivered are rows committed. A view takes frames one by one as buffers
-arrive (`frame_source`); verify goes on behind a damaged frame (`verify/segment.py`).
+arrive (`batch_source.py`); verify goes on behind a damaged frame (`verify/segment.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -194,14 +194,15 @@ def refuse_other_rows(delivered: int, *, committed: int) -> None:
 
 
 def clip(extent: Extent, at: ProducerPosition) -> Extent:
-    """Return the part of `extent` that starts with the frame of the next record, if `at` tells.
+    """Return the part of `extent` from the frame with the next record on.
 
-    A hint that does not fit the extent is ignored: the whole extent is right, too.
+    The whole extent if the hint of `at` does not fit it: that is right, too.
     """
     frame_ordinal = at.frame_ordinal
     skipped = at.frame_offset - extent.offset
     if (
-        at.segment != extent.segment
+        at.next_ordinal <= extent.first_ordinal
+        or at.segment != extent.segment
         or at.slot != extent.slot
         or not 0 < skipped < extent.length
         or not extent.first_ordinal <= frame_ordinal < extent.first_ordinal + extent.rows

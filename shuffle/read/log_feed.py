@@ -1,22 +1,29 @@
 """Following log producers: the extents of one partition, as they are appended.
 
 Strategy: one cursor per producer reads its log slot by slot, from the hint of the start position
-on. Only what an APPEND names exists: bytes beyond it, or segments that no record names, are never
-seen. An empty slot is asked for again after a pause that doubles up to a bound, so an idle follower
-sends (producers / `follow_longest_pause_seconds`) requests per second.
+on. Bytes that no APPEND names are never read. An empty slot is asked for again after a pause that
+doubles up to a bound, so an idle follower sends (producers / `follow_longest_pause_seconds`)
+requests per second. `FeedWait` pauses meanwhile.
 
-It must not ask the stage log while data is there: only a log that is closed or gone makes it look
+It must not ask the stage log while there is data. Only a log that is closed or gone makes it look
 whether the stage was released.
 """
 
 from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
+    AbortedError,
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
+    NotReadyError,
 )
 from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.retry import backoff_seconds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
     Append,
@@ -27,23 +34,23 @@ from durable_shuffle.shuffle.log.appender_log import (
     appender_log,
 )
 from durable_shuffle.shuffle.log.records import Closed
-from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
-from durable_shuffle.shuffle.read.extent_feed import EndMode, EndOfInput
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents, clip
-from durable_shuffle.shuffle.read.position import Positions, ProducerPosition
-from durable_shuffle.shuffle.read.waiting import backoff_seconds
+from durable_shuffle.shuffle.read.feed import EndMode, EndOfInput
+from durable_shuffle.shuffle.read.position import AT_START, Positions, ProducerPosition
 
-_START = ProducerPosition(0)
+_CANCEL_SECONDS = 0.5
+"""A cancellation is seen within this time."""
 
 
 class LogFeed:
     """Implements `ExtentFeed` over the logs of a stage's producers. Sends nothing until polled.
 
-    Producers take turns; each one's extents come in order and join up. A producer that was
-    suspended is waited for; what its successor appends joins up, too.
+    Producers take turns; each one's extents come in order and without gaps. A suspended producer is
+    waited for, and the extents of its successor follow its own.
 
-    A marker at the very start position is given, also if it was given before: markers have no
-    ordinal. Who must not see one twice compares its id with a floor.
+    Markers have no ordinal, so a marker at the start position is given even if it was given before.
+    A reader that must not see a marker twice skips ids at or below its floor.
 
     Args:
         positions: where to start; hints that do not fit cost requests, not correctness.
@@ -70,7 +77,7 @@ class LogFeed:
             )
         self._clock = clock
         self._cursors = [
-            _Cursor(stage, subpartition, p, positions.get(p, _START), settings)
+            _Cursor(stage, subpartition, p, positions.get(p, AT_START), settings)
             for p in stage.producers_of(subpartition, describe.producers)
         ]
         self._turn = 0
@@ -83,11 +90,11 @@ class LogFeed:
 
     @property
     def modes(self) -> tuple[EndMode | None, ...]:
-        """How each producer ended, as far as was read; SUSPEND until its successor is seen."""
+        """How each producer ended, as far as read; SUSPEND until its successor is seen."""
         return tuple(cursor.mode for cursor in self._cursors)
 
     def poll(self) -> Extent | EndOfInput | None:
-        """See `ExtentFeed`. Asks each producer that is due once, again only after a new record."""
+        """See `ExtentFeed`. Asks each due producer once, and again only after a new record."""
         while True:  # ends: every turn reads one more record of some log, or is the last
             extent = self._next_extent()
             if extent is not None:
@@ -103,7 +110,7 @@ class LogFeed:
                 return None
 
     def quiet_seconds(self) -> float:
-        """Return for how long `poll` gives None without a request; 0 if it would send one now."""
+        """Return how long `poll` will return None without a request; 0 if it would send one now."""
         if any(cursor.extents for cursor in self._cursors):
             return 0.0
         due = [cursor.due for cursor in self._cursors if not cursor.ended]
@@ -112,11 +119,11 @@ class LogFeed:
     def _next_extent(self) -> Extent | None:
         """Take from the producer whose turn it is, or from the next one that has something."""
         for step in range(len(self._cursors)):
-            at = (self._turn + step) % len(self._cursors)
-            if self._cursors[at].extents:
-                self._turn = at + 1
+            turn = (self._turn + step) % len(self._cursors)
+            if self._cursors[turn].extents:
+                self._turn = turn + 1
                 self.given += 1
-                return self._cursors[at].extents.popleft()
+                return self._cursors[turn].extents.popleft()
         return None
 
 
@@ -148,16 +155,16 @@ class _Cursor:
 
     @property
     def records(self) -> int:
-        """Records appended for this partition, as far as was read."""
+        """Records appended for this partition, as far as read."""
         return self._ordinal
 
     @property
     def ended(self) -> bool:
-        """Whether this log will never tell of another record."""
+        """Whether this log will get no other record."""
         return self.mode in ("FINITE", "DRAIN")
 
     def read_next(self, clock: Clock) -> bool:
-        """Ask for the next slot; return whether that was worth while."""
+        """Ask for the next slot; return whether to ask again at once."""
         record = appender_log(self._log).record(self._slot)
         if record is not None:
             self._misses, self.due = 0, 0.0
@@ -167,7 +174,7 @@ class _Cursor:
             self._slot = 0  # the hint was wrong
             return True
         if not self._begun and self._start.next_ordinal > 0:
-            require_not_released(self._stage)
+            live_state(self._stage)
             raise NotFoundError(f"records were read of a log that is gone: {self._log.prefix!r}")
         self._misses += 1
         if self._misses == 2:  # not where it is only a moment ahead of its producer
@@ -181,25 +188,29 @@ class _Cursor:
 
     def _take(self, record: AppenderRecord) -> None:
         if isinstance(record, Closed):
-            require_not_released(self._stage)
+            live_state(self._stage)
             raise NotFoundError(
                 f"a log was closed before its producer ended: {self._log.key(self._slot)!r} "
                 f"cause={record.cause}"
             )
-        found = self._extents_of(record) if isinstance(record, Append) else []
+        extents: list[Extent] = []
+        if isinstance(record, Append):
+            key = self._log.key(self._slot)
+            where = self._stage.path, self._producer, self._slot
+            extents = list(appended_extents(*where, record, self._is_mine, key))
         after = int(record.after.ordinals(self._states, self._where)[self._column])
-        before = after - sum(extent.rows for extent in found)
+        before = after - sum(extent.rows for extent in extents)
         if not self._begun:
             if before > self._start.next_ordinal and self._slot > 0:
                 self._slot = 0  # the hint was wrong
                 return
             self._begun, self._ordinal = True, before
-        self._check(record, found, before)
+        self._check(record, extents, before)
         self._ordinal = after
         self._owner = record.after.owner
         self.mode = record.mode if isinstance(record, End) else None
         wanted = self._start.next_ordinal
-        for extent in found:
+        for extent in extents:
             last = extent.first_ordinal + extent.rows
             if last > wanted or (extent.rows == 0 and last == wanted):
                 self.extents.append(clip(extent, self._start))
@@ -213,32 +224,23 @@ class _Cursor:
     def _where(self) -> str:
         return f"{self._log.key(self._slot)!r} subpartition={self._subpartition}"
 
-    def _extents_of(self, record: Append) -> list[Extent]:
-        """Return what an APPEND names for this subpartition."""
-        return list(
-            appended_extents(
-                self._stage.path,
-                self._producer,
-                self._slot,
-                record,
-                lambda entries: entries["subpartition"] == self._subpartition,
-                self._log.key(self._slot),
-            )
-        )
+    def _is_mine(self, entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        mine: npt.NDArray[np.bool_] = entries["subpartition"] == self._subpartition
+        return mine
 
     def _check(
-        self, record: AppenderOpen | Append | End | JobAbort, found: list[Extent], before: int
+        self, record: AppenderOpen | Append | End | JobAbort, extents: list[Extent], before: int
     ) -> None:
         """Refuse a record that does not join up with those before it."""
         ordinal = self._ordinal
         fits = before == ordinal
-        for extent in found:
+        for extent in extents:
             fits = fits and extent.first_ordinal == ordinal
             ordinal += extent.rows
         if not fits:
             raise CorruptDataError(
                 f"records do not join up: {self._where} expected first ordinal {self._ordinal}, "
-                f"found {before} and extents from {[e.first_ordinal for e in found]}"
+                f"found {before} and extents from {[e.first_ordinal for e in extents]}"
             )
         opens = isinstance(record, AppenderOpen)
         if not opens and self._owner is not None and record.after.owner != self._owner:
@@ -246,3 +248,47 @@ class _Cursor:
                 f"a record of an attempt that is not open: {self._where} "
                 f"expected={self._owner} found={record.after.owner}"
             )
+
+
+class FeedWait:
+    """Call it each time a feed has nothing: it pauses once, until asking again makes sense.
+
+    Args:
+        timeout_seconds: without a new extent; `math.inf` waits until there is one or `cancelled`.
+        cancelled: asked before each pause, and no pause is longer than half a second.
+        what: is waited for, for messages.
+    """
+
+    def __init__(
+        self,
+        feed: LogFeed,
+        *,
+        clock: Clock,
+        timeout_seconds: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        what: str = "the next records",
+    ) -> None:
+        self._feed, self._clock, self._cancelled = feed, clock, cancelled
+        self._timeout_seconds, self._what = timeout_seconds, what
+        self._given = -1
+        self._deadline = 0.0
+
+    def __call__(self) -> None:
+        """Pause.
+
+        Raises:
+            NotReadyError: nothing came in time. The feed is as it was: wait again, or give up.
+            AbortedError: `cancelled` said so.
+        """
+        now = self._clock.monotonic()
+        if self._given != self._feed.given:  # the first pause since something came
+            self._given, self._deadline = self._feed.given, now + self._timeout_seconds
+        if self._cancelled():
+            raise AbortedError(f"waiting for {self._what} was cancelled")
+        remaining = self._deadline - now
+        if remaining <= 0:
+            self._given = -1
+            raise NotReadyError(
+                f"nothing came within {self._timeout_seconds} s: {self._what}; wait again"
+            )
+        self._clock.sleep(min(self._feed.quiet_seconds(), remaining, _CANCEL_SECONDS))

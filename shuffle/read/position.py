@@ -1,9 +1,9 @@
 """Positions: how far a consumer is in one partition, per producer. Pure.
 
-A position says, for each producer, the ordinal of the next record: logical, exclusive of everything
-before it, and exact inside a frame. With it travels a hint, where the frame of that record stands,
-so that a resumed view seeks instead of reading its way there. A hint is only ever a candidate: who
-follows it checks the frame's checksum, which is seeded with its ordinal.
+A position holds, for each producer, the ordinal of the next record, also inside a frame. It also
+holds a hint, the place of that record's frame, so that a resumed view seeks instead of reading its
+way there. A hint is never proof: its reader checks the frame's checksum, which is seeded with the
+frame's ordinal.
 """
 
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ class ProducerPosition:
     segment: int = 0
     """Hint: number of the segment, within its attempt, that holds the next record's frame."""
     slot: int = 0
-    """Hint: tells whose segment of that number it is, see `Extent.slot`."""
+    """Hint: which attempt's segment it is, see `Extent.slot`."""
     frame_offset: int = 0
-    """Hint: where that frame, or one before it, starts in the segment, in bytes; 0 with
-    `frame_back` 0 if unknown."""
+    """Hint: byte of the segment at which that frame, or one before it, starts; 0 with `frame_back`
+    0 if unknown."""
     frame_back: int = 0
-    """Hint: how many records there are from that frame's first to the next one."""
+    """Hint: number of records from that frame's first record to the next record."""
 
     @property
     def frame_ordinal(self) -> int:
@@ -48,10 +48,15 @@ class ProducerPosition:
         return self.next_ordinal - self.frame_back
 
     def at(self, ordinal: int) -> "ProducerPosition":
-        """Return the position before record `ordinal`, of that frame or behind it in its segment,
-        with the same hint."""
+        """Return the position before record `ordinal`, with the same hint.
+
+        Args:
+            ordinal: of a record of the hint's frame, or behind it in its segment.
+        """
         return replace(self, next_ordinal=ordinal, frame_back=ordinal - self.frame_ordinal)
 
+
+AT_START = ProducerPosition(0)
 
 Positions = Mapping[int, ProducerPosition]
 """Producer -> position; a producer that is missing is at its start."""
@@ -68,19 +73,18 @@ class Position:
 
     @property
     def ordinals(self) -> dict[int, int]:
-        """Ordinal of the next record, per producer of which any record was reached."""
+        """Ordinal of the next record, per producer that is not at its start."""
         return {p: at.next_ordinal for p, at in self.producers.items()}
 
     @property
     def records(self) -> int:
-        """How many records lie before this position."""
+        """The number of records before this position."""
         return sum(at.next_ordinal for at in self.producers.values())
 
 
 def ordinal_of(positions: Positions, producer: int) -> int:
     """Return the ordinal of the next record of a producer."""
-    found = positions.get(producer)
-    return 0 if found is None else found.next_ordinal
+    return positions.get(producer, AT_START).next_ordinal
 
 
 def pack_positions(positions: Positions) -> bytes:

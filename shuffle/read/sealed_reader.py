@@ -4,9 +4,13 @@ Strategy: two range reads of the index give the extents of subpartition k, then 
 extent, or per run of extents that stand close together. What SEAL names is what is read; no
 listing. Rows delivered are reconciled with rows committed, per producer. Missing is an error, never
 empty.
+
+Slices of the index stand one after the other, and so do neighbouring subpartitions within a
+segment. So `read_group` reads several subpartitions with two range reads of the index and one per
+segment, where reading them one by one takes as many for each.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -18,13 +22,15 @@ from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
+    IncompatibleError,
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.serialization.frames import Frame, FrameKind
+from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, require_not_released
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
@@ -42,7 +48,7 @@ from durable_shuffle.shuffle.storage.range_plan import (
 )
 
 Pieces: TypeAlias = Iterable[memoryview]
-"""The bytes of a range, in order; read them before the next range is asked for."""
+"""The bytes of a range, in order; to be read before the next range is asked for."""
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -94,35 +100,31 @@ def read_slices(
     parts = (part for run in runs for _, part in run.parts(_read_index(stage, run.where)))
     for k, part, crc in zip(range(first, end), parts, checksums, strict=True):
         entries = parse_slice(part, crc, name=name, subpartition=k)
-        check_entries(stage, seal, entries, name=name, subpartition=k)
+        producers = stage.producers_of(k, seal.producers)
+        check_entries(entries, producers, name=name, subpartition=k)
         yield entries
 
 
 def check_entries(
-    stage: StageHandle,
-    seal: Seal,
-    entries: npt.NDArray[np.void],
-    *,
-    name: str,
-    subpartition: int,
+    entries: npt.NDArray[np.void], producers: range, *, name: str, subpartition: int
 ) -> None:
-    """Refuse index entries that miss a producer or do not join up.
+    """Refuse index entries of a subpartition that miss a producer or do not join up.
+
+    Each producer's ordinals run from 0 on, without gaps, and no rows means no bytes.
+
+    Args:
+        producers: those that must have an entry.
+        name: of the index object, for messages.
 
     Raises:
-        CorruptDataError: names the index object, its `name`.
+        CorruptDataError: names the object.
     """
-    expected = stage.producers_of(subpartition, seal.producers)
     found = np.unique(entries["producer"])
-    if not np.array_equal(found, np.asarray(expected)):
+    if not np.array_equal(found, np.asarray(producers)):
         raise CorruptDataError(
-            f"the index misses producers: subpartition={subpartition} expected={len(expected)} "
-            f"found={len(found)} stage={stage.path.prefix!r}"
+            f"the index misses producers: key={name!r} subpartition={subpartition} "
+            f"expected={len(producers)} found={len(found)}"
         )
-    _check_joined(entries, name=name, subpartition=subpartition)
-
-
-def _check_joined(entries: npt.NDArray[np.void], *, name: str, subpartition: int) -> None:
-    """Refuse gaps: each producer's ordinals run from 0 on, and no rows means no bytes."""
     ends = entries["first_ordinal"] + entries["rows"]
     starts = np.zeros(len(entries), dtype=np.uint64)
     same = entries["producer"][1:] == entries["producer"][:-1]
@@ -148,27 +150,37 @@ def read_subpartition(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    for extent, pieces in fetch_extents(stage, seal, subpartition, settings):
+    extents = sealed_extents(stage, seal, subpartition, subpartition + 1)
+    for extent, pieces in fetch_extents(stage, extents, settings):
         yield from decode_extent(stage, extent, pieces, settings)
 
 
+def sealed_extents(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Extent]:
+    """Return the extents with rows of subpartitions [first, end), by subpartition and producer.
+
+    Raises:
+        CorruptDataError, NotFoundError: see `read_slices`.
+    """
+    return [
+        indexed_extent(stage.path, k, entry)
+        for k, entries in enumerate(read_slices(stage, seal, first, end), start=first)
+        for entry in entries[entries["rows"] > 0]
+    ]
+
+
 def fetch_extents(
-    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+    stage: StageHandle, extents: Sequence[Extent], settings: Settings
 ) -> Iterator[tuple[Extent, Pieces]]:
-    """Yield the extents of partition k that hold rows, each with its bytes."""
-    entries = read_extents(stage, seal, subpartition)
-    entries = entries[entries["rows"] > 0]
-    extents = [indexed_extent(stage.path, subpartition, entry) for entry in entries]
-    for extent, (_, pieces) in zip(
-        extents, fetch(stage, [extent.where for extent in extents], settings), strict=True
-    ):
+    """Yield the extents, each with its bytes; see `fetch`."""
+    ranges = fetch(stage, [extent.where for extent in extents], settings)
+    for extent, (_, pieces) in zip(extents, ranges, strict=True):
         yield extent, pieces
 
 
 def fetch(
     stage: StageHandle, ranges: Iterable[ByteRange], settings: Settings
 ) -> Iterator[tuple[ByteRange, Pieces]]:
-    """Yield each range with its bytes, in order; holds about `writer_memory_bytes` at a time.
+    """Yield each range with its bytes, in order; hold about `writer_memory_bytes` at a time.
 
     A longer range comes in several pieces, each fetched when it is asked for.
 
@@ -207,7 +219,7 @@ def _or_released(stage: StageHandle) -> Iterator[None]:
     try:
         yield
     except NotFoundError:
-        require_not_released(stage)
+        live_state(stage)
         raise
 
 
@@ -240,3 +252,68 @@ def join_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Reco
             held, count, size = [], 0, 0
     if held:
         yield held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def read_pairs(
+    stage: StageHandle, seal: Seal, subpartition: int, settings: Settings
+) -> Iterator[Pair]:
+    """Yield the pairs of partition k, all producers in order, each producer's pairs in order.
+
+    Holds about `writer_memory_bytes` at a time.
+
+    Raises:
+        CorruptDataError: a frame fails its check or pairs do not add up; names the segment.
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
+    extents = sealed_extents(stage, seal, subpartition, subpartition + 1)
+    for extent, pieces in fetch_extents(stage, extents, settings):
+        yield from extent.frames(pieces, incarnation, _pairs, max_body_bytes=limit)
+
+
+def _pairs(frame: Frame, _begin: int, _before: int) -> Iterable[Pair]:
+    if frame.kind is not FrameKind.MSGPACK:
+        raise IncompatibleError(f"frame of kind {frame.kind.name} in an object stage")
+    return unpack_pairs(frame.body, frame.rows)
+
+
+def subpartition_bytes(stage: StageHandle, seal: Seal) -> npt.NDArray[np.int64]:
+    """Return the encoded bytes of every subpartition, over all producers: their true sizes."""
+    slices = read_slices(stage, seal, 0, stage.describe.partitions)
+    return np.array([int(s["length"].sum()) for s in slices], dtype=np.int64)
+
+
+def read_group(
+    stage: StageHandle, seal: Seal, first: int, end: int, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of subpartitions [first, end): by producer, then by subpartition, in order.
+
+    The order is the same before and after a compaction. Holds about `writer_memory_bytes`.
+
+    Raises:
+        CorruptDataError: a frame fails its check or rows do not add up; names the segment.
+        NotFoundError: a segment is gone; says so if the stage was released.
+    """
+    extents = sealed_extents(stage, seal, first, end)
+    extents.sort(key=lambda e: (e.producer, e.subpartition, e.first_ordinal))
+    ranges = [extent.where for extent in extents]
+    for extent, (_, pieces) in zip(extents, _in_order(stage, ranges, settings), strict=True):
+        yield from decode_extent(stage, extent, pieces, settings)
+
+
+def _in_order(
+    stage: StageHandle, ranges: list[ByteRange], settings: Settings
+) -> Iterator[tuple[ByteRange, Pieces]]:
+    """Yield each range with its bytes, in the given order.
+
+    Ranges are fetched in the order in which they are stored if that takes fewer requests and all of
+    them fit into `writer_memory_bytes`.
+    """
+    standing = sorted(ranges, key=lambda where: (where.key, where.start))
+    fits = sum(where.length for where in ranges) <= settings.writer_memory_bytes
+    if not fits or len(list(join_near(standing))) == len(list(join_near(ranges))):
+        yield from fetch(stage, ranges, settings)
+        return
+    found = dict(fetch(stage, standing, settings))
+    for where in ranges:
+        yield where, found.pop(where)

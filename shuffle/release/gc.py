@@ -25,7 +25,7 @@ from durable_shuffle.shuffle.log.layout import (
 )
 from durable_shuffle.shuffle.log.producer_log import producer_state
 from durable_shuffle.shuffle.log.records import Abort, Closed, Commit, Compact, Describe, Seal
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
+from durable_shuffle.shuffle.log.stage import StageState, numbers, with_record
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 
 Verdict = Literal["live", "orphan", "unknown"]

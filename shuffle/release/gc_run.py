@@ -61,7 +61,7 @@ from durable_shuffle.shuffle.release.stages import (
     give_up_stage,
     skipping_damaged,
 )
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
 from durable_shuffle.shuffle.verify.job import JobCopy
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, highest_slots

@@ -25,8 +25,13 @@ from durable_shuffle.shuffle.log.layout import (
 )
 from durable_shuffle.shuffle.log.records import Register
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
-from durable_shuffle.shuffle.log.stage_fold import StageState
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    read_state,
+    stage_log,
+    stage_released,
+)
 from durable_shuffle.shuffle.read.position import Positions, ProducerPosition, ordinal_of
 from durable_shuffle.shuffle.storage.contract import Storage
 

@@ -46,8 +46,14 @@ from durable_shuffle.shuffle.log.records import (
     StageReleased,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state, stage_log
-from durable_shuffle.shuffle.log.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    open_stage,
+    read_state,
+    stage_log,
+    with_record,
+)
 from durable_shuffle.shuffle.log.typed_log import AnyRecord, TypedLog
 from durable_shuffle.shuffle.release.retention import (
     Keep,
@@ -56,7 +62,7 @@ from durable_shuffle.shuffle.release.retention import (
     progress_in,
     released_by_user,
 )
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
 from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, highest_slots, slot_of
 

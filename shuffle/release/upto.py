@@ -13,8 +13,13 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.appender_log import Append, appender_log
 from durable_shuffle.shuffle.log.records import ReleaseUpto
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_log, stage_released
-from durable_shuffle.shuffle.log.stage_fold import StageState
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    read_state,
+    stage_log,
+    stage_released,
+)
 from durable_shuffle.shuffle.release.retention import (
     AppendEnds,
     clamp,

@@ -7,8 +7,8 @@ nothing changes. Frames keep their bytes, ordinals and checksums; content tags a
 change. The originals stay until the stage is released, because a reader that began with the old
 index still reads them.
 
-A compaction is an attempt like any other (`index_rewrite`). It must not decode rows or change their
-order.
+A compaction is an attempt like any other (`seal/rewrite.py`). It must not decode rows or change
+their order.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import COMPACTED
 from durable_shuffle.shuffle.log.records import Compact, Replace, SegmentInfo
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state, stage_released
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.seal.index import pack_index
-from durable_shuffle.shuffle.seal.index_rewrite import commit_rewrite
-from durable_shuffle.shuffle.write.segment_writer import give_back
+from durable_shuffle.shuffle.seal.rewrite import commit_rewrite
+from durable_shuffle.shuffle.write.segments import give_back
 
 SMALL_BYTES = 1 << 20
 """The longest extent that is worth moving: transferring it takes about as long as its request."""
@@ -95,9 +95,7 @@ def compact_stage(
     """
     if small_bytes < 1:
         raise InvalidInputError(f"small_bytes must be at least 1, found={small_bytes}")
-    state = read_state(stage)
-    if state.release is not None:
-        raise stage_released(stage, state.release)
+    state = live_state(stage)
     if state.seal is None:
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     if state.compact is not None:

@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog, JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
-from durable_shuffle.shuffle.log.lost_stages import written_stages
+from durable_shuffle.shuffle.log.named_stage import written_stages
 from durable_shuffle.shuffle.log.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,

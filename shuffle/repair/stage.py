@@ -35,22 +35,30 @@ from durable_shuffle.shuffle.log.layout import (
     parse_compacted_key,
     parse_segment_key,
 )
-from durable_shuffle.shuffle.log.producer_log import Committed, commit_attempt, producer_state
+from durable_shuffle.shuffle.log.producer_log import (
+    CommittedAttempt,
+    commit_attempt,
+    producer_state,
+)
 from durable_shuffle.shuffle.log.records import Commit, Compact, Damaged, Seal, SegmentInfo
-from durable_shuffle.shuffle.log.stage import StageHandle, stage_log, stage_released
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers
+from durable_shuffle.shuffle.log.stage import (
+    StageHandle,
+    StageState,
+    numbers,
+    stage_log,
+    stage_released,
+)
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.repair.compaction import check_frames
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, content_tag
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits
+from durable_shuffle.shuffle.seal.rewrite import abort_rewrite, replace_commits
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, ByteRange, Storage
 from durable_shuffle.shuffle.storage.range_plan import PIECE_BYTES, read_pieces
 from durable_shuffle.shuffle.verify.report import Finding
 from durable_shuffle.shuffle.verify.segment import StoredBytes
 from durable_shuffle.shuffle.verify.stage import StageWalk
-from durable_shuffle.shuffle.write.segment_writer import give_back
+from durable_shuffle.shuffle.write.segments import give_back
 
 Outcome = Literal["intact", "repaired", "run again", "not repaired"]
 
@@ -302,7 +310,7 @@ class _Repair:
         sources = RepairSources(
             self._stage, self._seal, compactions, damage.producers, self._settings
         )
-        instead: dict[int, Committed] = {}
+        instead: dict[int, CommittedAttempt] = {}
         for producer in sorted(damage.producers):
             committed = self._spare(producer, sources) or self._rebuild(producer, sources)
             if committed is not None:
@@ -312,7 +320,10 @@ class _Repair:
             replace_commits(
                 self._stage,
                 state,
-                [Committed(self._slots[p], walk.commits[p][1]) for p in range(len(self._slots))],
+                [
+                    CommittedAttempt(self._slots[p], walk.commits[p][1])
+                    for p in range(len(self._slots))
+                ],
                 instead,
                 generation=self._generation,
                 record_id=self._ids.new_id(),
@@ -331,7 +342,7 @@ class _Repair:
             else "",
         )
 
-    def _spare(self, producer: int, sources: RepairSources) -> Committed | None:
+    def _spare(self, producer: int, sources: RepairSources) -> CommittedAttempt | None:
         """Return an intact COMMIT with the same content that an earlier repair left, or None.
 
         Record the highest COMMIT that is not intact, so that neither this repair nor the next run
@@ -339,7 +350,7 @@ class _Repair:
         """
         tag = content_tag(self._walk.commits[producer][1])
         state = producer_state(self._walk.copies[producer].records)
-        spare: Committed | None = None
+        spare: CommittedAttempt | None = None
         for committed in state.commits(after=self._slots[producer]):
             if not sources.intact(committed.commit):
                 self._bad[producer] = committed.slot
@@ -347,7 +358,7 @@ class _Repair:
                 spare = committed
         return spare
 
-    def _rebuild(self, producer: int, sources: RepairSources) -> Committed | None:
+    def _rebuild(self, producer: int, sources: RepairSources) -> CommittedAttempt | None:
         """Write the producer's segments again under a new attempt and commit the attempt.
 
         If a segment cannot be restored, delete what was written and return None.

@@ -29,7 +29,7 @@ _RELEASE_BYTES = 32 << 20
 """Bytes to merge before the allocator is asked again to release unused memory."""
 
 
-class Run:
+class SortedRun:
     """Record batches in a file without a name. Close it to free the space."""
 
     def __init__(self, file: IO[bytes], reader: pa.RecordBatchFileReader) -> None:
@@ -63,7 +63,7 @@ class Scratch:
         self._folder = folder
         self.written_bytes = 0
 
-    def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Run:
+    def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> SortedRun:
         """Write a run of non-empty batches.
 
         Raises:
@@ -82,7 +82,7 @@ class Scratch:
             file.flush()
             self.written_bytes += file.tell()
             file.seek(0)
-            return Run(file, pa.ipc.open_file(pa.PythonFile(file, "r")))
+            return SortedRun(file, pa.ipc.open_file(pa.PythonFile(file, "r")))
         except OSError as error:
             file.close()
             raise self._refused(error) from error
@@ -159,7 +159,7 @@ class _Runs:
         self._order, self._schema, self._scratch = order, schema, scratch
         self._head_bytes = max(1, memory_bytes // (2 * FAN_IN))
         self._head_rows = 0
-        self._levels: list[list[Run]] = [[]]
+        self._levels: list[list[SortedRun]] = [[]]
 
     @property
     def any(self) -> bool:
@@ -201,7 +201,7 @@ class _Runs:
         for level in self._levels:
             _close(level)
 
-    def _written(self, batches: Iterable[pa.RecordBatch]) -> Run:
+    def _written(self, batches: Iterable[pa.RecordBatch]) -> SortedRun:
         heads = (head for batch in batches for head in slices(batch, self._head_rows))
         run = self._scratch.write(heads, self._schema)
         pa.default_memory_pool().release_unused()
@@ -215,9 +215,9 @@ def _sorted(held: list[pa.RecordBatch], order: Order) -> pa.RecordBatch:
     return joined.take(pa.array(order(joined)))
 
 
-def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
+def _merged(runs: list[SortedRun], order: Order) -> Iterator[pa.RecordBatch]:
     """Yield the rows of sorted runs in order; among equal rows, those of earlier runs first."""
-    heads: list[tuple[Run, pa.RecordBatch]] = [(run, run.read()) for run in runs if run.more]
+    heads: list[tuple[SortedRun, pa.RecordBatch]] = [(run, run.read()) for run in runs if run.more]
     passed = 0
     while len(heads) > 1:
         joined = pa.concat_batches([head for _, head in heads])
@@ -250,12 +250,12 @@ def _merged(runs: list[Run], order: Order) -> Iterator[pa.RecordBatch]:
             yield run.read()
 
 
-def _rest(run: Run, head: pa.RecordBatch, taken: int) -> pa.RecordBatch | None:
+def _rest(run: SortedRun, head: pa.RecordBatch, taken: int) -> pa.RecordBatch | None:
     if taken < head.num_rows:
         return head.slice(taken)
     return run.read() if run.more else None
 
 
-def _close(runs: list[Run]) -> None:
+def _close(runs: list[SortedRun]) -> None:
     for run in runs:
         run.close()

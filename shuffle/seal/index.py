@@ -5,8 +5,8 @@
     slices              per subpartition, INDEX_ENTRY items ordered by (producer, first ordinal)
 
 A reader of subpartition k makes two range reads: table entry k, then its slice. Every byte is under
-a checksum. The header's is seeded with the object's key, an entry's with the key, R, M and k: what
-belongs to another index, subpartition or plan fails.
+a checksum. The header's checksum is seeded with the object's key, an entry's with the key, R, M and
+k, so bytes of another index, subpartition or plan fail.
 """
 
 import hashlib

@@ -21,7 +21,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, SystemClock
 from durable_shuffle.shuffle.storage.contract import ByteRange, Created, Exists, Storage
 from durable_shuffle.shuffle.storage.create_race import (
-    Claim,
+    RaceClaim,
     race_key,
     race_processes,
     race_threads,
@@ -166,7 +166,7 @@ def _create_race(trial: _Trial) -> str:
     return f"{trial.rounds} races of {trial.racers} {kind}, one winner each"
 
 
-def _judge_round(stored: bytes, number: int, claims: Sequence[Claim]) -> None:
+def _judge_round(stored: bytes, number: int, claims: Sequence[RaceClaim]) -> None:
     winners = [claim.offered for claim in claims if claim.created]
     if len(winners) != 1:
         raise _Broken(f"round {number}: {len(winners)} of {len(claims)} creates won, expected 1")

@@ -33,7 +33,7 @@ Racer = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RaceClaim:
     """What one racer saw in one round."""
 
     offered: bytes
@@ -49,7 +49,7 @@ def race_key(prefix: str, number: int) -> str:
 
 def race_processes(
     storage: Storage, prefix: str, *, racers: int, rounds: int, size_bytes: int = 1000
-) -> list[list[Claim]]:
+) -> list[list[RaceClaim]]:
     """Race `racers` new processes for `rounds` keys; return the claims by round, then by racer.
 
     Args:
@@ -76,10 +76,10 @@ def race_processes(
 
 def race_threads(
     storage: Storage, prefix: str, *, racers: int, rounds: int, size_bytes: int = 1000
-) -> list[list[Claim]]:
+) -> list[list[RaceClaim]]:
     """Do the same as `race_processes` with threads of this process."""
     barrier = threading.Barrier(racers)
-    outcomes: list[list[Claim]] = [[] for _ in range(racers)]
+    outcomes: list[list[RaceClaim]] = [[] for _ in range(racers)]
     failures: list[Exception] = []
 
     def run(racer: int) -> None:
@@ -129,7 +129,7 @@ def _race(
     rounds: int,
     size_bytes: int,
     wait: Callable[[], None],
-) -> list[Claim]:
+) -> list[RaceClaim]:
     """Race once per round, each time after `wait` returned."""
     claims = []
     for number in range(rounds):
@@ -138,7 +138,7 @@ def _race(
         wait()
         result = storage.put_if_absent(key, offered)
         existing = None if isinstance(result, Created) else result.existing
-        claims.append(Claim(offered, isinstance(result, Created), existing))
+        claims.append(RaceClaim(offered, isinstance(result, Created), existing))
     return claims
 
 

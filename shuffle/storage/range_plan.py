@@ -24,7 +24,7 @@ be may be forged: a sparse file of any length takes no space."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JoinedRange:
     """One request and the ranges that it serves."""
 
     where: ByteRange
@@ -40,7 +40,7 @@ class Run:
 
 def join_near(
     ranges: Iterable[ByteRange], *, near_bytes: int = NEAR_BYTES, run_bytes: int = RUN_BYTES
-) -> Iterator[Run]:
+) -> Iterator[JoinedRange]:
     """Yield the requests for `ranges`, in order.
 
     Args:
@@ -68,7 +68,7 @@ def can_join(
     return wanted.key == first.key and 0 <= gap <= near_bytes and whole <= run_bytes
 
 
-def read_runs(storage: Storage, runs: Sequence[Run]) -> list[memoryview]:
+def read_runs(storage: Storage, runs: Sequence[JoinedRange]) -> list[memoryview]:
     """Return the bytes of every range of every run, in order."""
     contents = storage.read_ranges([run.where for run in runs])
     return [part for run, data in zip(runs, contents, strict=True) for _, part in run.parts(data)]
@@ -85,15 +85,15 @@ def read_pieces(storage: Storage, where: ByteRange, piece_bytes: int) -> Iterato
 
 
 def grouped(
-    runs: Iterable[Run], *, most_bytes: int, at_once: int = REQUESTS_AT_ONCE
-) -> Iterator[Sequence[Run]]:
+    runs: Iterable[JoinedRange], *, most_bytes: int, at_once: int = REQUESTS_AT_ONCE
+) -> Iterator[Sequence[JoinedRange]]:
     """Yield the runs, in order, in groups that are small enough to be fetched at once.
 
     Args:
         most_bytes: most bytes of a group, inclusive; a single run may be longer.
         at_once: most requests of a group.
     """
-    group: list[Run] = []
+    group: list[JoinedRange] = []
     size = 0
     for run in runs:
         if group and (len(group) == at_once or size + run.where.length > most_bytes):
@@ -105,7 +105,7 @@ def grouped(
         yield group
 
 
-def _run(held: Sequence[ByteRange]) -> Run:
+def _run(held: Sequence[ByteRange]) -> JoinedRange:
     first, last = held[0], held[-1]
     length = last.start + last.length - first.start
-    return Run(ByteRange(first.key, first.start, length), tuple(held))
+    return JoinedRange(ByteRange(first.key, first.start, length), tuple(held))

@@ -2,43 +2,52 @@
 
 Strategy: read the log of each producer slot by slot, from the slot in an offset on. Finding the end
 alone takes a few requests, however long the log is. A reader that begins without an offset, or
-restarts from one, lists the logs once, so that a lost record does not look like the end. A piece
-names an extent and its wanted rows, so a task that reads pieces needs no log.
+restarts from one, lists the logs once, so that a lost record does not look like the end. A
+`RowRange` names an extent and its wanted rows, so a task that reads it needs no log. A task checks
+the checksum of every frame, even of frames without wanted rows, and compares the number of rows
+with what was committed.
 
 The reading process keeps the records that it read last; others are read again when needed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
     NotReadyError,
 )
+from durable_shuffle.serialization.frames import Frame
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
     Append,
     AppenderRecord,
+    AppenderTail,
     appender_log,
     newest_schema,
     read_tail,
     refuse_holes,
+    state_behind,
 )
-from durable_shuffle.shuffle.log.records import Closed, Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal, stage_released
-from durable_shuffle.shuffle.read.extents import Extent, appended_extents, indexed_extent
-from durable_shuffle.shuffle.read.sealed_reader import read_extents
+from durable_shuffle.shuffle.log.records import Closed
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state, require_seal
+from durable_shuffle.shuffle.read.extents import Extent, appended_extents
+from durable_shuffle.shuffle.read.sealed_reader import Pieces, fetch_extents, sealed_extents
 from durable_shuffle.shuffle.stream.offset import Arrival, LaneOffset, StreamOffset
 
 _KEPT_RECORDS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowRange:
     """An extent and its wanted rows [skip, end), counted from the start of the extent."""
 
     extent: Extent
@@ -46,7 +55,7 @@ class Piece:
     end: int
 
 
-def standing_pieces(stage: StageHandle) -> list[Piece]:
+def standing_rows(stage: StageHandle) -> list[RowRange]:
     """Return all rows that a stage, sealed or growing, holds now, ordered by subpartition.
 
     Raises:
@@ -55,12 +64,13 @@ def standing_pieces(stage: StageHandle) -> list[Piece]:
     """
     if stage.describe.writing == "log":
         scan = StageScan(stage)
-        return scan.pieces(scan.earliest(), scan.latest())
+        return scan.ranges(scan.earliest(), scan.latest())
     try:
         seal = require_seal(stage)
     except NotReadyError as e:
         raise NotFoundError(f"the stage is still being written: {e}") from None
-    return [piece for k in range(stage.describe.partitions) for piece in _sealed(stage, seal, k)]
+    extents = sealed_extents(stage, seal, 0, stage.describe.partitions)
+    return [RowRange(extent, 0, extent.rows) for extent in extents]
 
 
 def newest_message(stage: StageHandle) -> bytes:
@@ -87,11 +97,8 @@ class StageScan:
                 f"{stage.path.prefix!r}"
             )
         self.stage = stage
-        state = read_state(stage)
-        if state.release is not None:
-            raise stage_released(stage, state.release)
-        upto = state.released_below(stage.describe.producers)
-        self.lanes = [_Lane(stage, p, at) for p, at in enumerate(upto)]
+        self.lanes = [_Lane(stage, p) for p in range(stage.describe.producers)]
+        live_state(stage)  # refuses a stage that was released
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -99,7 +106,14 @@ class StageScan:
         return tuple(len(lane.subpartitions) for lane in self.lanes)
 
     def earliest(self) -> StreamOffset:
-        return self._offset([lane.earliest() for lane in self.lanes])
+        """Return the offset of the first row that was not released.
+
+        Raises:
+            NotFoundError: the stage was released.
+        """
+        slots = live_state(self.stage).released_below(self.stage.describe.producers)
+        ends = (lane.log.tail_at(slot) for lane, slot in zip(self.lanes, slots, strict=True))
+        return self._offset(ends)
 
     def latest(self, start: StreamOffset | None = None) -> StreamOffset:
         """Return the current end.
@@ -114,7 +128,9 @@ class StageScan:
         if start is None:
             refuse_holes(self.stage)
         hints = [at.slot for at in start.lanes] if start else [0] * len(self.lanes)
-        return self._offset([ln.latest(h) for ln, h in zip(self.lanes, hints, strict=True)])
+        return self._offset(
+            read_tail(lane.log.slots, hint) for lane, hint in zip(self.lanes, hints, strict=True)
+        )
 
     def arrivals(self, start: StreamOffset) -> Iterator[Arrival]:
         """Yield the records with rows from `start` on; the lanes take turns."""
@@ -122,20 +138,20 @@ class StageScan:
         while turns:
             left = []
             for turn in turns:
-                found = next(turn, None)
-                if found is not None:
+                arrival = next(turn, None)
+                if arrival is not None:
                     left.append(turn)
-                    yield found
+                    yield arrival
             turns = left
 
-    def pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[RowRange]:
         """Return the rows in [start, end), ordered by subpartition, then as in the logs."""
-        found = [
-            piece
+        ranges = [
+            span
             for lane, low, high in zip(self.lanes, start.lanes, end.lanes, strict=True)
-            for piece in lane.pieces(low, high)
+            for span in lane.ranges(low, high)
         ]
-        return sorted(found, key=lambda piece: piece.extent.subpartition)
+        return sorted(ranges, key=lambda span: span.extent.subpartition)
 
     def check_standing(self, start: StreamOffset) -> None:
         """Check that all rows from `start` on are still there and that no log lost a record.
@@ -158,45 +174,35 @@ class StageScan:
                     "startingOffsets=earliest, and declare readers (consumers=) to hold rows back"
                 )
 
-    def _offset(self, lanes: list[LaneOffset]) -> StreamOffset:
-        return StreamOffset(self.stage.path.folder, tuple(lanes))
+    def _offset(self, ends: Iterable[AppenderTail]) -> StreamOffset:
+        """Return the offset behind the records of each lane's log."""
+        lanes = tuple(lane.offset(end) for lane, end in zip(self.lanes, ends, strict=True))
+        return StreamOffset(self.stage.path.folder, lanes)
 
 
 class _Lane:
     """One producer's log: a growing sequence of rows per subpartition."""
 
-    def __init__(self, stage: StageHandle, producer: int, upto: int) -> None:
+    def __init__(self, stage: StageHandle, producer: int) -> None:
         self._stage, self._producer = stage, producer
-        self._log = stage.producer_log(producer)
-        owned = stage.subpartitions_of(producer)
-        self.subpartitions = tuple(owned.tolist())
-        self._owned = owned
-        self._upto = upto
+        self.log = appender_log(stage.producer_log(producer))
+        self._owned = stage.subpartitions_of(producer)
+        self.subpartitions = tuple(self._owned.tolist())
         self._kept: dict[int, AppenderRecord] = {}
 
     def schema(self) -> bytes:
         """Return the schema message of the newest rows."""
-        return newest_schema(self._stage, self._producer, read_tail(self._log))
+        return newest_schema(self._stage, self._producer, read_tail(self.log.slots))
 
-    def latest(self, hint: int) -> LaneOffset:
-        """Return the current end."""
-        tail = read_tail(self._log, hint)
-        if tail.last is None:
-            return LaneOffset(0, (0,) * len(self.subpartitions))
-        return LaneOffset(tail.next_slot, self._ordinals(tail.last, tail.next_slot - 1))
-
-    def earliest(self) -> LaneOffset:
-        """Return the offset of the first row that was not released."""
-        state = read_state(self._stage)
-        if state.release is not None:
-            raise stage_released(self._stage, state.release)
-        self._upto = state.released_below(self._stage.describe.producers)[self._producer]
-        if not self._upto:
-            return LaneOffset(0, (0,) * len(self.subpartitions))
-        record = self._record(self._upto - 1)
-        if record is None:
-            raise CorruptDataError(f"a slot lost its record: {self._log.key(self._upto - 1)!r}")
-        return LaneOffset(self._upto, self._ordinals(record, self._upto - 1))
+    def offset(self, end: AppenderTail) -> LaneOffset:
+        """Return the offset behind the last record of `end`."""
+        key = self.log.key(end.next_slot - 1)
+        if isinstance(end.last, Closed):
+            live_state(self._stage)
+            raise NotFoundError(f"a log was closed before its producer ended: {key!r}")
+        state = state_behind(self._stage, self._producer, end)
+        ordinals = state.ordinals(len(self._owned), key)
+        return LaneOffset(end.next_slot, tuple(ordinals.tolist()))
 
     def arrivals(self, slot: int) -> Iterator[Arrival]:
         """Yield the records with rows from `slot` to the end."""
@@ -207,7 +213,7 @@ class _Lane:
                 return
             slot += 1
 
-    def pieces(self, start: LaneOffset, end: LaneOffset) -> Iterator[Piece]:
+    def ranges(self, start: LaneOffset, end: LaneOffset) -> Iterator[RowRange]:
         """Yield the rows in [start, end), in order."""
         if start.next == end.next:
             return
@@ -217,31 +223,31 @@ class _Lane:
         for slot in range(start.slot, end.slot + 1):
             record = self._record(slot)
             if isinstance(record, Append):
-                yield from self._pieces_of(record, slot, low, high)
+                yield from self._ranges_of(record, slot, low, high)
             elif record is None and slot < end.slot:
                 raise CorruptDataError(
-                    f"a slot lost its record: {self._log.key(slot)!r} was read before, or stands "
+                    f"a slot lost its record: {self.log.key(slot)!r} was read before, or stands "
                     "before one that was; run `durable-shuffle verify`"
                 )
 
-    def _pieces_of(
+    def _ranges_of(
         self, record: Append, slot: int, low: np.ndarray, high: np.ndarray
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RowRange]:
         def wanted(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
             k, first, rows = (entries[n] for n in ("subpartition", "first_ordinal", "rows"))
             mask: npt.NDArray[np.bool_] = (first + rows > low[k]) & (first < high[k])
             return mask & (rows > 0)  # no markers
 
-        where = self._log.key(slot)
+        where = self.log.key(slot)
         record.extent_array(where, self._stage.describe.partitions)  # checked
         path = self._stage.path
         for extent in appended_extents(path, self._producer, slot, record, wanted, where):
             k, first = extent.subpartition, extent.first_ordinal
             skip, end = max(0, int(low[k]) - first), min(extent.rows, int(high[k]) - first)
-            yield Piece(extent, skip, end)
+            yield RowRange(extent, skip, end)
 
     def _arrival(self, record: Append, slot: int) -> Arrival:
-        where = self._log.key(slot)
+        where = self.log.key(slot)
         partitions = self._stage.describe.partitions
         entries = record.extent_array(where, partitions)
         rows = np.zeros(partitions, dtype=np.uint64)
@@ -251,31 +257,48 @@ class _Lane:
         ends = record.after.ordinals(len(self._owned), where)
         return Arrival(self._producer, slot, ends, rows[self._owned], size[self._owned])
 
-    def _ordinals(self, record: AppenderRecord, slot: int) -> tuple[int, ...]:
-        if isinstance(record, Closed):
-            state = read_state(self._stage)
-            if state.release is not None:
-                raise stage_released(self._stage, state.release)
-            raise NotFoundError(
-                f"a log was closed before its producer ended: {self._log.key(slot)!r}"
-            )
-        return tuple(record.after.ordinals(len(self._owned), self._log.key(slot)).tolist())
-
     def _record(self, slot: int) -> AppenderRecord | None:
-        found = self._kept.get(slot)
-        if found is None:
-            found = appender_log(self._log).record(slot)
-            if found is None:
+        record = self._kept.get(slot)
+        if record is None:
+            record = self.log.record(slot)
+            if record is None:
                 return None
-            self._kept[slot] = found
+            self._kept[slot] = record
             while len(self._kept) > _KEPT_RECORDS:
                 del self._kept[next(iter(self._kept))]
-        return found
+        return record
 
 
-def _sealed(stage: StageHandle, seal: Seal, k: int) -> Iterator[Piece]:
-    """Yield the rows of one subpartition of a sealed stage, ordered by producer."""
-    for entry in read_extents(stage, seal, k):
-        extent = indexed_extent(stage.path, k, entry)
-        if extent.rows:
-            yield Piece(extent, 0, extent.rows)
+def read_row_ranges(
+    stage: StageHandle, ranges: Sequence[RowRange], settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of each range, in order, in the schema in which they were stored.
+
+    Raises:
+        CorruptDataError: a frame fails its check, or the number of rows is not the committed one;
+            the message names the segment.
+        NotFoundError: a segment is missing; the message says if the stage was released.
+    """
+    extents = [span.extent for span in ranges]
+    places = {extent.schema: extent.place for extent in extents if extent.schema}
+    schemas = {b"": stage.schema} | {
+        data: schema_from_bytes(data, name=place) for data, place in places.items()
+    }
+    fetched = fetch_extents(stage, extents, settings)
+    for span, (_, pieces) in zip(ranges, fetched, strict=True):
+        yield from _rows(stage, span, pieces, schemas[span.extent.schema], settings)
+
+
+def _rows(
+    stage: StageHandle, span: RowRange, pieces: Pieces, schema: pa.Schema, settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    def wanted(frame: Frame, begin: int, before: int) -> Iterator[pa.RecordBatch]:
+        skip, end = max(0, span.skip - before), min(frame.rows, span.end - before)
+        if skip < end:
+            batch = decode_frame(
+                frame, schema, position=begin, check_offsets=settings.check_offsets
+            )
+            yield batch.slice(skip, end - skip)
+
+    limit = settings.max_frame_bytes
+    return span.extent.frames(pieces, stage.path.incarnation, wanted, max_body_bytes=limit)

@@ -30,7 +30,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import ByteRange, Bytes, Created, Exists, Storage
 from durable_shuffle.shuffle.storage.create_race import (
-    Claim,
+    RaceClaim,
     race_key,
     race_processes,
     race_threads,
@@ -123,7 +123,7 @@ class OneProcessConformance:
         assert len(rounds) == self.race_rounds
         self._judge_race(storage, rounds, racers=8)
 
-    def _judge_race(self, storage: Storage, rounds: list[list[Claim]], *, racers: int) -> None:
+    def _judge_race(self, storage: Storage, rounds: list[list[RaceClaim]], *, racers: int) -> None:
         """Each key has one winner, whose bytes are stored and shown to the losers."""
         for number, claims in enumerate(rounds):
             (winner,) = (claim.offered for claim in claims if claim.created)

@@ -31,7 +31,7 @@ from durable_shuffle.shuffle.log.records import (
     Seal,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, replaced_seal
+from durable_shuffle.shuffle.log.stage import StageState, numbers, replaced_seal
 from durable_shuffle.shuffle.seal.index import build_index
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.index import check_index

@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.log.layout import (
     request_log_prefix,
     status_log_prefix,
 )
-from durable_shuffle.shuffle.log.lost_stages import written_stages
+from durable_shuffle.shuffle.log.named_stage import written_stages
 from durable_shuffle.shuffle.log.records import JOB_RECORDS, Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import AnyRecord

@@ -35,8 +35,7 @@ from durable_shuffle.shuffle.log.records import (
     unpack_extents,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.log.stage_fold import StageState, numbers, with_record
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, with_record
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
 from durable_shuffle.shuffle.seal.index import build_index, content_tag
 from durable_shuffle.shuffle.storage.contract import Storage

@@ -1,14 +1,13 @@
 """A log producer attempt: OPEN fences all attempts before it, each append counts at once, END ends.
 
-Strategy: segments first, then one record in the attempt's own last slot + 1 makes them count, with
+Strategy: segments first. Then one record in the attempt's own last slot + 1 makes them count, with
 the source position that they reach. Losing that slot is final. While the storage has not said who
-holds a slot, the same bytes are sent for it and nothing else is built. Deletes only segments that
-no record was sent for, or whose slot another's record holds.
+holds a slot, the same bytes are sent for it and nothing else is built. An attempt deletes only
+segments for which no record was sent, or whose slot holds another attempt's record.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import NoReturn
 
 import numpy as np
@@ -41,7 +40,7 @@ from durable_shuffle.shuffle.log.layout import is_id
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import Won, refuse_older
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.segment_writer import (
+from durable_shuffle.shuffle.write.segments import (
     IdBatch,
     SegmentWriter,
     checked_batches,
@@ -137,12 +136,12 @@ class LogProducer:
 
     @property
     def rows(self) -> int:
-        """How many records all attempts of this producer have appended."""
+        """The number of records that all attempts of this producer have appended."""
         return int(self._ordinals().sum())
 
     @property
     def ended(self) -> EndMode | None:
-        """How this attempt ended the producer; None if it did not."""
+        """The mode in which this attempt ended the producer; None if it did not."""
         return self._newest.mode if isinstance(self._newest, End) else None
 
     def append(
@@ -162,7 +161,7 @@ class LogProducer:
             batches: rows in the stage's schema with their partition ids; may be none.
             source_position: where a successor goes on; any bytes, stored in the record.
             markers: stand behind the rows in every subpartition, in this order.
-            batch_id: equal to the newest one means that the rows are there already.
+            batch_id: if it equals the newest one, the rows are there already and none are read.
 
         Raises:
             FencedError: a successor opened, or the stage was released: stop, nothing counts.
@@ -197,17 +196,17 @@ class LogProducer:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a record was sent of which the storage has not said if it counts."""
+        """Whether a record was sent and the storage has not said if it counts."""
         return self._unsettled is not None
 
     def settle(self) -> None:
-        """Send the unsettled record again, the same bytes; does nothing if there is none.
+        """Send the bytes of the unsettled record again; do nothing if there is none.
 
         Afterwards `source_position` tells where to go on.
 
         Raises:
-            FencedError: it does not count and never will.
-            CorruptDataError: neither, since the log had lost a record before this attempt began.
+            FencedError: the record does not count and never will.
+            CorruptDataError: nor does it, because the log had lost a record before this attempt.
             OutcomeUnknownError, UnavailableError: still not known.
         """
         if self._closed:
@@ -264,18 +263,13 @@ class LogProducer:
         return _Unsettled(record, data, writer.written_keys)
 
     def close(self) -> None:
-        """Let go. Ends nothing: without END the next attempt continues. Idempotent."""
+        """Refuse all further calls. Writes no END, so the next attempt continues. Idempotent."""
         self._closed = True
 
     def __enter__(self) -> "LogProducer":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ordinals(self) -> Ordinals:

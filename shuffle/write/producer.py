@@ -1,14 +1,20 @@
-"""A batch producer attempt: batches in, one COMMIT out.
+"""A batch producer attempt: record batches, or pairs of Python objects, in, one COMMIT out.
 
-Strategy: segments are written as the input comes (`segment_writer`); at the end one record in the
-producer's log makes all of it count, or nothing. Deletes only what can never count: its own
-segments before its COMMIT was ever sent, or after it lost to another's.
+Strategy: segments are written as the input comes (`segments.py`). At the end one record in the
+producer's log makes all of it count, or nothing. An attempt deletes only what can never count: its
+own segments before its COMMIT was sent, or after its COMMIT lost to another's.
+
+Pairs are taken in chunks, put in order by partition in numpy, and packed slice by slice, so that
+the cost in Python is per chunk and partition, not per pair. The size of a chunk follows the size of
+its pairs.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +25,13 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     InvalidInputError,
 )
+from durable_shuffle.serialization.frames import FrameKind
+from durable_shuffle.serialization.markers import Marker
+from durable_shuffle.serialization.msgpack_codec import Pair, pack_pairs, pairs_body
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import is_id
 from durable_shuffle.shuffle.log.producer_log import (
-    Committed,
+    CommittedAttempt,
     abort_attempt,
     commit_attempt,
     read_producer,
@@ -30,20 +39,22 @@ from durable_shuffle.shuffle.log.producer_log import (
 from durable_shuffle.shuffle.log.records import Commit
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.segment_writer import (
+from durable_shuffle.shuffle.rows.partitioner import counting_sort
+from durable_shuffle.shuffle.write.segments import (
     IdBatch,
+    SegmentBuilder,
     SegmentWriter,
     checked_batches,
+    complete_extents,
     give_back,
 )
-from durable_shuffle.shuffle.write.segments import complete_extents
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerResult:
-    """What one call of `run_producer` came to."""
+    """The outcome of one call of `run_producer`."""
 
-    committed: Committed
+    committed: CommittedAttempt
     wrote: bool
     """False if a COMMIT stood before any input was read."""
     won: bool
@@ -70,10 +81,10 @@ def run_producer(
         batches: rows in the stage's schema with their partition ids; read only if no COMMIT counts.
         attempt: random id of this try, never used before.
         producers: M, how many producers this run of the stage has.
-        check: told how many rows were written, before the COMMIT; may raise.
+        check: called with the number of rows before the COMMIT; may raise.
 
     Raises:
-        whatever `check` raises; then nothing was committed.
+        Exception: any that `check` raises; then nothing was committed.
         FencedError, AbortedError: the stage was released, or a cleaner gave this attempt up.
         OutcomeUnknownError: the storage did not say whether the commit took effect; the segments
             stay.
@@ -81,38 +92,24 @@ def run_producer(
             was the commit that was refused; a cleaner finds them.
     """
 
-    def begin(ordinals: npt.NDArray[np.uint64]) -> SegmentWriter:
-        return SegmentWriter(stage, producer, attempt, settings, next_ordinals=ordinals)
-
     def fill(writer: SegmentWriter) -> None:
         for batch, ids in checked_batches(stage, batches):
             writer.add(batch, ids)
 
-    return run_writer(
-        stage, producer, begin, fill, attempt=attempt, producers=producers, check=check
-    )
+    writer = SegmentWriter(stage, producer, attempt, settings)
+    return _run_writer(stage, producer, writer, fill, attempt, producers, check)
 
 
-def run_writer(
+def _run_writer(
     stage: StageHandle,
     producer: int,
-    begin: Callable[[npt.NDArray[np.uint64]], W],
+    writer: W,
     fill: Callable[[W], None],
-    *,
     attempt: str,
     producers: int,
     check: Callable[[int], None] | None = None,
 ) -> ProducerResult:
-    """Write one producer's output and commit it, unless it is committed already.
-
-    Args:
-        begin: makes the writer, given where it advances ordinals; called only if no COMMIT counts.
-        fill: gives the writer all there is; `finish` is called after it.
-        check: told how many rows were written, before the COMMIT; may raise.
-
-    Raises:
-        as `run_producer`, and whatever `fill` or `check` raises; then nothing was committed.
-    """
+    """Commit all that `fill` gives to the writer, unless a COMMIT counts: then nothing is read."""
     if not 0 <= producer < producers or not is_id(attempt):
         raise InvalidInputError(
             f"a producer must be below M={producers} and its attempt a random id of 32 "
@@ -122,8 +119,6 @@ def run_writer(
     before = read_producer(log).counting(after=after)
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
-    ordinals = np.zeros(stage.describe.partitions, dtype=np.uint64)
-    writer = begin(ordinals)
     try:
         fill(writer)
         writer.finish()
@@ -131,7 +126,7 @@ def run_writer(
             record_id=attempt,
             producer=producer,
             producers=producers,
-            rows=int(ordinals.sum()),
+            rows=int(writer.next_ordinals.sum()),
             memory_bytes=writer.memory_bytes,
             segments=tuple(writer.segments),
             extents=complete_extents(writer.extents, stage.subpartitions_of(producer)).tobytes(),
@@ -154,8 +149,134 @@ def run_writer(
     return ProducerResult(committed, wrote=True, won=won)
 
 
-def _record_loss(log: SlotLog, committed: Committed, attempt: str) -> None:
-    """Leave evidence that this attempt wrote although another's COMMIT stood: reports count it."""
-    # evidence is best effort: the winner's result stands whether or not this is written
+def _record_loss(log: SlotLog, committed: CommittedAttempt, attempt: str) -> None:
+    """Record that this attempt wrote although another's COMMIT stood; reports count it."""
+    # best effort: the winner's result stands whether or not this is written
     with suppress(DurableShuffleError):
         abort_attempt(log, attempt, attempt, f"lost to {committed.commit.record_id}")
+
+
+OBJECT_FRAME_BYTES = 1 << 20
+"""A frame of objects is cut near this many bytes: a reader holds a frame's objects all at once."""
+
+_FIRST_CHUNK = 256
+_MOST_PAIRS = 65_536
+_CHUNK_BYTES = 4 << 20
+
+KeyPartitions = Callable[[list[Any]], npt.NDArray[np.unsignedinteger]]
+"""Partition ids, uint16 or uint32, of a list of keys."""
+
+
+class PairWriter(SegmentWriter):
+    """Packed pairs of one attempt, by subpartition."""
+
+    def __init__(self, stage: StageHandle, producer: int, attempt: str, settings: Settings) -> None:
+        super().__init__(stage, producer, attempt, settings)
+        self._packed: dict[int, list[tuple[bytes, int]]] = {}
+
+    def add_pairs(self, pairs: list[Pair], ids: npt.NDArray[np.unsignedinteger]) -> int:
+        """Take pairs with their partition ids; return how many bytes they took."""
+        order, counts = counting_sort(ids, self._stage.describe.partitions)
+        ordered = np.fromiter(pairs, dtype=object, count=len(pairs))[order].tolist()
+        start, size = 0, 0
+        for k in np.flatnonzero(counts).tolist():
+            end = start + int(counts[k])
+            packed = list(_packed(ordered[start:end]))
+            self._packed.setdefault(k, []).extend(packed)
+            size += sum(len(data) for data, _ in packed)
+            start = end
+        self.memory_bytes += size
+        self._held_bytes += size
+        if self._held_bytes >= self._settings.writer_memory_bytes:
+            self._write(())
+        return size
+
+    def finish(self, markers: Sequence[Marker] = ()) -> None:
+        """Write what is held."""
+        if self._packed:
+            self._write(markers)
+
+    def _write(self, markers: Sequence[Marker]) -> None:
+        assert not markers  # only producers that are followed write them
+        builder = SegmentBuilder(
+            self._stage.path.incarnation,
+            self._producer,
+            self._number,
+            self.next_ordinals,
+            self._settings.max_frame_bytes,
+        )
+        for k in sorted(self._packed):
+            builder.add_records(k, FrameKind.MSGPACK, _bodies(self._packed[k]))
+        self._packed, self._held_bytes = {}, 0
+        self._store(builder.finish())
+
+
+def _packed(pairs: list[Pair]) -> Iterator[tuple[bytes, int]]:
+    """Pack pairs, in halves as long as they are too many for one frame."""
+    data = pack_pairs(pairs)
+    if len(data) <= 4 * _CHUNK_BYTES or len(pairs) == 1:
+        yield data, len(pairs)
+        return
+    del data
+    middle = len(pairs) // 2
+    yield from _packed(pairs[:middle])
+    yield from _packed(pairs[middle:])
+
+
+def _bodies(parts: list[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    """Join packed slices to bodies of about OBJECT_FRAME_BYTES, each with its pairs."""
+    held: list[bytes] = []
+    size = pairs = 0
+    for packed, count in parts:
+        held.append(packed)
+        size, pairs = size + len(packed), pairs + count
+        if size >= OBJECT_FRAME_BYTES:
+            yield pairs_body(held, pairs), pairs
+            held, size, pairs = [], 0, 0
+    if held:
+        yield pairs_body(held, pairs), pairs
+
+
+def run_pair_producer(
+    stage: StageHandle,
+    producer: int,
+    pairs: Iterable[Pair],
+    key_partitions: KeyPartitions,
+    *,
+    attempt: str,
+    producers: int,
+    settings: Settings,
+) -> ProducerResult:
+    """Write one producer's pairs and commit them, unless it is committed already.
+
+    Args:
+        pairs: read only if no COMMIT counts.
+
+    Raises:
+        InvalidInputError: an item is no pair, or holds a value that cannot be stored.
+        DurableShuffleError: see `producer.run_producer`.
+    """
+
+    def fill(writer: PairWriter) -> None:
+        left, size = iter(pairs), _FIRST_CHUNK
+        while chunk := list(itertools.islice(left, size)):
+            _check_pairs(chunk)
+            ids = key_partitions(list(map(operator.itemgetter(0), chunk)))
+            taken = writer.add_pairs(chunk, ids)
+            wanted = int(_CHUNK_BYTES * len(chunk) / max(1, taken))
+            size = max(1, min(_MOST_PAIRS, 4 * size, wanted))
+
+    writer = PairWriter(stage, producer, attempt, settings)
+    return _run_writer(stage, producer, writer, fill, attempt, producers)
+
+
+def _check_pairs(chunk: list[Any]) -> None:
+    kinds = set(map(type, chunk))
+    if kinds == {tuple} and set(map(len, chunk)) == {2}:
+        return
+    for item in chunk:
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise InvalidInputError(
+                f"items must be (key, value) pairs, found {type(item).__name__}: make them pairs "
+                "with a map() first"
+            )

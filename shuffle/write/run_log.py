@@ -1,18 +1,18 @@
 """A log that many processes write: starts of a streaming query, and write jobs.
 
-Strategy: each task writes segments of its own; one record per batch, in the producer's log, makes
-all of them count. Every decision is made of records that were read, and lands behind exactly these
-records or not at all.
+Strategy: each task writes segments of its own. One record per batch, in the producer's log, makes
+all of them count. Every decision is made from records that were read, and its record stands right
+behind these records or nowhere.
 
-- A run is one start of the query. It opens by an id that every process of it can build alone, from
-  the run's id and the epoch, so all of them send the same bytes; the OPEN fences the runs before.
+- A run is one start of the query. Its OPEN fences the runs before it. Every process of the run can
+  build the OPEN's id from the run's id and the epoch, so all of them send the same bytes.
 - A part carries the OPEN under which it was written. A commit never opens: it appends while that
   OPEN is the newest one, else the run is fenced. So no list of runs is needed.
-- A batch that is in the log stays as it is. A commit that comes again changes and deletes nothing.
-- A write job never opens. The first record that names it, APPEND or ABORT, is its fate; where
-  another writer has its slot it takes the next one.
-- A commit deletes nothing. What was written under an OPEN that another one followed can never be
-  named, so the next run deletes it (`clear_behind`). Of a write job nobody knows that before an
+- A batch that is in the log stays as it is. A repeated commit changes and deletes nothing.
+- A write job never opens. The first record that names it, APPEND or ABORT, is its fate. If another
+  writer wins its slot, it takes the next one.
+- A commit deletes nothing. Segments of an OPEN that another OPEN followed can never be named, so
+  the next run deletes them (`clear_behind`). Segments of a write job may be deleted only once an
   ABORT is its fate (`abort_job`).
 
 It must not know Spark.
@@ -49,7 +49,7 @@ from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.write.segment_writer import (
+from durable_shuffle.shuffle.write.segments import (
     IdBatch,
     SegmentWriter,
     checked_batches,
@@ -57,23 +57,25 @@ from durable_shuffle.shuffle.write.segment_writer import (
 )
 
 SEGMENT_NUMBERS = 1 << 31
-"""Tasks of a run draw the numbers of their segments below this; one that is taken is refused by the
-storage, and the task is tried again."""
+"""Tasks of a run draw the numbers of their segments below this. The storage refuses a number that
+is taken, and the task is tried again."""
 
 FIRST_ORDINALS = 1 << 60
-"""And the first ordinal of their count below this, so that frames of two tasks have other seeds."""
+"""Tasks draw the first ordinal of their own count below this, so that the frames of two tasks have
+different seeds."""
 
 LOOK_BACK = 32
-"""A run that is about to open looks for an OPEN of its own in so many records: it was followed, and
-stops. One that opened before them opens again, which fences the newest run and costs no row."""
+"""A run that is about to open looks for an OPEN of its own in this many records. If there is one,
+another run followed it, and it stops. A run that opened earlier opens again, which fences the
+newest run and costs no row."""
 
 CLEAR_RECORDS = 1000
-"""A run that takes over reads at most so many records to tell what others left."""
+"""A run that takes over reads at most this many records to find what others left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Who writes: one start of a streaming query, or one write job."""
+    """One start of a streaming query, or one write job."""
 
     query: str
     """Id of the query, the same over all its starts; "" for a write job."""
@@ -81,7 +83,7 @@ class Run:
     """32 hexadecimal digits, of this start alone."""
 
     def attempt(self, epoch: int) -> str:
-        """Return the id by which it opens in an epoch, and under which its tasks write then."""
+        """Return the id of its OPEN in an epoch, under which its tasks write."""
         return hashlib.sha256(f"{self.id} {epoch}".encode()).hexdigest()[:32]
 
 
@@ -91,8 +93,8 @@ def has_batch(tail: AppenderTail, run: Run, batch: int, name: str) -> bool:
     Raises:
         FencedError: the stage was released.
         InvalidInputError: a pipeline or another query writes here.
-        IncompatibleError: batches between the newest and this one are missing: the query's
-            checkpoint is of another stage.
+        IncompatibleError: batches before this one are missing, because the query's checkpoint is
+            of another stage.
     """
     refuse_other_writer(tail, run.query, name)
     if not run.query:
@@ -123,10 +125,12 @@ def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, Appen
 def begin_batch(
     stage: StageHandle, producer: int, run: Run, batch: int
 ) -> tuple[Begun | None, AppenderTail]:
-    """Win the run's OPEN unless it is the newest; return what a task writes its part under, None
-    if the batch is there already, and the log's end.
+    """Win the run's OPEN unless it is the newest.
 
     Safe to call from any process of the run, at any time. Sends nothing if the run is the owner.
+
+    Returns:
+        What a task writes its part under, None if the batch is there already; and the log's end.
 
     Raises:
         FencedError: another run followed this one, or the stage was released.
@@ -198,8 +202,9 @@ def write_part(
 def append_batch(
     stage: StageHandle, producer: int, run: Run, batch: int, parts: Sequence[Part], schema: bytes
 ) -> Appended:
-    """Make a batch count: one record names the segments of all its parts. It may be called again at
-    any time: a batch that counts stays as it is, and nothing is deleted.
+    """Make a batch count: one record names the segments of all its parts.
+
+    May be called again at any time. A batch that counts stays as it is, and nothing is deleted.
 
     Args:
         parts: what the tasks wrote; none if all of them found the batch in the log.
@@ -210,7 +215,7 @@ def append_batch(
         AbortedError: a cleaner gave this write job up: nothing counts.
         InvalidInputError, IncompatibleError: see `has_batch`; or rows of an older schema.
         CorruptDataError: the log lost a record; names the slot.
-        OutcomeUnknownError: it may count now or later. Call again: it will not be doubled.
+        OutcomeUnknownError: it may count now or later. Call again; that never doubles it.
         UnavailableError: nothing was appended.
     """
     log = stage.producer_log(producer)
@@ -289,8 +294,8 @@ def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:
 def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
     """Delete segments that the runs before this one left and no record names; return how many.
 
-    Called by a run that has appended for the first time. A run that appended has cleared up behind
-    those before it, so the walk back ends there. After `CLEAR_RECORDS` it is given up: gc does it.
+    Called by a run after its first append. The walk back ends at a run that appended, because that
+    run cleared behind the runs before it. After `CLEAR_RECORDS` records it stops; gc does the rest.
 
     Args:
         attempt: id of the OPEN by which the caller writes.

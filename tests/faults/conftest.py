@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 PARTITIONS = 5
 ROWS, CHARS = 20, 2000

@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SETTINGS = Settings(writer_memory_bytes=300_000, compression="none")
 PARTITIONS = 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from small_log import numbered_rows, read_extent
+from small_log import numbered_rows, read_extent, wait_for
 from small_stage import SMALL
 
 from durable_shuffle.serialization.errors import DurableShuffleError
@@ -20,9 +20,8 @@ from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import StagePath, slot_name
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.read.log_feed import LogFeed
-from durable_shuffle.shuffle.read.waiting import wait_for
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer

@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.write.producer import run_producer
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 BATCHES, ROWS, CHARS = 4, 20, 2000
 

@@ -26,7 +26,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 PRODUCERS, PARTITIONS = 3, 5
 FIRST, SECOND = "a" * 32, "b" * 32

@@ -26,11 +26,9 @@ from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputE
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.read.group_reader import read_group
-from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_group, read_subpartition
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import StageScan
+from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -98,7 +96,7 @@ def readers(stage: StageHandle, ids: SeededIds) -> Iterator[Iterator[pa.RecordBa
     settings = Settings(view_prefetch=False)
     if stage.describe.writing == "log":
         scan = StageScan(stage)
-        yield read_pieces(stage, scan.pieces(scan.earliest(), scan.latest()), settings)
+        yield read_row_ranges(stage, scan.ranges(scan.earliest(), scan.latest()), settings)
     else:
         sealed = require_seal(stage)
         yield read_subpartition(stage, sealed, 0, settings)

@@ -34,7 +34,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage

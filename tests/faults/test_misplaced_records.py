@@ -35,8 +35,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_s
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import standing_pieces
+from durable_shuffle.shuffle.stream.scan import read_row_ranges, standing_rows
 from durable_shuffle.shuffle.verify.job import verify_job
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -274,4 +273,4 @@ def read_view(stage: StageHandle) -> None:
 
 def read_batch_pieces(stage: StageHandle) -> None:
     """Read the rows as a batch read and a stream do."""
-    list(read_pieces(stage, standing_pieces(stage), SMALL))
+    list(read_row_ranges(stage, standing_rows(stage), SMALL))

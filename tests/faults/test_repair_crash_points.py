@@ -34,7 +34,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_s
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.repair.stage import repair_stage
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import (

@@ -21,8 +21,7 @@ from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.offset import Limits, advance, offset_from_json
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import StageScan
+from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.write.run_log import clear_behind
 
@@ -42,8 +41,8 @@ def rows_read(stage: StageHandle, draw: random.Random) -> list[int]:
         end = advance(start, scan.arrivals(start), limits)
         if end.rows == start.rows:
             return found
-        pieces = StageScan(stage).pieces(start, end)
-        mine = [n for b in read_pieces(stage, pieces, SMALL) for n in b.column(0).to_pylist()]
+        ranges = StageScan(stage).ranges(start, end)
+        mine = [n for b in read_row_ranges(stage, ranges, SMALL) for n in b.column(0).to_pylist()]
         assert len(mine) == end.rows - start.rows
         found += mine
         offset = end.to_json()

@@ -27,17 +27,14 @@ from durable_shuffle.shuffle.log.producer_log import commit_attempt
 from durable_shuffle.shuffle.log.records import EXTENT, STAGE_RECORDS, Commit, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal, stage_log
 from durable_shuffle.shuffle.read.extents import Extent
-from durable_shuffle.shuffle.read.group_reader import read_group
-from durable_shuffle.shuffle.read.object_reader import read_pairs
-from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import read_group, read_pairs, read_subpartition
 from durable_shuffle.shuffle.repair import compaction
 from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.seal import index
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, pack_index, parse_entry
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 from durable_shuffle.shuffle.storage.local import LocalStorage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import Piece
+from durable_shuffle.shuffle.stream.scan import RowRange, read_row_ranges
 from durable_shuffle.shuffle.verify.stage import check_stage
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -74,7 +71,7 @@ def forged_stage(storage: LocalStorage, ids: SeededIds, length: int) -> StageHan
 def _piece(stage: StageHandle) -> Iterator[pa.RecordBatch]:
     (segment,) = stage.storage.list(stage.path.segments_prefix)
     extent = Extent(0, 0, segment.key, 0, 0, 0, segment.size_bytes, 0, 1)
-    return read_pieces(stage, [Piece(extent, 0, 1)], Settings())
+    return read_row_ranges(stage, [RowRange(extent, 0, 1)], Settings())
 
 
 def _view(stage: StageHandle, ids: SeededIds) -> None:

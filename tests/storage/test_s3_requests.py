@@ -19,7 +19,7 @@ from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import require_seal
-from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.read.sealed_reader import read_group
 from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage

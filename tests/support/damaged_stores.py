@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 

@@ -8,7 +8,7 @@ import numpy as np
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.log.records import EXTENT, Commit, Seal, unpack_extents
 from durable_shuffle.shuffle.read.position import unpack_positions
-from durable_shuffle.shuffle.read.sealed_reader import _check_joined
+from durable_shuffle.shuffle.read.sealed_reader import check_entries
 from durable_shuffle.shuffle.seal import index
 from durable_shuffle.shuffle.verify.index import check_index
 
@@ -49,7 +49,7 @@ def run_index(data: bytes) -> None:
         if start + length > len(whole):
             raise CorruptDataError("as `read_extents` says")
         found = index.parse_slice(whole[start : start + length], crc, name=_INDEX, subpartition=k)
-        _check_joined(found, name=_INDEX, subpartition=k)
+        check_entries(found, range(M), name=_INDEX, subpartition=k)
 
 
 def index_seed() -> bytes:

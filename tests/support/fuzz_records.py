@@ -14,7 +14,7 @@ from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold
 from durable_shuffle.shuffle.log.appender_log import Append
 from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
 from durable_shuffle.shuffle.log.records import Claim, Commit
-from durable_shuffle.shuffle.log.stage_fold import StageState, with_record
+from durable_shuffle.shuffle.log.stage import StageState, with_record
 
 
 def example(shape: Any, draw: random.Random) -> Any:

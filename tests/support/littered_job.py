@@ -32,8 +32,11 @@ from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import (
+    abort_rewrite,
+    replace_commits,
+    sealed_commits,
+)
 from durable_shuffle.shuffle.storage.contract import Storage
 
 ROWS, PARTITIONS = (60, 0, 40), 3

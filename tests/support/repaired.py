@@ -11,7 +11,7 @@ from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
 from durable_shuffle.shuffle.repair.compaction import Compaction, compact_stage
 from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.verify.stage import check_stage
 

@@ -18,7 +18,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 WRITING = Settings(writer_memory_bytes=1 << 16, frame_bytes=4096, compression="none")

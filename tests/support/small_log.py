@@ -4,7 +4,7 @@ Strategy: as `small_stage`: expectations are lists that the test fills row by ro
 through the feed and the storage, never through what the producer remembers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,14 @@ from durable_shuffle.serialization.arrow_codec import decode_batch
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker, decode_marker
+from durable_shuffle.shuffle.base.clock import Clock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
-from durable_shuffle.shuffle.read.log_feed import LogFeed
+from durable_shuffle.shuffle.read.feed import EndOfInput
+from durable_shuffle.shuffle.read.log_feed import FeedWait, LogFeed
 from durable_shuffle.shuffle.read.position import ProducerPosition
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -96,3 +97,20 @@ def read_log_rows(
 ) -> tuple[list[Event], EndOfInput | None]:
     """Return what a new follower is given now."""
     return poll_all(new_feed(stage, subpartition, positions), stage, subpartition)
+
+
+def wait_for(
+    feed: LogFeed,
+    *,
+    clock: Clock,
+    timeout_seconds: float,
+    cancelled: Callable[[], bool] = lambda: False,
+    what: str = "the next records",
+) -> Extent | EndOfInput:
+    """Return the feed's next extent or its end, within the time given. Arguments as `FeedWait`."""
+    wait = FeedWait(
+        feed, clock=clock, timeout_seconds=timeout_seconds, cancelled=cancelled, what=what
+    )
+    while (found := feed.poll()) is None:
+        wait()
+    return found

@@ -18,7 +18,7 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.producer_log import Committed, read_producer
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.records import Describe, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
@@ -26,7 +26,7 @@ from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 Row = dict[str, Any]
 RowModel = dict[tuple[int, int], list[Row]]
@@ -124,7 +124,7 @@ def write(
     )
 
 
-def commits_of(stage: StageHandle, producers: int) -> dict[int, Committed]:
+def commits_of(stage: StageHandle, producers: int) -> dict[int, CommittedAttempt]:
     """Return the COMMIT that counts of each producer that has one."""
     found = {p: read_producer(stage.producer_log(p)).counting() for p in range(producers)}
     return {p: committed for p, committed in found.items() if committed is not None}

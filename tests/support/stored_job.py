@@ -15,7 +15,7 @@ from durable_shuffle.shuffle.base.clock import IdSource, RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.producer_log import Committed
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
 from durable_shuffle.shuffle.log.records import Describe, StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.seal.seal import seal_stage
@@ -83,7 +83,7 @@ def stored_stage(
     )
     stage = describe_stage(storage, path, describe)
     log.append(StageUse(ids.new_id(), log.generation, name, fingerprint, path.incarnation))
-    commits: dict[int, Committed] = {}
+    commits: dict[int, CommittedAttempt] = {}
     for producer in range(len(rows)) if commit is None else commit:
         batch = stored_rows(producer, rows[producer])
         to = np.arange(batch.num_rows, dtype=np.uint32) % np.uint32(used_partitions)

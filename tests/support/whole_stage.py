@@ -29,7 +29,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_s
 from durable_shuffle.shuffle.release.stages import finish_releases, release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 JOB = "job"
 PRODUCERS, PARTITIONS = 8, 6

@@ -22,7 +22,7 @@ from durable_shuffle.shuffle.log.producer_log import commit_attempt
 from durable_shuffle.shuffle.log.stage import read_state, require_seal
 from durable_shuffle.shuffle.read.sealed_reader import read_extents
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

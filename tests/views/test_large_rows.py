@@ -21,15 +21,14 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.read.object_reader import read_pairs
+from durable_shuffle.shuffle.read.sealed_reader import read_pairs
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import StageScan
+from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges
 from durable_shuffle.shuffle.verify.stage import check_stage
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.object_producer import run_pair_producer
+from durable_shuffle.shuffle.write.producer import run_pair_producer
 from durable_shuffle.shuffle.write.segments import frame_bounds
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -145,7 +144,7 @@ def test_a_flipped_bit_in_any_part_is_found(stage: StageHandle, ids: SeededIds) 
 
 
 def test_long_rows_of_log_producers(memory: MemoryStorage, ids: SeededIds) -> None:
-    """Appended, followed by a view, and read by pieces as streams do."""
+    """Appended, followed by a view, and read by ranges as streams do."""
     stage = new_stage(
         memory, ids, SCHEMA, partitions=1, producers=1, writing="log", compression="none"
     )
@@ -159,8 +158,8 @@ def test_long_rows_of_log_producers(memory: MemoryStorage, ids: SeededIds) -> No
         found = [(one["n"], one["text"]) for one in view.records()]
     assert found == WANTED
     scan = StageScan(stage)
-    pieces = scan.pieces(scan.earliest(), scan.latest())
-    batches = read_pieces(stage, pieces, SMALL_FRAMES)
+    ranges = scan.ranges(scan.earliest(), scan.latest())
+    batches = read_row_ranges(stage, ranges, SMALL_FRAMES)
     assert [(one["n"], one["text"]) for b in batches for one in b.to_pylist()] == WANTED
     assert not check_stage(memory, stage.path, SMALL_FRAMES, released=False).findings
 

@@ -27,7 +27,7 @@ from durable_shuffle.shuffle.consume.log import FULL_EVERY
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read import sealed_feed
+from durable_shuffle.shuffle.read import feed as feeds
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
@@ -189,7 +189,7 @@ def test_an_index_that_hides_rows_is_an_error(
     way: str,
 ) -> None:
     """Rows delivered are rows committed; what the index leaves out is not taken for empty."""
-    real = sealed_feed.read_extents
+    real = feeds.read_extents
 
     def hides(*args: object) -> np.ndarray:
         entries = real(*args).copy()  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def test_an_index_that_hides_rows_is_an_error(
             return entries
         return np.delete(entries, 0)
 
-    monkeypatch.setattr(sealed_feed, "read_extents", hides)
+    monkeypatch.setattr(feeds, "read_extents", hides)
     view = open_()
     with pytest.raises(CorruptDataError):
         numbers(view) if way == "records" else list(view.buffers())
@@ -214,7 +214,7 @@ def test_a_feed_that_leaves_an_extent_out_is_noticed(
     for left_out in (0, 1, 2, 3):
         view = open_(consumer=f"c{left_out}")
         feed = view.queue._feed
-        assert isinstance(feed, sealed_feed.SealedFeed)
+        assert isinstance(feed, feeds.SealedFeed)
         extents = list(feed._extents)
         assert len(extents) == 4
         feed._extents = iter(extents[:left_out] + extents[left_out + 1 :])

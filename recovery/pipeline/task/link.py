@@ -41,8 +41,8 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.base.retry import backoff_seconds
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.read.waiting import backoff_seconds
 
 _FIRST_LOOK_SECONDS = 0.05
 _LONE_SECONDS = 2.0

@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.log.producer_log import commit_attempt, read_produc
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.index import build_index
-from durable_shuffle.shuffle.seal.replace_commits import replace_commits, sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 

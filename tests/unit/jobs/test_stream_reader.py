@@ -281,7 +281,7 @@ def test_filters_on_the_key_skip_subpartitions(stored: Stored) -> None:
     def kept(*filters: Any) -> set[int]:
         reader = BatchReader(read_options(place, stream=False), SPARK_SCHEMA)
         assert list(reader.pushFilters(list(filters))) == list(filters)
-        return {piece.extent.subpartition for task in reader.partitions() for piece in task.pieces}
+        return {span.extent.subpartition for task in reader.partitions() for span in task.pieces}
 
     ids = hash_partition_ids([pa.array([4, 9], pa.int64())], PARTITIONS)
     assert kept() == set(range(PARTITIONS))

@@ -25,8 +25,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import standing_pieces
+from durable_shuffle.shuffle.stream.scan import read_row_ranges, standing_rows
 from durable_shuffle.shuffle.verify.job import verify_job
 
 SPARK_SCHEMA = StructType().add("n", LongType())
@@ -86,7 +85,7 @@ def save(folder: Path, mode: str, first: int, end: int, **options: str) -> Job:
 def rows(folder: Path) -> Counter[int]:
     place = {"url": str(folder), "job": "job", "stage": "stage"}
     stage = stage_of(read_options(place, stream=False))
-    found = read_pieces(stage, standing_pieces(stage), Settings())
+    found = read_row_ranges(stage, standing_rows(stage), Settings())
     return Counter(n for batch in found for n in batch.column(0).to_pylist())
 
 

@@ -19,9 +19,9 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, Piece
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
+from durable_shuffle.shuffle.read.buffer_queue import BufferQueue, QueuedBuffer
 from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
@@ -81,10 +81,10 @@ class Partition:
         """Poll up to `count` buffers and join them."""
         found = b""
         for _ in range(count):
-            piece = self.queue.poll(owner)
-            if not isinstance(piece, Piece):
+            queued = self.queue.poll(owner)
+            if not isinstance(queued, QueuedBuffer):
                 break
-            found += bytes(piece.buffer.data)
+            found += bytes(queued.buffer.data)
         return found
 
 
@@ -97,13 +97,13 @@ def test_a_new_view_begins_with_sequence_0_full_credit_and_a_trim_if_one_is_due(
     queue = partition.queue
     queue.attach("v1")
     first = queue.poll("v1")
-    assert isinstance(first, Piece)
+    assert isinstance(first, QueuedBuffer)
     assert (first.sequence, bytes(first.buffer.data)[:4]) == (0, b"\x89DSF")
     assert queue.in_flight_bytes > 0
     queue.attach("v2")
     assert queue.trimmed_bytes == 0
     second = queue.poll("v2")
-    assert isinstance(second, Piece)
+    assert isinstance(second, QueuedBuffer)
     assert (second.sequence, bytes(second.buffer.data)) == (0, record(8, 9))
     assert queue.trimmed_bytes == NUMBER
 
@@ -179,10 +179,10 @@ def test_a_long_record_fills_buffers_and_there_is_no_more_data() -> None:
     assert partition.take("v2") == b""
     assert partition.queue.in_flight_bytes == 0
     partition.write(record(100))
-    piece = partition.queue.poll("v2")
-    assert isinstance(piece, Piece)
+    queued = partition.queue.poll("v2")
+    assert isinstance(queued, QueuedBuffer)
     swallowed = -(-(HEADER + 40 * NUMBER) // BUFFER) - 1
-    assert (piece.sequence, bytes(piece.buffer.data)) == (swallowed, record(100))
+    assert (queued.sequence, bytes(queued.buffer.data)) == (swallowed, record(100))
 
 
 @pytest.mark.requirement("R-F135-12")
@@ -240,8 +240,8 @@ def test_records_of_many_buffers_pass_through_the_least_credit(prefetch: bool) -
     queue = partition.queue
     queue.attach("v1")
     got = b""
-    while isinstance(piece := queue.poll("v1"), Piece):
-        got += bytes(piece.buffer.data)
+    while isinstance(queued := queue.poll("v1"), QueuedBuffer):
+        got += bytes(queued.buffer.data)
         assert queue.in_flight_bytes < 2 * BUFFER + HEADER
     assert got == b"".join(records)
     queue.close(keep=False)

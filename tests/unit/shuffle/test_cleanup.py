@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import Freed, delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])
 ORPHAN = "0" * 32

@@ -33,7 +33,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_compacted_key
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
-from durable_shuffle.shuffle.read.group_reader import read_group
+from durable_shuffle.shuffle.read.sealed_reader import read_group
 from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.repair.compaction import (
     Compaction,
@@ -42,11 +42,11 @@ from durable_shuffle.shuffle.repair.compaction import (
     tiles,
 )
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 PARTITIONS = 4

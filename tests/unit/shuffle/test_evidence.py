@@ -15,9 +15,9 @@ from small_stage import (
 
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import delete_orphans
+from durable_shuffle.shuffle.seal.seal import Reruns, count_reruns
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.evidence import Reruns, count_reruns
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])
 ZOMBIE = "0" * 32

@@ -16,6 +16,7 @@ from small_log import (
     read_extent,
     read_log_rows,
     rows_for,
+    wait_for,
 )
 from small_stage import SMALL, ManualClock, SeededIds, new_stage
 
@@ -29,11 +30,10 @@ from durable_shuffle.serialization.markers import Checkpoint, EndMode, EndOfData
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.feed import EndOfInput
 from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import ProducerPosition
-from durable_shuffle.shuffle.read.waiting import wait_for
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage

@@ -6,7 +6,7 @@ from small_stage import records_below
 
 from durable_shuffle.serialization.errors import AbortedError, CorruptDataError, FencedError
 from durable_shuffle.shuffle.log.producer_log import (
-    Committed,
+    CommittedAttempt,
     abort_attempt,
     close_log,
     commit_attempt,
@@ -79,7 +79,7 @@ def test_the_first_record_of_an_attempt_is_its_fate() -> None:
 def test_a_slot_that_cannot_be_read_is_left_out() -> None:
     """The others keep their slots."""
     state = producer_state({4: commit(B), 1: abort(A)})
-    assert (state.counting(), state.next_slot) == (Committed(4, commit(B)), 5)
+    assert (state.counting(), state.next_slot) == (CommittedAttempt(4, commit(B)), 5)
 
 
 def test_commit_wins_an_empty_log(log: SlotLog) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.storage.range_plan import Run, grouped, join_near, read_runs
+from durable_shuffle.shuffle.storage.range_plan import JoinedRange, grouped, join_near, read_runs
 
 SIZE = 300
 RANGES = st.lists(
@@ -65,7 +65,7 @@ def test_any_plan_reads_the_right_bytes(ranges: list[ByteRange], near: int, most
 @given(lengths=st.lists(st.integers(1, 50), max_size=40), most=st.integers(1, 100))
 def test_groups_are_bounded(lengths: list[int], most: int) -> None:
     """At most so many requests and bytes at once; one that is too long comes alone."""
-    runs = [Run(where := ByteRange("a", 0, n), (where,)) for n in lengths]
+    runs = [JoinedRange(where := ByteRange("a", 0, n), (where,)) for n in lengths]
     groups = [list(group) for group in grouped(runs, most_bytes=most, at_once=4)]
     assert [run for group in groups for run in group] == runs
     for group in groups:

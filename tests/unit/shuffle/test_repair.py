@@ -36,7 +36,7 @@ from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import commit_attempt
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
 from durable_shuffle.shuffle.release.stages import delete_orphans
-from durable_shuffle.shuffle.seal.replace_commits import sealed_commits
+from durable_shuffle.shuffle.seal.rewrite import sealed_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 

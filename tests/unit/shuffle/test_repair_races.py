@@ -27,7 +27,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.log.stage import read_state, require_seal
 from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.repair.compaction import Compaction
-from durable_shuffle.shuffle.seal.index_rewrite import abort_rewrite
+from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule

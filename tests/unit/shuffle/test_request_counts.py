@@ -20,7 +20,7 @@ from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 

@@ -27,7 +27,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema(
     [

@@ -35,8 +35,7 @@ from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.offset import StreamOffset
-from durable_shuffle.shuffle.stream.piece_reader import read_pieces
-from durable_shuffle.shuffle.stream.scan import StageScan, standing_pieces
+from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges, standing_rows
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 from durable_shuffle.shuffle.write.run_log import LOOK_BACK, abort_job, append_batch, clear_behind
@@ -62,7 +61,7 @@ def on(stage: StageHandle, storage: Storage) -> StageHandle:
 
 def rows(stage: StageHandle) -> Counter[int]:
     """All rows, as a batch reader gets them; a follower gets the same."""
-    found = read_pieces(stage, standing_pieces(stage), SMALL)
+    found = read_row_ranges(stage, standing_rows(stage), SMALL)
     table = Counter(n for b in found for n in b.column(0).to_pylist())
     followed = [read_log_rows(stage, k)[0] for k in range(PARTITIONS)]
     assert Counter(n for events in followed for _, _, n in events) == table
@@ -307,7 +306,7 @@ def refused(stage: StageHandle, draw: random.Random, start: StreamOffset) -> Ite
     """What each kind of reader and writer says."""
     newer, job = EngineRun(stage, draw), EngineRun(stage, draw, query="")
     for call in (
-        lambda: standing_pieces(stage),
+        lambda: standing_rows(stage),
         lambda: StageScan(stage).latest(),
         lambda: StageScan(stage).check_standing(start),
         lambda: open_view(stage, 0, consumer="any"),
@@ -356,7 +355,7 @@ def test_a_slot_that_is_lost_while_a_stream_runs(stage: StageHandle, draw: rando
     end = scan.latest(begin)
     lose(stage, slot + 1)
     with pytest.raises(CorruptDataError, match="lost its record"):
-        StageScan(stage).pieces(begin, end)
+        StageScan(stage).ranges(begin, end)
 
 
 def test_a_slot_that_is_lost_before_a_follower_gets_there(

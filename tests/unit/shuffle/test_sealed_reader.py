@@ -31,11 +31,10 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read import sealed_reader
-from durable_shuffle.shuffle.read.group_reader import read_group
-from durable_shuffle.shuffle.read.sealed_reader import join_small, read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import join_small, read_group, read_subpartition
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 PRODUCERS, PARTITIONS = 3, 4
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

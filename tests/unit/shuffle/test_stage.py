@@ -35,7 +35,7 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.write.segment_writer import IdBatch
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())], metadata={"made": "by a test"})
 

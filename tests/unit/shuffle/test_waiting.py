@@ -3,11 +3,13 @@
 import math
 
 import pytest
+from small_log import wait_for
 from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import AbortedError, NotReadyError
-from durable_shuffle.shuffle.read.extent_feed import EndOfInput
-from durable_shuffle.shuffle.read.waiting import FeedWait, backoff_seconds, wait_for
+from durable_shuffle.shuffle.base.retry import backoff_seconds
+from durable_shuffle.shuffle.read.feed import EndOfInput
+from durable_shuffle.shuffle.read.log_feed import FeedWait
 
 END = EndOfInput(("FINITE",))
 

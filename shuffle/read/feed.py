@@ -1,20 +1,52 @@
-"""The extents of one partition of a sealed stage, from a position on.
+"""What a view reads, in order: the extents of one partition.
 
-Strategy: two range reads of the index give all of them; what lies before the position is skipped by
-arithmetic, never by reading. Producers come in ascending order.
+The extents of a sealed stage are all known from its index (`SealedFeed`: two range reads; what lies
+before the position is skipped by arithmetic). Those of log producers appear while they write
+(`log_feed.py`). A view asks its feed for the next extent and knows neither.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
+from durable_shuffle.serialization.markers import EndMode as EndMode
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.extent_feed import EndMode, EndOfInput
 from durable_shuffle.shuffle.read.extents import Extent, clip, indexed_extent
-from durable_shuffle.shuffle.read.position import Positions, ordinal_of
+from durable_shuffle.shuffle.read.position import AT_START, Positions
 from durable_shuffle.shuffle.read.sealed_reader import read_extents
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """Every producer's records have been given; there will be no more."""
+
+    modes: tuple[EndMode, ...]
+    """How each producer ended, by number."""
+    records: int | None = None
+    """Committed records of the partition, from ordinal 0 on, over all producers; None if the feed
+    does not know."""
+
+
+class ExtentFeed(Protocol):
+    """Gives extents from a start position on. Not thread-safe; belongs to one view."""
+
+    @property
+    def producers(self) -> int:
+        """How many producers write for this partition."""
+
+    def poll(self) -> Extent | EndOfInput | None:
+        """Return the next extent, the end, or None if there is nothing new yet.
+
+        The extent with the start position begins at the frame with the next record, if that is
+        known; the view drops the records before it. One producer's extents have no gaps.
+
+        Raises:
+            NotFoundError: the data was released or is missing; names it.
+            CorruptDataError: log or index contradict themselves.
+        """
 
 
 class SealedFeed:
@@ -29,8 +61,7 @@ class SealedFeed:
     def __init__(
         self, stage: StageHandle, seal: Seal, subpartition: int, positions: Positions
     ) -> None:
-        self._stage, self._subpartition = stage, subpartition
-        self._producers = seal.producers
+        self.producers = seal.producers
         entries = read_extents(stage, seal, subpartition)
         ends = entries["first_ordinal"] + entries["rows"]
         starts = np.zeros(seal.producers, dtype=np.uint64)
@@ -46,32 +77,23 @@ class SealedFeed:
         ahead = (entries["rows"] > 0) & (ends > starts[entries["producer"]])
         self.records = int(entries["rows"].sum())
         """Committed records of this partition, over all producers, from ordinal 0."""
-        self._extents = self._iterate(entries[ahead], positions)
-
-    @property
-    def producers(self) -> int:
-        return self._producers
+        self._extents = (
+            clip(extent, positions.get(extent.producer, AT_START))
+            for extent in (indexed_extent(stage.path, subpartition, e) for e in entries[ahead])
+        )
 
     def poll(self) -> Extent | EndOfInput | None:
-        found = next(self._extents, None)
-        if found is None:
-            finite: EndMode = "FINITE"
-            return EndOfInput((finite,) * self._producers, self.records)
-        return found
-
-    def _iterate(self, entries: np.ndarray, positions: Positions) -> Iterator[Extent]:
-        for entry in entries:
-            extent = indexed_extent(self._stage.path, self._subpartition, entry)
-            at = ordinal_of(positions, extent.producer)
-            yield clip(extent, positions[extent.producer]) if at > extent.first_ordinal else extent
+        finite: EndMode = "FINITE"
+        end = EndOfInput((finite,) * self.producers, self.records)
+        return next(self._extents, end)
 
 
 def check_tags(positions: Positions, before: list[bytes], now: list[bytes], *, name: str) -> None:
-    """Refuse to go on inside records that were replaced since the position was acknowledged.
+    """Refuse to continue in records that were replaced since the position was acknowledged.
 
     Args:
-        before: content tag per producer by which the position was read.
-        now: content tag per producer of today.
+        before: content tag per producer when the position was acknowledged.
+        now: content tag per producer now.
 
     Raises:
         IncompatibleError: a producer with an acknowledged record has other content now.

@@ -239,7 +239,7 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
 
 def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
     jvm: Any = session._jvm  # noqa: SLF001
-    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
 
 

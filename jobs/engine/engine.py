@@ -151,7 +151,7 @@ def with_partition_ids(
 @contextmanager
 def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set these settings of a session, then restore the old values."""
-    before = spark.conf.getAll
+    before = spark.conf.getAll if values else {}  # a hundred calls
     try:
         for key, value in values.items():
             spark.conf.set(key, value)

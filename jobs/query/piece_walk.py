@@ -48,8 +48,7 @@ class PieceWalk(CatalystWalk):
         self.leaves = _PhysicalLeaves(self, stage_of_rdd)
         self.functions = PlanFunctions(self)
 
-    def _object(self, obj: JavaObject) -> None:
-        name = self.jvm.class_name(obj)
+    def _named(self, obj: JavaObject, name: str) -> None:
         if name not in self._is_plan:
             self._is_plan[name] = self.jvm.is_a(obj, _PLAN)
         if self._is_plan[name]:
@@ -58,7 +57,7 @@ class PieceWalk(CatalystWalk):
             self.classes.add(simple_name(name))
             self.unordered(name, self._operands(obj, name))
         else:
-            super()._object(obj)
+            super()._named(obj, name)
 
     def _operator(self, plan: Any, name: str, simple: str) -> None:
         if simple in _WRAPPERS:

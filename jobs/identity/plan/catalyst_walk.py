@@ -41,7 +41,8 @@ _IDS = {
     "UnionLoopRef": {"loopId": "loop"},
     "CommonExpressionId": {"id": "common"},  # the two uses of x in x BETWEEN a AND b
 }
-_KINDS = (  # the first match wins
+_KINDS = (  # the first match wins; most are trees, and each line costs a call
+    ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
     ("org.apache.spark.sql.types.DataType", "type"),
     ("scala.Option", "option"),
     ("scala.collection.Map", "map"),
@@ -54,7 +55,6 @@ _KINDS = (  # the first match wins
     ("org.apache.spark.QueryContext", "nothing"),  # where in the query's text
     ("scala.reflect.ClassTag", "text"),
     ("org.apache.spark.sql.connector.expressions.Expression", "text"),  # pushed to a source
-    ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
     ("scala.Product", "product"),
 )
 _VALUE_TEXTS = frozenset(
@@ -131,9 +131,13 @@ class CatalystWalk:
         number = self.jvm.root.java.lang.System.identityHashCode(obj)
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}")
 
-    def origin(self, obj: JavaObject) -> None:
-        """Append the jar of an object's class, unless it is one of Spark's own jars."""
-        jar = self.jvm.foreign_jar(obj)
+    def origin(self, obj: JavaObject, name: str = "") -> None:
+        """Append the jar of an object's class, unless it is one of Spark's own jars.
+
+        Args:
+            name: of the class, if it is known.
+        """
+        jar = self.jvm.foreign_jar(obj, name)
         if jar:
             self.tokens.append(f"jar {jar}")
 
@@ -158,11 +162,14 @@ class CatalystWalk:
         if isinstance(obj, JavaArray | JavaList):
             self._many("array", list(obj))
             return
-        name = self.jvm.class_name(obj)
+        self._named(obj, self.jvm.class_name(obj))
+
+    def _named(self, obj: Any, name: str) -> None:
+        """Append the tokens of an object of a class."""
         simple = simple_name(name)
         if simple in self.handlers and name.startswith("org.apache.spark."):
             self.classes.add(simple)
-            self.origin(obj)
+            self.origin(obj, name)
             self.handlers[simple](obj, name)
             return
         if simple in _ONLY_NAMES:
@@ -180,7 +187,7 @@ class CatalystWalk:
         elif name.endswith("$") and name.startswith(_SAFE_CLASSES):
             self.classes.add(simple)
             self.tokens.append(name)  # a Scala object: there is only one
-            self.origin(obj)
+            self.origin(obj, name)
         else:
             self._by_kind(obj, name, simple)
 
@@ -204,7 +211,7 @@ class CatalystWalk:
         elif kind == "java class":
             self.tokens.append(f"class {obj.getName()}")
         elif kind in ("tree", "product") and name.startswith(_SAFE_CLASSES):
-            self.origin(obj)
+            self.origin(obj, name)
             self._product(obj, name, simple, is_tree=kind == "tree")
         elif kind == "text" or name in _VALUE_TEXTS:
             self.tokens.append(f"{name} {obj.toString()}")

@@ -21,12 +21,15 @@ class Jvm:
     def __init__(self, context: SparkContext) -> None:
         self.context = context
         self.root: Any = cast("Any", context)._jvm  # noqa: SLF001
+        self._file = self._class("java.io.File")
         self._jars: dict[str, str] = {}
+        self._jars_of_paths: dict[str, str] = {}
         self._own_folder = ""
         # kept, because py4j asks the JVM each time a static method is looked up by name
-        self._get_name = self.root.org.apache.commons.lang3.ClassUtils.getName
-        self._is_instance_of = self.root.py4j.reflection.TypeUtil.isInstanceOf
-        self._string_of = self.root.scala.runtime.ScalaRunTime.stringOf
+        self._get_name = self._class("org.apache.commons.lang3.ClassUtils").getName
+        self._is_instance_of = self._class("py4j.reflection.TypeUtil").isInstanceOf
+        self._string_of = self._class("scala.runtime.ScalaRunTime").stringOf
+        self._to_seq = self._class("org.apache.spark.api.python.PythonUtils").toSeq
 
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""
@@ -52,7 +55,10 @@ class Jvm:
 
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
-        return to_seq(self.root, values)
+        return self._to_seq(list(values))
+
+    def _class(self, name: str) -> Any:
+        return getattr(self.root, name)  # one call; with dots, each package takes one
 
     def fresh_execution(self, df: DataFrame) -> Any:
         """Return a new QueryExecution over the DataFrame's analyzed plan.
@@ -75,12 +81,15 @@ class Jvm:
         """Return a Scala `object` by its class name."""
         return module(self.root, name)
 
-    def foreign_jar(self, obj: Any) -> str:
+    def foreign_jar(self, obj: Any, name: str = "") -> str:
         """Return name and size of the jar of an object's class; "" for Spark's own jars.
 
         The package name is not enough: other projects also use `org.apache.spark.`.
+
+        Args:
+            name: of the object's class, if it is known.
         """
-        name = self.class_name(obj)
+        name = name or self.class_name(obj)
         if name not in self._jars:
             self._jars[name] = self._jar(obj.getClass())
         return self._jars[name]
@@ -89,11 +98,17 @@ class Jvm:
         source = java_class.getProtectionDomain().getCodeSource()
         if source is None:
             return "no jar"
-        file = self.root.java.io.File(source.getLocation().getPath())
+        path = str(source.getLocation().getPath())
+        if path not in self._jars_of_paths:
+            self._jars_of_paths[path] = self._foreign(path)
+        return self._jars_of_paths[path]
+
+    def _foreign(self, path: str) -> str:
+        file = self._file(path)
         if not self._own_folder:
             core = cast("Any", self.context)._jsc.sc().getClass()  # noqa: SLF001
             own = core.getProtectionDomain().getCodeSource().getLocation().getPath()
-            self._own_folder = str(self.root.java.io.File(own).getParent())
+            self._own_folder = str(self._file(own).getParent())
         jar = str(file.getName())
         of_spark = jar.startswith("spark-") and jar.endswith(f"-{self.context.version}.jar")
         is_own = str(file.getParent()) == self._own_folder and (
@@ -127,7 +142,7 @@ def java_session(df: DataFrame) -> Any:
 
 def to_seq(root: Any, values: Sequence[Any]) -> Any:
     """Return a Scala Seq. `root` is a session's `_jvm`."""
-    return root.org.apache.spark.api.python.PythonUtils.toSeq(list(values))
+    return getattr(root, "org.apache.spark.api.python.PythonUtils").toSeq(list(values))
 
 
 def module(root: Any, name: str) -> Any:

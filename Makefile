@@ -16,8 +16,10 @@ $(CLASSES): scripts/class_archive.py pyproject.toml | setup
 demo: setup
 	$(PY) -m durable_shuffle.jobs.cli demo $(ARGS)
 
-test: lint $(CLASSES)
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
+# three processes keep two cores busy: JVMs that start and drivers that were killed are waited for
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint $(CLASSES)
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check .

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
+from quick_workers import quick_workers
 
 from durable_shuffle.bench.cluster.local_cluster import linked_spark_home
 from durable_shuffle.shuffle.base.clock import SystemClock
@@ -24,17 +25,23 @@ _SEED = pytest.StashKey[int]()
 
 _FIRST = (
     "test_demo.py",
-    "test_bench_recovery.py",
-    "test_drivers.py",
-    "test_sessionize.py",
-    "test_consume_faults.py",
+    "test_differential.py",
+    "test_connect.py",
     "test_pipeline_on_spark.py",
-    "test_stage_memory.py",
+    "test_consume_faults.py",
+    "test_sessionize.py",
+    "test_query.py",
+    "test_drivers.py",
+    "test_queries_recognised.py",
+    "test_resume_spark.py",
     "test_query_drivers.py",
     "test_stream_kills.py",
+    "test_bench_recovery.py",
+    "test_rows_counted.py",
+    "test_stage_memory.py",
 )
-"""Files of few and long tests: begun last, they would leave the other process without work. Those
-that start clusters stand apart."""
+"""The longest files: begun last, they would leave other processes without work. Those that start
+clusters stand apart."""
 
 settings.register_profile("fast", max_examples=15, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
@@ -89,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAVA_TOOL_OPTIONS"] = quick_jvms()
     if not hasattr(config, "workerinput"):
         os.environ["SPARK_HOME"] = str(linked_spark_home(Path(sys.prefix) / "spark-home"))
+        os.environ["PYSPARK_SUBMIT_ARGS"] = quick_workers()
     config.pluginmanager.register(MarkCollector(), "requirement marks")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     wanted = config.getoption("--min-spark-tests")

@@ -71,6 +71,13 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture
+def compiled_plans(session: SparkSession) -> None:
+    """Plans are compiled, as they are by default."""
+    session.conf.set("spark.sql.codegen.wholeStage", "true")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+
+
+@pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> DataFrame:
     """A small Parquet table."""
     return spark.read.parquet(write_table(tmp_path / "t"))

@@ -14,7 +14,7 @@ from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 SAMPLE = ("q02", "q04", "q11", "q13", "q15", "q18", "q21")
 """Subqueries, a reused exchange, semi and anti joins, sorts, limits, rows that are stored."""

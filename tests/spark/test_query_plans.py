@@ -13,7 +13,7 @@ from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.query import probe
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 
 def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:

@@ -1,6 +1,7 @@
 """Python workers as pip-installed PySpark starts them for users: with its zip first on their path.
 
-All other tests leave the zip out, see `linked_spark_home`.
+All other tests leave the zip out, see `linked_spark_home`, and their workers are forks of a
+daemon that has imported pandas, see `quick_workers`.
 """
 
 import json
@@ -33,7 +34,8 @@ print(json.dumps({"ids": sorted(row.id for row in stored.collect()), "paths": pa
 @pytest.mark.timeout(300)
 def test_workers_that_import_pyspark_from_its_zip(tmp_path: Path) -> None:
     """They store rows and read them back."""
-    env = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    ours = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS")
+    env = {name: value for name, value in os.environ.items() if name not in ours}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "root")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

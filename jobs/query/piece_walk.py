@@ -158,7 +158,7 @@ class _PhysicalLeaves(PlanLeaves):
         self._external_relation(node.relation())
 
     def _batch_scan(self, node: Any, name: str) -> None:
-        """Visit a V2 source; of what was pushed into it, only what its scan reports is known."""
+        """Visit a V2 source; filters pushed into it are known only if its scan reports them."""
         self.hidden = True
         self._head(node, name)
         self._scan(node.scan())

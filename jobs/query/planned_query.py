@@ -1,7 +1,7 @@
 """A query planned for cutting: its pieces, the identity of each cut, how to write and read it.
 
-Plans of pieces are rebuilt under one lock: threads that run independent map sides come here, and
-their pieces share operators.
+One lock guards the rebuilding of pieces, because threads run independent map sides and their pieces
+share operators.
 """
 
 import threading

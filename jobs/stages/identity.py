@@ -1,14 +1,14 @@
-"""The identity of a requested stage: its plan, its keys and what the user vouches for.
+"""The identity of a requested stage: its plan, its keys, and the inputs that a version stands for.
 
-Two requests with equal fingerprints give equal partitions, so one may read what the other wrote.
+Two requests with equal fingerprints give equal partitions, so each may read the other's rows.
 
-A run id, a time or a temporary folder that a function captures makes a new stage in each run, and
-must: the value may decide rows. The user may not have meant it. So if only captured values differ
+If a function captures a run id, a time or a temporary folder, each run gets a new stage, because
+the value may decide rows. The user may not have intended this. So if only captured values differ
 from the last run's stage, a warning names them (`moved_values`).
 
-A plan over an RDD or a checkpointed DataFrame says little about its rows. If the user vouches for
-it, its fingerprint comes from that little and the version. A second, different input with the same
-fingerprint would get the rows of the first, so `SeenInputs` refuses it.
+A plan over an RDD or a checkpointed DataFrame shows little of its rows. If the user gives a
+version, the fingerprint is made of the plan and the version. A second, different input with the
+same fingerprint would get the rows of the first, so `SeenInputs` refuses it.
 """
 
 import json

@@ -57,7 +57,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerReport:
-    """One call of `consume`. Of a killed attempt, only `views` counts anything."""
+    """One call of `consume`. A killed attempt counts only in `views`."""
 
     consumer: str
     stage: str

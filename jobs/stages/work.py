@@ -1,4 +1,4 @@
-"""What the store must know about a stage, to write it and to read it back.
+"""Tells the store how to write a stage and how to read it back.
 
 `Writing` is how a stage is written; each exchange of a query is one (`jobs/query/`). `StageWork`
 adds what the user of a stage gets back: `FrameWork` here for `repartition` and `durable`, Python

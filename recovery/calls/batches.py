@@ -1,14 +1,14 @@
 """The async operator over rows of record batches: `async_map` and `AsyncStep`.
 
-`async_map` makes a function for `mapInArrow`. Rows go to one operator per task in slices, so what
-waits for the caller is bounded by the capacity and one slice. The function is sent to executors, so
-what it holds must be picklable.
+`async_map` returns a function for `mapInArrow`. Each task has one operator, and gets rows in
+slices, so at most the capacity and one slice of results wait for the caller. The function is sent
+to executors, so everything it holds must be picklable.
 
 `AsyncStep` is a resumable reducer, for `stage(reduce=...)` and `consume(process=...)`. Results
-leave its operator only when the caller asks. So the state, asked for after that, holds exactly the
-rows whose results were not handed over, with their attempts and time if these are kept. The caller
-commits position, results and state in one record: after a crash the rows in the state are called
-before those behind the position.
+leave its operator only when the caller asks for them. So a state that is taken afterwards holds
+exactly the rows whose results were not returned, with their attempts and times if these are kept.
+The caller commits position, results and state in one record. After a crash the rows in the state
+are called before the rows after the position.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from durable_shuffle.shuffle.base.settings import check_count
 T = TypeVar("T")
 
 _JOIN_SECONDS = 10.0
-"""How long `close` waits for the loop's thread; fn may be blocking it."""
+"""How long `close` waits for the loop's thread, which fn may block."""
 _REST = 1024
-"""So many outputs are handed over at a time once the input has ended."""
+"""How many outputs are returned at a time after the end of the input."""
 
 _log = logging.getLogger(__name__)
 
 
 class OperatorThread:
-    """Runs one operator that nobody used yet. Its methods are for one caller, and wait."""
+    """Runs one unused operator. Its methods block, and are for one caller."""
 
     def __init__(self, operator: AsyncOperator[Any, Any]) -> None:
         self._operator = operator
@@ -55,18 +55,18 @@ class OperatorThread:
         self._thread.start()
 
     def give(self, values: Iterable[Any]) -> list[Output | Marker]:
-        """Hand inputs over as there is room; return what is done by now.
+        """Submit inputs as there is room; return the outputs that are ready.
 
         Raises:
-            Exception: what ended the operator.
+            Exception: the error that ended the operator.
         """
         return self._call(self._give(values))
 
     def rest(self) -> list[Output | Marker]:
-        """Close the input and return what comes next, some outputs together; empty at the end.
+        """Close the input and return the next outputs, several together; empty at the end.
 
         Raises:
-            Exception: what ended the operator.
+            Exception: the error that ended the operator.
         """
         return self._call(self._rest())
 
@@ -75,7 +75,7 @@ class OperatorThread:
         return self._call(self._snapshot())
 
     def close(self) -> None:
-        """Stop calls under way, the loop and its thread; bounded."""
+        """Stop running calls, the loop and its thread; waits a bounded time."""
         done = asyncio.run_coroutine_threadsafe(self._operator.aclose(), self._loop)
         done.add_done_callback(lambda _: self._stop())
         self._thread.join(_JOIN_SECONDS)
@@ -99,7 +99,7 @@ class OperatorThread:
                 try:
                     loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
-                    continue  # raised by fn: the operator has ended by it, and tells its caller
+                    continue  # fn raised it: the operator has ended with it, and tells its caller
 
     async def _give(self, values: Iterable[Any]) -> list[Output | Marker]:
         operator = self._operator
@@ -109,7 +109,7 @@ class OperatorThread:
                 left += operator.take_ready() or [await anext(operator)]
             try:
                 await operator.submit(value)
-            except AbortedError as error:  # what ended it says more
+            except AbortedError as error:  # its cause says more
                 raise error.__cause__ or error from None
         return left + operator.take_ready()
 
@@ -130,13 +130,13 @@ class OperatorThread:
 def iterate(
     make: Callable[[], AsyncOperator[Any, Any]], batches: Iterable[Iterable[Any]]
 ) -> Iterator[Output | Marker]:
-    """Yield what the operator that `make` makes gives for the inputs in `batches`.
+    """Yield the outputs of the operator that `make` returns, for the inputs in `batches`.
 
-    Outputs come with the batch during which they were done; the caller's own thread reads
-    `batches`. Closing the iterator cancels everything under way.
+    An output comes with the batch during which it became ready. The caller's own thread reads
+    `batches`. Closing the iterator cancels all running calls.
 
     Raises:
-        Exception: what ended the operator, or `batches`.
+        Exception: the error that ended the operator, or an error of `batches`.
     """
     thread: OperatorThread | None = None
     try:
@@ -156,7 +156,7 @@ RowFunction = Callable[[Row], Any] | CallbackFunction[Row]
 MapFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _SLICE_ROWS = 256
-"""So many rows are handed over at a time: their results wait for the caller, more do not."""
+"""Rows submitted at a time: at most so many further results wait for the caller."""
 
 
 def async_map(
@@ -169,19 +169,19 @@ def async_map(
 ) -> MapFunction:
     """Return a map function over record batches that calls `fn` for every row.
 
-    For `mapInArrow` and for the map side of stages: the rows of one partition go through one
+    For `mapInArrow` and for the map side of stages. The rows of one partition go through one
     `AsyncOperator`, on one event loop per running task, which ends with the task.
 
     Args:
-        fn: is given a row as a dictionary; comes to a row, a list of rows (none drops the input),
-            or None (likewise).
-        schema: of the rows that come out.
+        fn: takes a row as a dictionary; returns a row, a list of rows, or None. An empty list or
+            None drops the input.
+        schema: of the output rows.
         capacity: most rows inside at a time; results of 256 more may wait for the caller.
-        batch_rows: most rows of a batch that comes out, from 1.
+        batch_rows: most rows of an output batch, from 1.
         options: of `AsyncOperator`: mode, retry, timeout_seconds, on_timeout, threads.
 
     Raises:
-        InvalidInputError: a bad option or value; at once, not in the task.
+        InvalidInputError: an option or value is wrong; raised at once, not in the task.
     """
     check_count("batch_rows", batch_rows, at_least=1)
     make = checked_maker(fn, schema, capacity, options)
@@ -207,10 +207,10 @@ def async_map(
 def checked_maker(
     fn: RowFunction, schema: pa.Schema, capacity: int, options: Mapping[str, Any]
 ) -> Callable[..., AsyncOperator[Row, Any]]:
-    """Return what makes the operator of one task; it takes more options, and can be pickled.
+    """Return a picklable function that makes the operator of one task and takes more options.
 
     Raises:
-        InvalidInputError: a bad option or value; at once, not in the task.
+        InvalidInputError: an option or value is wrong; raised at once, not in the task.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(f"schema must be a pyarrow schema, found={schema!r}")
@@ -226,10 +226,10 @@ def checked_maker(
 
 
 def result_rows(result: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the rows that fn came to.
+    """Return the rows of a result of fn.
 
     Raises:
-        InvalidInputError: it is neither a row, a list of rows nor None.
+        InvalidInputError: the result is neither a row, a list of rows, nor None.
     """
     if result is None:
         return ()
@@ -243,25 +243,25 @@ def result_rows(result: Any) -> Sequence[Mapping[str, Any]]:
 
 
 class AsyncStep:
-    """Calls `fn` for every row of a partition, and goes on inside of it after a crash.
+    """Calls `fn` for every row of a partition, and resumes inside the partition after a crash.
 
-    Implements `ResumableReducer`. The loop starts with the first row; `close` ends it.
+    Implements `ResumableReducer`. The loop starts with the first row and ends with `close`.
 
     Args:
-        fn: is given a row as a dictionary; comes to a row, a list of rows, or None.
-        schema: of the rows that come out.
+        fn: takes a row as a dictionary; returns a row, a list of rows, or None.
+        schema: of the output rows.
         capacity: most rows inside at a time.
         options: of `AsyncOperator`: mode, retry, timeout_seconds, on_timeout, threads,
             keep_retry_state, on_expired, clock, jitter.
 
-    Values of unfinished rows are kept in the state, so they must be what msgpack holds here: plain
-    values, dates and times, decimals, bytes, nested.
+    Values of unfinished rows are stored in the state, so they must be types that msgpack holds
+    here: plain values, dates and times, decimals, bytes, nested values.
 
-    Not guaranteed: that fn runs once per row. A call whose result was not acknowledged before a
-    crash is made again; its result counts once.
+    Not guaranteed: that fn runs once per row. If a crash comes before the acknowledgement of a
+    result, the call is made again; its result counts once.
 
     Raises:
-        InvalidInputError: a bad option or value; at once, not in the task.
+        InvalidInputError: an option or value is wrong; raised at once, not in the task.
     """
 
     def __init__(
@@ -272,30 +272,30 @@ class AsyncStep:
         self._thread: OperatorThread | None = None
 
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Take rows in; return what is done by now."""
+        """Take rows in; return the results that are ready."""
         return self._batches(self._started().give(batch.to_pylist()))
 
     def poll(self) -> list[pa.RecordBatch]:
-        """Return what is done by now, without new rows."""
+        """Return the results that are ready, without new rows."""
         return self._batches(self._started().give(()))
 
     def finish(self) -> list[pa.RecordBatch]:
-        """Wait for what is inside, retries included, and return it."""
+        """Wait for all rows inside, including retries; return their results."""
         thread, outputs = self._started(), []
         while more := thread.rest():
             outputs += more
         return self._batches(outputs)
 
     def snapshot(self) -> bytes:
-        """Return the rows whose results were not returned, and what is known of their retries."""
+        """Return the rows whose results were not returned, and the state of their retries."""
         return encode_snapshot(self._started().snapshot())
 
     def restore(self, state: bytes) -> None:
-        """Call the rows of a snapshot before all new ones."""
+        """Call the rows of a snapshot before all new rows."""
         self._thread = OperatorThread(self._make(snapshot=decode_snapshot(state)))
 
     def close(self) -> None:
-        """Stop calls under way, the loop and its thread; bounded."""
+        """Stop running calls, the loop and its thread; waits a bounded time."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()

@@ -1,8 +1,8 @@
 """How the async operator's calls are made: as tasks, in a pool of threads, or through callbacks.
 
 Every answer arrives on the loop as (element, attempt, result or error). There the machine decides
-whether anybody still waits for it. Answers of other threads travel to the loop first; if the loop
-is closed, they are dropped.
+whether the answer still counts. Answers from other threads go to the loop first; if the loop is
+closed, they are dropped.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CallbackFunction(Generic[T]):
-    """A function that answers later, from any thread, through the `Completion` it is given."""
+    """A function that answers later, from any thread, through the `Completion` that it receives."""
 
     fn: Callable[[T, "Completion"], None]
 
 
 class Completion:
-    """The answer to one call. Only the first one counts, and only while somebody waits for it."""
+    """The answer to one call. Only the first answer counts, and only while the element waits."""
 
     __slots__ = ("_answers", "_attempt", "_element", "_loop")
 
@@ -42,17 +42,17 @@ class Completion:
         self._element, self._attempt = element, element.attempt
 
     def complete(self, result: Any) -> None:
-        """The call came to `result`."""
+        """Answer the call with `result`."""
         self.complete_from(lambda: result)
 
     def complete_from(self, supplier: Callable[[], Any]) -> None:
-        """The call came to what `supplier` returns, or failed with what it raises; it is asked on
-        the operator's loop."""
+        """Answer the call with the result of `supplier`, or with the error that it raises. The
+        supplier is called on the operator's loop."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._ask, supplier)
 
     def fail(self, error: Exception) -> None:
-        """The call failed."""
+        """Answer the call with an error."""
 
         def supplier() -> Any:
             raise error
@@ -62,17 +62,17 @@ class Completion:
     def _ask(self, supplier: Callable[[], Any]) -> None:
         try:
             result = call_plain(supplier)
-        except Exception as error:  # noqa: BLE001 - the user's; what it raises is the answer
+        except Exception as error:  # noqa: BLE001 - the user's error is the answer
             self._answers.on_error(self._element, self._attempt, error)
         else:
             self._answers.on_result(self._element, self._attempt, result)
 
 
 class Caller:
-    """Starts and stops calls of one function. Used on the loop only."""
+    """Starts and stops calls of one function. Used only on the loop."""
 
     def __init__(self, fn: Any, threads: int, answers: "AsyncOperator[Any, Any]") -> None:
-        """Start nothing yet.
+        """Create the caller without starting anything.
 
         Raises:
             InvalidInputError: `fn` cannot be called.
@@ -91,7 +91,7 @@ class Caller:
             self.start = self._start_task if _is_async(fn) else self._start_thread
 
     def stop(self, element: Element) -> None:
-        """Stop the call under way, as far as it can be stopped; its answer does not count."""
+        """Stop the running call as far as possible; its answer does not count."""
         call, element.call = element.call, None
         if call is not None and not call.done():
             self._stopping.add(call)
@@ -99,7 +99,7 @@ class Caller:
             call.cancel()
 
     async def close(self, patience_seconds: float) -> None:
-        """Wait until stopped calls have ended. One that does not heed it is left behind."""
+        """Wait until stopped calls have ended. Leave behind a call that ignores the stop."""
         if self._stopping:
             await asyncio.wait(tuple(self._stopping), timeout=patience_seconds)
         if self._pool is not None:
@@ -122,7 +122,7 @@ class Caller:
             element.call = None
             self._answers.on_error(element, attempt, error)
             if not isinstance(error, Exception):
-                raise  # KeyboardInterrupt and the like are the loop's business as well
+                raise  # KeyboardInterrupt and the like concern the loop, too
         else:
             element.call = None
             self._answers.on_result(element, attempt, result)
@@ -138,7 +138,7 @@ class Caller:
         completion = Completion(self._answers, element, loop)
         try:
             self._fn(element.value, completion)
-        except Exception as error:  # noqa: BLE001 - the user's function; this is its answer
+        except Exception as error:  # noqa: BLE001 - the user's error is the answer
             completion.fail(error)
 
     def _done(self, element: Element, attempt: int, call: "asyncio.Future[Any]") -> None:
@@ -146,7 +146,7 @@ class Caller:
         if ours:
             element.call = None
         if call.cancelled():
-            if ours:  # else it is the end of a call that we stopped
+            if ours:  # otherwise we stopped the call
                 self._answers.on_error(element, attempt, _cancelled())
         elif (raised := call.exception()) is not None:
             self._answers.on_error(element, attempt, raised)
@@ -165,11 +165,11 @@ def _is_async(fn: Any) -> bool:
 
 
 def call_plain(fn: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a plain function where a coroutine or StopIteration as its answer would go unnoticed.
+    """Call a plain function, and refuse a coroutine or StopIteration as its answer.
 
     Raises:
-        InvalidInputError: it returned an awaitable, which nobody would wait for.
-        RuntimeError: it raised StopIteration, which no future can hold.
+        InvalidInputError: it returned an awaitable, which nobody would await.
+        RuntimeError: it raised StopIteration, which a future cannot hold.
     """
     try:
         result = fn(*arguments)

@@ -1,24 +1,24 @@
-"""The elements of the async operator: their phases, their waits, the order in which they leave.
+"""The elements of the async operator: their phases, their waits, and the order in which they leave.
 
     QUEUED -> CALLING(n) -> DONE -> EMITTED
                   |  ^
                   v  |
-               WAITING(n)          after a result or exception to try again
+               WAITING(n)          after a result or exception that is retried
 
     CALLING, WAITING -> EXPIRED -> DONE     at the deadline, by the timeout handler
     CALLING, EXPIRED -> FAILED              an outcome that ends the operator
     any but the last three -> DROPPED       cancel, suspend, another element's failure
 
-EMITTED, FAILED and DROPPED are the outcomes: every element reaches one of them and leaves none. Any
-other step is a mistake of ours and raises at once.
+EMITTED, FAILED and DROPPED are the outcomes: every element reaches one of them and never leaves it.
+Any other step is a bug in this package and raises at once.
 
-`DelayQueue` is a heap, and a dictionary that says which of its entries count: adding and taking out
-cost O(log n), amortised. The heap is rebuilt when most of it is dead, so memory stays within a
-constant factor of what waits.
+`DelayQueue` is a heap, and a dictionary that says which of its entries count. Adding and removing
+costs O(log n), amortised. The heap is rebuilt when most of its entries are dead, so memory stays
+within a constant factor of the waiting elements.
 
-A marker is a fence both ways: nothing that came before it leaves after it, and nothing that came
-after it leaves before it. The unordered queue is cut into segments by markers; only the first
-segment gives anything away, and it must be empty before the marker behind it leaves.
+A marker is a fence in both directions: nothing from before it leaves after it, and nothing from
+after it leaves before it. Markers cut the unordered queue into segments. Only the first segment
+releases elements, and it must be empty before the marker after it leaves.
 """
 
 import heapq
@@ -32,7 +32,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 
 class Phase(Enum):
-    """Where an element stands."""
+    """The phase of an element."""
 
     QUEUED = "queued"
     CALLING = "calling"
@@ -44,7 +44,7 @@ class Phase(Enum):
     DROPPED = "dropped"
 
     following: tuple["Phase", ...]
-    """The phases that may come next."""
+    """The phases that may follow."""
 
 
 OUTCOMES: Final = (Phase.EMITTED, Phase.FAILED, Phase.DROPPED)
@@ -74,24 +74,24 @@ class Element:
         self.attempt = 0
         """Number of the newest call, from 1; 0 before the first."""
         self.last = False
-        """True if the call under way is not to be followed by another."""
+        """Whether the current call is the last one."""
         self.started = started
-        """Monotonic seconds when it was taken in, in this process."""
+        """Monotonic seconds at which this process took it in."""
         self.charged_before = 0.0
         """Seconds of its time budget that earlier processes used."""
         self.first_wall_seconds: float | None = None
-        """Wall time of its first call if that was in an earlier process."""
+        """Wall time of its first call, if an earlier process made that call."""
         self.result: Any = None
         self.segment: Any = None
-        """The output queue's own."""
+        """Used by the output queue."""
         self.call: Any = None
-        """The shell's handle of the call under way."""
+        """The shell's handle of the running call."""
 
     def become(self, phase: Phase) -> None:
         """Take one step.
 
         Raises:
-            InvalidInputError: no such step; the element is unchanged.
+            InvalidInputError: there is no such step; the element is unchanged.
         """
         if phase not in self.phase.following:
             raise InvalidInputError(
@@ -106,11 +106,11 @@ class Element:
 K = TypeVar("K", bound=Hashable)
 
 _SMALL = 64
-"""Heaps up to this size are not worth rebuilding."""
+"""Heaps up to this size are not rebuilt."""
 
 
 class DelayQueue(Generic[K]):
-    """Holds each key at most once, with the moment it waits for. Asks no clock."""
+    """Holds each key at most once, with the moment that it waits for. Never asks a clock."""
 
     def __init__(self) -> None:
         self._when: dict[K, float] = {}
@@ -124,13 +124,13 @@ class DelayQueue(Generic[K]):
         return key in self._when
 
     def add(self, key: K, when: float) -> None:
-        """Have `key` wait for `when`, whatever it waited for before."""
+        """Have `key` wait for `when`; this replaces an earlier wait."""
         self._when[key] = when
-        self._added += 1  # equal moments come out as they went in, and keys are never compared
+        self._added += 1  # equal moments leave as they came; keys are never compared
         heapq.heappush(self._heap, (when, self._added, key))
 
     def discard(self, key: K) -> None:
-        """Have `key` wait no more; fine if it did not."""
+        """End the wait of `key`, if there is one."""
         if self._when.pop(key, None) is None:
             return
         if not self._when:
@@ -140,7 +140,7 @@ class DelayQueue(Generic[K]):
             heapq.heapify(self._heap)
 
     def next_when(self) -> float | None:
-        """Return the earliest moment that somebody waits for, None if nobody waits."""
+        """Return the earliest moment that a key waits for, None if no key waits."""
         heap, live = self._heap, self._when
         while heap:
             when, _, key = heap[0]
@@ -165,7 +165,7 @@ class DelayQueue(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A control item among the elements: it is never called and keeps its place."""
+    """A control item among the elements: it is never called, and keeps its place."""
 
     value: Any = None
 
@@ -174,21 +174,21 @@ QueueEntry = Element | Marker
 
 
 class Output(NamedTuple):
-    """What an input came to."""
+    """The outcome of an input."""
 
     ordinal: int
     value: Any
 
 
 def as_output(entry: QueueEntry) -> Output | Marker:
-    """Return what a consumer gets for an entry that leaves."""
+    """Return what a consumer receives for an entry that leaves."""
     return entry if isinstance(entry, Marker) else Output(entry.ordinal, entry.result)
 
 
 class OrderedQueue:
-    """Elements and markers that were taken in and have not left; the head leaves once it is done.
+    """Elements and markers inside the operator, in order; the head leaves once it is done.
 
-    Iterating yields them so that taking them in again in this order gives the same queue.
+    Iteration yields them in the order in which they must be put to get the same queue again.
     """
 
     def __init__(self) -> None:
@@ -205,10 +205,10 @@ class OrderedQueue:
         self._entries.append(entry)
 
     def done(self, element: Element) -> None:
-        """Take note that the element's phase is DONE; here `pop` looks at it."""
+        """Note that the element is DONE; here `pop` checks the phase itself."""
 
     def pop(self) -> QueueEntry | None:
-        """Take out what may leave now, None if nothing may."""
+        """Take out the next entry that may leave, None if there is none."""
         entries = self._entries
         if entries and (entries[0].__class__ is Marker or entries[0].phase is Phase.DONE):  # type: ignore[union-attr]
             return entries.popleft()
@@ -231,7 +231,7 @@ class _Segment:
 
 
 class UnorderedQueue:
-    """As `OrderedQueue`; what is done in the first segment leaves, first done first out."""
+    """As `OrderedQueue`, but elements of the first segment leave in the order they are done."""
 
     def __init__(self) -> None:
         self._parts: deque[_Segment | Marker] = deque([_Segment()])

@@ -1,12 +1,12 @@
-"""The async operator without I/O: events in, commands out, one outcome per element.
+"""The async operator without I/O: events in, actions out, one outcome per element.
 
-The shell reports what happened (`completed`, `failed`, `tick`, ...) with the time, and carries out
-the actions that come back. A completion names its element and its attempt's number. If it does not
-fit the call under way, it came late: it is counted and ignored, so the machine need not trust that
-a cancelled call or timer stays silent. Deadlines come before retry timers: nothing is tried after
-a deadline.
+The shell reports events (`completed`, `failed`, `tick`, ...) with the time, and carries out the
+actions that are returned. A completion names its element and the number of its attempt. If it does
+not fit the current call, it came late: it is counted and ignored, so the machine does not rely on
+cancelled calls or timers to stay silent. Deadlines come before retry timers: nothing is retried
+after a deadline.
 
-Not thread-safe: one owner calls it.
+Not thread-safe: it has one owner.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ from durable_shuffle.shuffle.base.retry import Jitter
 
 
 class Do(Enum):
-    """What the shell is to do with an element."""
+    """What the shell must do with an element."""
 
     CALL = "call fn for element.attempt"
     EXPIRE = "stop the call under way and ask the timeout handler"
@@ -51,7 +51,7 @@ class AsyncMachine:
     """The state of one operator."""
 
     def __init__(self, settings: AsyncSettings, jitter: Jitter, snapshot: Snapshot | None = None):
-        """Start empty, or with what `snapshot` holds: `admit` takes that in as there is room."""
+        """Start empty, or with a `snapshot`, which `admit` takes in as there is room."""
         self._settings = settings
         self._jitter = jitter
         self._queue: OutputQueue = (
@@ -62,13 +62,13 @@ class AsyncMachine:
         self._restored: deque[SavedElement | Marker] = deque(snapshot.entries if snapshot else ())
         self._next_ordinal = snapshot.next_ordinal if snapshot else 0
         self._last_cursor = 0
-        """Where the cursor was when the operator ended."""
+        """The cursor when the operator ended."""
         self._capacity = settings.capacity
         self._retrying = settings.retry.active
         self._draining = False
         self.input_closed = False
         self.ended: BaseException | None = None
-        """Why nothing more is called or emitted: the first failure, or AbortedError."""
+        """Why the operator ended and is silent: the first failure, or AbortedError."""
         self._attempts = self._retries = self._give_ups = 0
         self._timeouts = self._late = self._emitted = 0
 
@@ -80,7 +80,7 @@ class AsyncMachine:
 
     @property
     def has_room(self) -> bool:
-        """Whether new input may come: never before what was restored is in."""
+        """Whether new input may come; False until all restored elements are in."""
         return len(self._queue) < self._capacity and not self._restored
 
     @property
@@ -90,12 +90,12 @@ class AsyncMachine:
 
     @property
     def finished(self) -> bool:
-        """Whether all input came and left."""
+        """Whether all input has come and left."""
         return self.input_closed and not self._restored and not self._queue
 
     @property
     def cursor(self) -> int:
-        """All ordinals below it have left: the lowest one inside, however many left above it."""
+        """All ordinals below it have left: the lowest one inside, even if later ones have left."""
         if self.ended is not None:
             return self._last_cursor
         inside = (e.ordinal for e in (*self._queue, *self._restored) if not isinstance(e, Marker))
@@ -103,7 +103,7 @@ class AsyncMachine:
 
     @property
     def counts(self) -> AsyncCounts:
-        """What happened so far."""
+        """Counts of events so far."""
         return AsyncCounts(
             attempts=self._attempts,
             retries=self._retries,
@@ -115,7 +115,7 @@ class AsyncMachine:
         )
 
     def next_when(self) -> float | None:
-        """When `tick` has something to do, None if nobody waits for a moment."""
+        """When `tick` is due, None if no element waits for a moment."""
         retry, deadline = self._waiting.next_when(), self._deadlines.next_when()
         if retry is None or deadline is None:
             return deadline if retry is None else retry
@@ -127,7 +127,7 @@ class AsyncMachine:
         """Take in a new element; the shell calls fn for it.
 
         Raises:
-            InvalidInputError: there is no room, or the input was closed.
+            InvalidInputError: there is no room, or the input is closed.
             AbortedError: the operator ended.
         """
         self._check_open()
@@ -140,12 +140,12 @@ class AsyncMachine:
         return element
 
     def add_marker(self, marker: Marker) -> None:
-        """Take in a marker; it takes a place and leaves in turn. Raises as `submit`."""
+        """Take in a marker; it takes up room and leaves in order. Raises as `submit`."""
         self._check_open()
         self._queue.put(marker)
 
     def admit(self, now: float, wall_now: float) -> Sequence[CallAction]:
-        """Take in what was restored, as far as there is room."""
+        """Take in restored elements, as far as there is room."""
         if not self._restored or self.ended is not None:
             return _NOTHING
         commands: list[CallAction] = []
@@ -158,7 +158,7 @@ class AsyncMachine:
         return commands
 
     def close_input(self) -> None:
-        """No new input comes; what is inside goes on, retries included."""
+        """Allow no new input; elements inside continue, including retries."""
         self.input_closed = True
 
     def drain(self) -> Sequence[CallAction]:
@@ -166,14 +166,14 @@ class AsyncMachine:
         self.input_closed = True
         if self.ended is not None:
             return _NOTHING
-        self._draining = True  # first: nothing that happens from here on may retry
+        self._draining = True  # first, so that nothing retries from here on
         commands = []
         for element in self._waiting.pop_all():
             self._call(element)
             commands.append((Do.CALL, element))
         return commands
 
-    # -- what became of calls
+    # -- completions
 
     def completed(
         self, element: Element, attempt: int, result: Any, now: float
@@ -185,7 +185,7 @@ class AsyncMachine:
         if self._retrying:
             try:
                 again = self._settings.retry.wants_retry_of_result(result)
-            except Exception as error:  # noqa: BLE001 - the user's predicate
+            except Exception as error:  # noqa: BLE001 - the user's predicate failed
                 return self._fail(element, error)
             if again and self._retry_later(element, now):
                 return _NOTHING
@@ -202,7 +202,7 @@ class AsyncMachine:
         if self._retrying:
             try:
                 again = self._settings.retry.wants_retry_of_exception(error)
-            except Exception as raised:  # noqa: BLE001 - the user's predicate
+            except Exception as raised:  # noqa: BLE001 - the user's predicate failed
                 raised.__context__ = error
                 return self._fail(element, raised)
             if again and self._retry_later(element, now):
@@ -210,7 +210,7 @@ class AsyncMachine:
         return self._fail(element, error)
 
     def tick(self, now: float) -> Sequence[CallAction]:
-        """Time has passed."""
+        """Handle that time has passed."""
         commands: list[CallAction] = []
         for element in self._deadlines.pop_due(now):
             commands.append(self._expire(element))
@@ -220,21 +220,21 @@ class AsyncMachine:
         return commands
 
     def timeout_handled(self, element: Element, handler: Callable[[], Any]) -> Sequence[CallAction]:
-        """Ask the handler for the outcome of an element that met its deadline; that is final."""
+        """Ask the handler for the outcome of an element at its deadline; its answer is final."""
         if element.phase is not Phase.EXPIRED:
             return _NOTHING
         try:
             result = handler()
-        except Exception as error:  # noqa: BLE001 - the user's handler
+        except Exception as error:  # noqa: BLE001 - the user's handler failed
             return self._fail(element, error)
-        if element.phase is Phase.EXPIRED:  # the handler itself may have cancelled everything
+        if element.phase is Phase.EXPIRED:  # the handler may have cancelled everything
             self._done(element, result)
         return _NOTHING
 
     # -- output
 
     def pop(self) -> Element | Marker | None:
-        """Take out what leaves next, None if nothing may."""
+        """Take out the next entry that leaves, None if there is none."""
         entry = self._queue.pop()
         if entry is None or isinstance(entry, Marker):
             return entry
@@ -245,10 +245,10 @@ class AsyncMachine:
     # -- ends
 
     def snapshot(self, now: float, wall_now: float) -> Snapshot:
-        """Return what must be remembered; changes nothing.
+        """Return the state that must survive a restart; changes nothing.
 
         Raises:
-            AbortedError: the operator ended and knows no more.
+            AbortedError: the operator has ended, so the state is gone.
         """
         if self.ended is not None:
             raise AbortedError("an async operator that ended has no state to keep")
@@ -258,7 +258,7 @@ class AsyncMachine:
         return Snapshot(self.cursor, self._next_ordinal, (*entries, *self._restored))
 
     def stop(self, reason: BaseException) -> Sequence[CallAction]:
-        """End: nothing is called or emitted from here on. The first reason stays."""
+        """End the operator: nothing is called or emitted any more. The first reason counts."""
         if self.ended is not None:
             return _NOTHING
         self._last_cursor = self.cursor
@@ -296,7 +296,7 @@ class AsyncMachine:
             self._retries += 1
 
     def _retry_later(self, element: Element, now: float) -> bool:
-        """Have the element wait for its next call, if there may be one."""
+        """Have the element wait for its next call, if it may have one."""
         delay = None
         if not self._draining and not element.last:
             delay = self._settings.retry.backoff.delay_seconds(element.attempt, self._jitter)

@@ -1,13 +1,12 @@
-"""The async operator: calls that are retried one by one; nothing is lost or doubled.
+"""The async operator: it retries each call separately, and neither loses nor doubles a result.
 
-`AsyncMachine` decides. This shell runs on one asyncio loop. It turns calls into tasks (a plain fn
-into work for a bounded pool of threads), reports their completions with the attempt's number, keeps
-one timer for the machine's next moment, and lets submitters and the one consumer wait. Everything
-happens on the loop that the operator was first used on; completions from other threads travel there
-first.
+`AsyncMachine` decides. This shell runs on one asyncio loop. It makes tasks of the calls (a plain fn
+runs in a bounded pool of threads), reports their completions with the attempt's number, and keeps
+one timer for the machine's next moment. Submitters and the one consumer wait here. Everything
+happens on the loop that first used the operator; completions from other threads go there first.
 
-An operator that was cancelled or suspended raises AbortedError, so that nobody takes the end of its
-output for the end of the data.
+An operator that was cancelled or suspended raises AbortedError, so that nobody mistakes the end of
+its output for the end of the data.
 """
 
 import asyncio
@@ -40,33 +39,33 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _CLOSE_PATIENCE_SECONDS = 5.0
-"""How long `aclose` waits for calls that were told to stop."""
+"""How long `aclose` waits for stopped calls."""
 
 
 class AsyncOperator(Generic[T, R]):
-    """Calls `fn` for each input, at most `capacity` at a time, and gives the results back.
+    """Calls `fn` for each input, at most `capacity` at a time, and returns the results.
 
     Args:
-        fn: an async function; or a plain one, which runs in a pool of threads and must bound its
-            own waits, since a thread cannot be stopped; or a `CallbackFunction`.
-        capacity: most inputs inside at a time, those that wait for a retry and those whose result
-            was not taken yet included.
-        mode: "ordered" gives results in the order of the inputs, "unordered" as they come. Markers
-            keep their place in both.
-        retry: which results and exceptions to try again, and when. An element that has used up its
-            retries comes to its last result or exception.
+        fn: an async function; a plain function, which runs in a pool of threads and must limit its
+            own waits, because a thread cannot be stopped; or a `CallbackFunction`.
+        capacity: most inputs inside at a time, including those that wait for a retry and those
+            whose result was not taken yet.
+        mode: "ordered" returns results in the order of the inputs, "unordered" as they become
+            ready. Markers keep their place in both modes.
+        retry: which results and exceptions are retried, and when. Without retries left, an
+            element's last result or exception is its outcome.
         timeout_seconds: from taking an input in to its outcome, over all attempts.
-        on_timeout: called with the input at its deadline, on the loop, must not block; returns the
-            result in its place or raises. Default: UnavailableError.
-        threads: of the pool for a plain `fn`.
-        snapshot: inputs of an earlier operator, which come before all new ones.
-        keep_retry_state: what a snapshot keeps of attempts and time, see `calls/settings.py`.
-        on_expired: what becomes of a restored input whose time is used up.
+        on_timeout: called with the input at its deadline, on the loop; must not block. It returns
+            the result to use instead, or raises. Default: UnavailableError.
+        threads: size of the pool for a plain `fn`.
+        snapshot: inputs of an earlier operator, which come before all new inputs.
+        keep_retry_state: which attempts and times a snapshot keeps, see `calls/settings.py`.
+        on_expired: the outcome of a restored input whose time is used up.
 
-    The first exception that is not retried ends the operator: calls under way are stopped, inputs
-    whose results were not taken count as never done, and it is raised to the consumer.
+    The first exception that is not retried ends the operator. Running calls are stopped, inputs
+    whose results were not taken count as never done, and the consumer gets the exception.
 
-    Not guaranteed: that fn runs once per input. After a timeout, a cancel or a restart a call may
+    Not guaranteed: that fn runs once per input. After a timeout, a cancel or a restart, a call may
     have had its effect although its answer is ignored.
 
     Raises:
@@ -118,14 +117,14 @@ class AsyncOperator(Generic[T, R]):
         self._submitters: deque[asyncio.Future[None]] = deque()
 
     async def submit(self, value: T) -> None:
-        """Take `value` in; waits while there is no room.
+        """Take `value` in; wait while there is no room.
 
         Raises:
-            AbortedError: the operator ended; the cause says why.
-            InvalidInputError: the input was closed, or another loop owns the operator.
+            AbortedError: the operator has ended; the cause says why.
+            InvalidInputError: the input is closed, or another loop owns the operator.
         """
         loop = self._loop
-        # not asked for by get_running_loop, which asks the system for the process id each time
+        # get_running_loop would ask the system for the process id each time
         ours = loop is not None and self._thread == get_ident() and loop.is_running()
         if not ours or not self._machine.has_room:
             await self._room()
@@ -136,21 +135,21 @@ class AsyncOperator(Generic[T, R]):
             self._set_timer()
 
     async def submit_marker(self, marker: Marker) -> None:
-        """Take a marker in; it takes a place as an input does. Raises as `submit`."""
+        """Take a marker in; it takes up room like an input. Raises as `submit`."""
         await self._room()
         self._machine.add_marker(marker)
         self._wake_consumer()
 
     def close_input(self) -> None:
-        """No more input comes. What is inside goes on, with retries; then the output ends."""
+        """End the input. Inputs inside continue, with retries; then the output ends."""
         self._bind()
         self._machine.close_input()
         self._wake_all()
 
     def drain(self) -> None:
-        """Close the input and end all retries: what waits for one is called a last time, at once.
+        """Close the input and end all retries; call waiting inputs one last time, at once.
 
-        The output goes on until everything has left, then ends.
+        The output continues until everything has left, then ends.
         """
         loop = self._bind()
         self._do(self._machine.drain(), loop)
@@ -160,11 +159,11 @@ class AsyncOperator(Generic[T, R]):
         return self
 
     async def __anext__(self) -> Output | Marker:
-        """Return what leaves next; `StopAsyncIteration` only if all input came and left.
+        """Return the next output; `StopAsyncIteration` only if all input has come and left.
 
         Raises:
-            AbortedError: cancelled or suspended.
-            Exception: the first one that was not retried.
+            AbortedError: the operator was cancelled or suspended.
+            Exception: the first exception that was not retried.
         """
         entry = await self._leave()
         if entry is None:
@@ -177,7 +176,7 @@ class AsyncOperator(Generic[T, R]):
         return self._machine.has_room
 
     def take_ready(self) -> list[Output | Marker]:
-        """Return what may leave now, without waiting; raises as `__anext__`, if nothing may."""
+        """Return the outputs that may leave now, do not wait; if none may, raise as `__anext__`."""
         outputs = []
         while (entry := self._machine.pop()) is not None:
             outputs.append(as_output(entry))
@@ -187,7 +186,7 @@ class AsyncOperator(Generic[T, R]):
         return outputs
 
     async def _leave(self) -> Element | Marker | None:
-        """Return what leaves next, None at the end of the input; raises as `__anext__`."""
+        """Return the next output, None at the end of the input; raises as `__anext__`."""
         machine = self._machine
         while (entry := machine.pop()) is None:
             if machine.ended is not None:
@@ -200,15 +199,15 @@ class AsyncOperator(Generic[T, R]):
         return entry
 
     async def map(self, source: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[R | Marker]:
-        """Feed `source`, yield the results; markers in the source are yielded in their place.
+        """Submit the items of `source` and yield the results; its markers keep their place.
 
-        The operator is closed when this ends, however it ends.
+        The operator is closed when this ends, for any reason.
         """
         feeder = asyncio.ensure_future(self._feed(source))
         try:
             machine = self._machine
             while True:
-                # without a coroutine for what is there already, unless somebody waits for its place
+                # take ready results without a coroutine, unless an input waits for their room
                 wanted = self._submitters or machine.has_backlog
                 entry = None if wanted else machine.pop()
                 if entry is None and (entry := await self._leave()) is None:
@@ -221,36 +220,36 @@ class AsyncOperator(Generic[T, R]):
 
     @property
     def cursor(self) -> int:
-        """All inputs below this ordinal, exclusive, have left. Acknowledge it after the effects of
-        what was taken are durable."""
+        """All inputs below this ordinal, exclusive, have left. Acknowledge it once the effects of
+        the outputs that were taken are durable."""
         return self._machine.cursor
 
     @property
     def counts(self) -> AsyncCounts:
-        """What happened so far."""
+        """Counts of events so far."""
         return self._machine.counts
 
     def __len__(self) -> int:
-        """Inputs and markers inside, restored ones that found no room yet not included."""
+        """Inputs and markers inside, without restored ones that had no room yet."""
         return len(self._machine)
 
     def snapshot(self) -> Snapshot:
-        """Return what must be remembered to go on after a crash; changes nothing."""
+        """Return the state that is needed to continue after a crash; changes nothing."""
         loop = self._bind()
         return self._machine.snapshot(loop.time(), self._clock.wall())
 
     def suspend(self) -> Snapshot:
-        """Stop everything now and return what must be remembered; nothing leaves from here on."""
+        """Stop everything and return the state to restore; nothing leaves any more."""
         snapshot = self.snapshot()
         self._end(AbortedError("the async operator was suspended"))
         return snapshot
 
     def cancel(self) -> None:
-        """Stop everything now; nothing leaves from here on. Fine if it ended already."""
+        """Stop everything; nothing leaves any more. Does nothing if the operator has ended."""
         self._end(AbortedError("the async operator was cancelled"))
 
     async def aclose(self) -> None:
-        """Cancel what is left and wait, a bounded time, until calls have stopped."""
+        """Cancel the remaining calls and wait, a bounded time, until they have stopped."""
         self._end(AbortedError("the async operator was closed"))
         if self._timer is not None:
             self._timer.cancel()
@@ -269,7 +268,7 @@ class AsyncOperator(Generic[T, R]):
         await self.aclose()
 
     def on_result(self, element: Element, attempt: int, result: Any) -> None:
-        """Call number `attempt` returned."""
+        """Handle that call number `attempt` returned."""
         loop = self._loop
         assert loop is not None
         commands = self._machine.completed(element, attempt, result, loop.time())
@@ -281,7 +280,7 @@ class AsyncOperator(Generic[T, R]):
             self._set_timer()
 
     def on_error(self, element: Element, attempt: int, error: BaseException) -> None:
-        """Call number `attempt` raised."""
+        """Handle that call number `attempt` raised."""
         loop = self._loop
         assert loop is not None
         self._do(self._machine.failed(element, attempt, error, loop.time()), loop)
@@ -290,7 +289,7 @@ class AsyncOperator(Generic[T, R]):
     def _set_timer(self) -> None:
         when = self._machine.next_when()
         if when is None or (self._timer is not None and self._timer.when() <= when):
-            return  # one that fires too early looks again
+            return  # a timer that fired too early looks again
         if self._timer is not None:
             self._timer.cancel()
         assert self._loop is not None
@@ -325,7 +324,7 @@ class AsyncOperator(Generic[T, R]):
         self._do(self._machine.stop(reason), loop)
 
     def _bind(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that owns this operator: the first that used it."""
+        """Return the loop that owns this operator: the loop that used it first."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -350,7 +349,7 @@ class AsyncOperator(Generic[T, R]):
             except asyncio.CancelledError:
                 with suppress(ValueError):
                     self._submitters.remove(waiter)
-                self._wake_submitters()  # the place may have been meant for this one
+                self._wake_submitters()  # the free place may have been meant for this submitter
                 raise
 
     def _made_room(self) -> None:

@@ -1,18 +1,18 @@
-"""How an async operator treats its elements, what it counts, and what it remembers over a restart.
+"""How an async operator treats its elements, what it counts, and which values survive a restart.
 
-A snapshot holds the inputs whose results did not leave. Stored, it is one control record
-`ASYNC_QUEUE` whose `entries` are msgpack records, one per element or marker (docs/format.md). Retry
-fields are there only if they are kept: without them an element starts anew.
+A snapshot holds the inputs whose results have not left. It is stored as one control record
+`ASYNC_QUEUE`; its `entries` are msgpack records, one per element or marker (docs/format.md). Retry
+fields exist only if retry state is kept; without them an element starts again.
 
-What is left of an element's time and attempts after a restart follows one of three bargains, after
-FLIP-232 (its second formula is read as "what is left until the deadline, but a fair share of it at
-least": as printed there it would grow with the downtime):
+One of three rules decides how much of its time and attempts an element keeps after a restart. They
+follow FLIP-232. Its second formula is read as "the time left until the deadline, but at least a
+fair share"; as printed there, it would grow with the downtime:
 
-    none        nothing is stored; the element starts anew
+    none        nothing is stored; the element starts again
     deadline    max(T - elapsed, T / M): downtime counts, and one attempt's share always remains
     remaining   T - charged: only time in which a process worked on the element counts
 
-with T the timeout, M the most attempts, elapsed the wall time since the first call, never below 0.
+with T the timeout, M the maximum of attempts, elapsed the wall time since the first call (>= 0).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,28 +35,28 @@ OnExpired = Literal["last_attempt", "time_out"]
 
 @dataclass(frozen=True, slots=True)
 class SavedElement:
-    """An input whose result did not leave, whether it was called or not."""
+    """An input whose result has not left, whether it was called or not."""
 
     ordinal: int
     value: Any
     attempts: int | None = None
-    """Calls begun so far; None if retry state was not kept."""
+    """Calls started so far; None if retry state was not kept."""
     first_wall_seconds: float = 0.0
     """Wall time of its first call, seconds since 1970."""
     charged_seconds: float = 0.0
-    """Seconds in which a process worked on it, waiting for retries included."""
+    """Seconds in which a process worked on it, including waits for retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The operator between two events."""
+    """The state of an operator between two events."""
 
     cursor: int
     """All ordinals below it have left: acknowledge up to here, exclusive."""
     next_ordinal: int
-    """Of the next new input: read the source on from here."""
+    """Ordinal of the next new input: continue reading the source here."""
     entries: tuple[SavedElement | Marker, ...]
-    """What has not left, in order."""
+    """Entries that have not left, in order."""
 
 
 class AsyncOptions(TypedDict, total=False):
@@ -88,11 +88,11 @@ class AsyncSettings:
     """
 
     capacity: int
-    """Most elements and markers inside at a time, waiting and finished ones included; from 1."""
+    """Most elements and markers inside at a time, including waiting and finished ones; from 1."""
     mode: Mode = "ordered"
     retry: RetryPolicy = NO_RETRY
     timeout_seconds: float | None = None
-    """From taking an element in until its outcome, over all attempts; None waits for ever."""
+    """From taking an element in to its outcome, over all attempts; None: no limit."""
     keep_retry_state: KeepRetryState = "none"
     on_expired: OnExpired = "last_attempt"
 
@@ -113,18 +113,18 @@ class AsyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCounts:
-    """What happened so far, and how many elements wait now."""
+    """Counts of events so far, and how many elements wait now."""
 
     attempts: int = 0
     """Calls of fn."""
     retries: int = 0
     """Calls that were not an element's first."""
     give_ups: int = 0
-    """Elements that still asked for a retry when none was left."""
+    """Elements that asked for a retry when none was left."""
     timeouts: int = 0
-    """Elements that met their deadline."""
+    """Elements that reached their deadline."""
     late: int = 0
-    """Completions that came when nobody waited for them any more."""
+    """Completions that came too late."""
     emitted: int = 0
     waiting: int = 0
     """Elements that wait for a retry now."""
@@ -150,8 +150,8 @@ def encode_snapshot(snapshot: Snapshot, encode_value: Callable[[Any], object] = 
     """Return the snapshot as bytes, for the state of an acknowledgement.
 
     Args:
-        encode_value: makes something msgpack can hold from an input that it cannot, such as bytes
-            from a record batch.
+        encode_value: turns an input that msgpack cannot hold into a value that it can, such as a
+            record batch into bytes.
 
     Raises:
         InvalidInputError: a value cannot be stored; the message names its type.
@@ -174,8 +174,8 @@ def decode_snapshot(
     """Return the snapshot in `data`.
 
     Raises:
-        CorruptDataError: not an intact snapshot.
-        IncompatibleError: intact, but with entries that this version does not know.
+        CorruptDataError: the data is not an intact snapshot.
+        IncompatibleError: the data is intact, but has entries that this version does not know.
     """
     record = _CODEC.decode(data, name)
     entries = tuple(_entry(row, name, decode_value) for row in decode_records(record.entries))
@@ -198,15 +198,15 @@ def _entry(row: object, name: str, decode_value: Callable[[Any], Any]) -> SavedE
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a restored element starts with."""
+    """The time and calls that a restored element starts with."""
 
     seconds: float | None
     """Until its deadline, above 0; None without a timeout."""
     attempts_used: int
     last: bool = False
-    """True if the next call is not to be followed by another."""
+    """Whether the next call is the last one."""
     expired: bool = False
-    """True if it goes to the timeout handler without another call."""
+    """Whether it goes to the timeout handler without another call."""
 
 
 def restored_budget(
@@ -218,11 +218,11 @@ def restored_budget(
     max_attempts: int,
     wall_now: float,
 ) -> Budget:
-    """Return what `saved` starts with.
+    """Return the budget of `saved`.
 
     Args:
-        saved: without retry fields it starts anew, whatever `keep` says.
-        max_attempts: M, calls in all.
+        saved: without retry fields, the element starts again, whatever `keep` says.
+        max_attempts: M, the number of all calls.
         wall_now: seconds since 1970. If the clock was set back, no time has passed.
     """
     if keep == "none" or saved.attempts is None:

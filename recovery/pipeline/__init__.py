@@ -1,11 +1,11 @@
-"""Pipelines: sources and consumers that run side by side, connected by durable data alone.
+"""Pipelines: sources and consumers that run side by side, connected only by durable data.
 
-`pipeline.py` is what users write, `client.py` operates a pipeline from another process, `status.py`
-reads how it is. The folders, each of which may import those behind it and `recovery/job/`:
-`coordinator/` runs a pipeline; `lines/` are processes, threads and the storage between it and its
-tasks; `task/` is what a task runs; `plan/` is what a pipeline consists of; `commands/` is what is
-asked for, and what tasks are told.
+`pipeline.py` is the users' interface, `client.py` operates a pipeline from another process,
+`status.py` reads its status. Each of these folders may import the later ones and `recovery/job/`:
+`coordinator/` runs a pipeline; `lines/` holds processes, threads and the storage that connect it to
+its tasks; `task/` is the code of a task; `plan/` describes a pipeline; `commands/` holds requests
+and the commands to tasks.
 
-Start reading in `pipeline.py`; for a row's way in `task/source.py`, then `task/consumer.py`; for a
-command's way in `client.py`, then `coordinator/control.py`.
+Start reading in `pipeline.py`. To follow a row, read `task/source.py`, then `task/consumer.py`; to
+follow a command, read `client.py`, then `coordinator/control.py`.
 """

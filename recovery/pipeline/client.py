@@ -1,7 +1,7 @@
 """Operates a pipeline from another process: writes a command, waits for the answer.
 
 A command is one record in the pipeline's request log; the coordinator answers in the command log.
-The two share only the storage. Nothing here can start or stop anything itself.
+The client and the coordinator share only the storage. This module cannot start or stop anything.
 """
 
 import json
@@ -40,34 +40,34 @@ from durable_shuffle.shuffle.storage.open import open_storage
 _LOOK_SECONDS = 0.1
 _TAKEN_UP = "the next one takes it up"
 _ERRORS = {str(error.kind): error for error in DurableShuffleError.__subclasses__()}
-"""By what an answer calls them."""
+"""Error classes by the kind that an answer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A coordinator has taken a command over."""
+    """The coordinator has accepted a command."""
 
     request: int
     """The command's slot in the request log."""
     text: str
-    """What is done, for people."""
+    """What the coordinator does, for people."""
 
 
 class PipelineClient:
     """Args:
-    name: of the pipeline.
-    url: where it keeps its data.
-    storage_options: of the fsspec driver.
-    storage: in the place of both, one that is open.
+    name: name of the pipeline.
+    url: where it stores its data.
+    storage_options: options of the fsspec driver.
+    storage: an open storage, instead of `url` and `storage_options`.
     wait_seconds: how long a command waits for its answer.
 
     Raises:
-        NotFoundError: no pipeline of that name was ever run there.
+        NotFoundError: no pipeline of that name has ever run there.
 
-    Every command raises what it was refused with, for example InvalidInputError if another stop
+    If a command is refused, it raises the reason: for example InvalidInputError if another stop
     came first, or IncompatibleError if a description does not fit. It raises NotReadyError if
-    nobody answers in time. The command then stands, and the next coordinator handles it. Only a
-    stop, a resume and a restart are refused by a coordinator that starts later.
+    nobody answers in time. In that case the command stands, and the next coordinator handles it.
+    A coordinator that starts later refuses only a stop, a resume and a restart.
     """
 
     def __init__(
@@ -93,34 +93,34 @@ class PipelineClient:
     def update(
         self, factory: str, arguments: Mapping[str, object] | None = None, version: str = ""
     ) -> Answer:
-        """Run another description; parts that are the same are not touched.
+        """Run another description; unchanged parts keep running.
 
         Args:
             factory: "module:function", importable where the coordinator runs; it returns the
                 `Pipeline`.
-            arguments: of the function, plain JSON values. They are stored: no secrets.
+            arguments: of the function, as plain JSON values. They are stored, so pass no secrets.
         """
         text = json.dumps(arguments, sort_keys=True) if arguments else ""
         return self._ask(RunThis(self._id(), Description(factory, text, version)))
 
     def drain(self) -> Answer:
-        """Take nothing new in, finish everything, end for good."""
+        """Read no new input, finish everything, and end for good."""
         return self._ask(StopIt(self._id(), StopMode.DRAIN))
 
     def suspend(self) -> Answer:
-        """Stop where everybody is."""
+        """Stop every task at its current position."""
         return self._ask(StopIt(self._id(), StopMode.SUSPEND))
 
     def cancel(self) -> Answer:
-        """Stop at once; what is committed stays."""
+        """Stop at once; committed data stays."""
         return self._ask(StopIt(self._id(), StopMode.CANCEL))
 
     def resume(self) -> Answer:
-        """Go on after a suspend."""
+        """Continue after a suspend."""
         return self._ask(ResumeIt(self._id()))
 
     def restart(self, part: str, cause: str = "asked for") -> Answer:
-        """Start all tasks of a source or consumer anew, where they are."""
+        """Restart all tasks of a source or consumer at their current positions."""
         return self._ask(RestartPart(self._id(), part, cause))
 
     def drop(self, part: str) -> Answer:
@@ -128,32 +128,32 @@ class PipelineClient:
         return self._ask(DropPart(self._id(), part))
 
     def allow_release(self, stage: str, upto: Mapping[int, int] | None = None) -> Answer:
-        """Delete data of a stage that all its consumers have committed.
+        """Delete the data of a stage that all its consumers have committed.
 
         Args:
-            upto: producer -> slot of its log, exclusive; default: as far as possible.
+            upto: producer -> slot of its log, exclusive. Default: as far as possible.
         """
         slots = {str(producer): slot for producer, slot in (upto or {}).items()}
         return self._ask(AllowRelease(self._id(), stage, slots))
 
     def configure(self, **settings: float) -> Answer:
-        """Have all tasks use other settings; `TUNABLE` in pipeline/plan/plan.py names them."""
+        """Change settings of all tasks; `TUNABLE` in pipeline/plan/plan.py names them."""
         return self._ask(ChangeSettings(self._id(), dict(settings)))
 
     def reconcile(self, commands: Sequence[ExternalCommand]) -> Answer:
-        """Say all that is wanted at once; what is missing is not wanted any more.
+        """Replace everything that is wanted; anything missing from `commands` is no longer wanted.
 
-        All commands count, or none.
+        Either all commands count, or none.
 
         Args:
-            commands: what should run, and as many drops, releases and settings as there are.
+            commands: the description to run, and any number of drops, releases and settings.
         """
         return self._ask(
             Reconcile(self._id(), tuple(REQUESTS.encode(command) for command in commands))
         )
 
     def status(self) -> StatusView:
-        """Return how the pipeline is, by its logs alone."""
+        """Return the status of the pipeline, read only from its logs."""
         return read_status(self._storage, self.name, self._clock.wall())
 
     def _id(self) -> str:
@@ -166,7 +166,7 @@ class PipelineClient:
         return self._wait(self.append(command), later)
 
     def append(self, command: ExternalCommand) -> int:
-        """Write a command down; return its slot. Does not wait."""
+        """Write a command and return its slot, without waiting."""
         log = TypedLog(self._requests, REQUESTS, Tail[ExternalCommand].followed_by)
         end: Tail[ExternalCommand] = Tail(self._requests.find_end(), None)
         return log.decide(end, lambda _: command)[0].next_slot - 1

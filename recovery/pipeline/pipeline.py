@@ -1,11 +1,11 @@
-"""Pipelines as users write them: sources, streams, consumers, sinks; run, stop, run again.
+"""The users' interface to pipelines: sources, streams, consumers, sinks; run, stop, run again.
 
     pipeline = Pipeline("clicks", "./data")
     clicks = pipeline.source("clicks", IteratorSource(read), schema=SCHEMA, key="user")
     clicks.consume("count", Counter(), schema=COUNTS, sink=FileSink("./counts"))
     result = pipeline.run()
 
-A later run of a pipeline of the same name goes on where the last one stopped.
+A later run of a pipeline with the same name continues where the last one stopped.
 """
 
 import logging
@@ -62,16 +62,16 @@ def local_processes(run_task: RunTask, settings: PipelineSettings, hear: Hear) -
 
 
 class Pipeline:
-    """Sources and consumers that run side by side, connected by durable subpartitions alone.
+    """Sources and consumers that run side by side, connected only by durable subpartitions.
 
     Args:
-        name: of the job on the storage. One supervisor at a time runs it: a newer one takes over.
-        url: where data between tasks is kept.
-        storage_options: of the fsspec driver.
-        version: a name for people; operators see it.
+        name: of the job on the storage. One supervisor at a time runs it; a newer one takes over.
+        url: where the data between tasks is stored.
+        storage_options: options of the fsspec driver.
+        version: a name for people, shown to operators.
 
     Raises:
-        InvalidInputError: a bad name.
+        InvalidInputError: the name is not valid.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class Pipeline:
         """Add a source and the stage that it writes.
 
         Args:
-            schema: of its rows. Not for a `StageSource`, which has a schema and partitions.
-            key: columns; rows with equal keys go to one partition. Without it they go in turn.
-            producers: tasks that read the source, each its share of it.
-            partitions: tasks of each consumer of this stream.
-            version: another one tells an update that the source is not what it was, where its code
-                and values do not.
+            schema: of its rows. Not for a `StageSource`, which has its own schema and partitions.
+            key: columns; rows with equal keys go to one partition. Without a key, rows go in turn.
+            producers: how many tasks read the source; each reads its share.
+            partitions: how many tasks each consumer of this stream has.
+            version: change it to tell an update that the source has changed, if its code and values
+                do not show it.
 
         Raises:
-            InvalidInputError: a name that is taken, or arguments that do not fit.
+            InvalidInputError: the name is taken, or the arguments do not fit together.
         """
         self._take_name(name)
         if isinstance(source, StageSource):
@@ -139,9 +139,9 @@ class Pipeline:
         serve: bool = False,
         updates_from: Collection[str] = (),
     ) -> JobResult:
-        """Run until it ends; return how it ended, even if that is a failure.
+        """Run until the pipeline ends; return how it ended, even if it failed.
 
-        A KeyboardInterrupt suspends it. Arguments as `start`.
+        A KeyboardInterrupt suspends the pipeline. Arguments as for `start`.
         """
         running = self.start(launcher=launcher, given=given, serve=serve, updates_from=updates_from)
         try:
@@ -161,17 +161,18 @@ class Pipeline:
         serve: bool = False,
         updates_from: Collection[str] = (),
     ) -> "RunningPipeline":
-        """Begin to run, supervised by a thread of this process.
+        """Start running, supervised by a thread of this process.
 
         Args:
-            given: how the pipeline was made, if another process can make it again.
-            serve: stay when it is suspended from outside, so that it can be resumed from there.
-            updates_from: names of packages, or of single modules, whose functions marked by
-                `pipeline_factory` an update may name, besides the package of `given`. Anybody
-                who can write to the storage can have these functions called.
+            given: how another process can make this pipeline again, if it can.
+            serve: keep running while the pipeline is suspended from outside, so that it can be
+                resumed.
+            updates_from: names of packages or single modules. An update may name a function that is
+                marked by `pipeline_factory` in these or in the package of `given`. Anybody who can
+                write to the storage can have these functions called.
 
         Raises:
-            InvalidInputError: there is nothing to run.
+            InvalidInputError: the pipeline has nothing to run.
         """
         plan = self.plan
         if not plan.tasks:
@@ -192,7 +193,7 @@ class Pipeline:
 
     @property
     def plan(self) -> PipelinePlan:
-        """What was added so far."""
+        """The plan of everything that was added so far."""
         return PipelinePlan(
             self.name,
             self._url,
@@ -289,17 +290,17 @@ class Stream:
 
         Args:
             step: a function from a record batch to rows, or an object with `process(batch)` and
-                optionally `finish()`, `snapshot()` and `restore(state)`, the hooks
-                `prepare_to_shutdown(token)` and `shutdown(token)`, and others; docs/pipelines.md.
-                Every attempt gets a copy of its own.
-            schema: of the rows that it makes; None if it makes none.
-            sink: where they go.
-            version: as of `Pipeline.source`.
-            start: of a consumer that never read: "earliest", at the first record that there is, or
-                "latest", at those that come after it was told to start; all its tasks at the same.
+                optionally `finish()`, `snapshot()`, `restore(state)`, the hooks
+                `prepare_to_shutdown(token)` and `shutdown(token)`, and others; see
+                docs/pipelines.md. Every attempt gets its own copy.
+            schema: of the rows that the step returns; None if it returns none.
+            sink: where these rows go.
+            version: as for `Pipeline.source`.
+            start: where a new consumer begins: "earliest" is the first record that exists, "latest"
+                is the first record after its start. All its tasks begin at the same moment.
 
         Raises:
-            InvalidInputError: a name that is taken, or arguments that do not fit.
+            InvalidInputError: the name is taken, or the arguments do not fit together.
         """
         self._pipeline._consume(self.name, name, step, schema, sink, None, version, start)  # noqa: SLF001
 
@@ -314,7 +315,7 @@ class Stream:
         version: str = "",
         start: StartAt = "earliest",
     ) -> "Stream":
-        """Add a consumer whose rows are a stream of their own. Arguments as `consume`, `source`."""
+        """Add a consumer whose rows form a new stream. Arguments as for `consume` and `source`."""
         pipeline = self._pipeline
         producers = pipeline.plan.stages[self.name].partitions
         pipeline._consume(self.name, name, step, schema, None, f"{name}.out", version, start)  # noqa: SLF001
@@ -323,19 +324,19 @@ class Stream:
 
 
 class RunningPipeline:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._result: JobResult | None = None
         self._error: BaseException | None = None
-        # not `join`: in Python 3.11 a Ctrl-C in the middle of it takes the thread for ended
+        # not `join`: in Python 3.11, a Ctrl-C during `join` marks the thread as ended
         self._over = threading.Event()
         threading.Thread(target=self._run, name="durable-shuffle-supervisor", daemon=True).start()
 
     @property
     def phase(self) -> JobPhase:
-        """Where it is now."""
+        """The current phase."""
         return self._supervisor.machine.phase
 
     @property
@@ -345,14 +346,15 @@ class RunningPipeline:
 
     @property
     def launcher(self) -> Launcher | None:
-        """What runs the tasks; None before the first start."""
+        """The launcher of the tasks; None before the first start."""
         return self._supervisor.launcher
 
     def stop(self, mode: StopMode | str) -> None:
-        """Ask for an end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then returns the result.
+        """Ask the pipeline to end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then returns the result.
 
         Raises:
-            InvalidInputError: another stop came first, unless this is a CANCEL; or it has ended.
+            InvalidInputError: another stop came first and this is not a CANCEL, or the run has
+                ended.
         """
         try:
             wanted = StopMode(mode)
@@ -361,10 +363,10 @@ class RunningPipeline:
         self._supervisor.ask_stop(wanted)
 
     def wait(self, timeout_seconds: float | None = None) -> JobResult:
-        """Return how it ended.
+        """Wait for the end; return how the run ended.
 
         Raises:
-            TimeoutError: it goes on.
+            TimeoutError: the run has not ended in time.
         """
         self._over.wait(timeout_seconds)
         if self._error is not None:
@@ -374,7 +376,7 @@ class RunningPipeline:
         return self._result
 
     def progress(self) -> dict[str, tuple[str, int]]:
-        """Return per task its phase and how many records are behind it, as it said last."""
+        """Return the phase and the number of processed records that each task reported last."""
         tasks = self._supervisor.machine.tasks
         return {name: (str(state.phase), state.records) for name, state in tasks.items()}
 

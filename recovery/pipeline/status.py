@@ -1,8 +1,7 @@
-"""How a pipeline is: the records of its status log, and a view read from the storage alone.
+"""The status of a pipeline: records of its status log, and a view read from the storage alone.
 
-A record holds what is new; every so often one holds everything. It is for people: nothing is
-decided by it. docs/format.md lists the fields.
-"""
+A record holds only the changes; every so often a record holds everything. The status is for people:
+no decision depends on it. docs/format.md lists the fields."""
 
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +20,9 @@ from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 
 WHOLE_EVERY = 64
-"""Slots from one whole record to the next, at most."""
+"""At most so many slots lie between two complete records."""
 RESTARTS_KEPT = 20
-"""Restarts that are shown, the newest."""
+"""How many of the newest restarts are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a source or consumer is: records behind it, and whether that is all."""
+    """How far a source or consumer is: how many records are behind it, and whether that is all."""
 
     part: str
     records: int
@@ -46,7 +45,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How far a consumer is behind what it reads."""
+    """How far a consumer lags behind its input."""
 
     part: str
     records: int
@@ -55,11 +54,11 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A task fell and was, or will be, started again."""
+    """A task failed and was, or will be, started again."""
 
     task: str
     epoch: int
-    """Of the attempt that fell."""
+    """Epoch of the attempt that failed."""
     cause: str
     wall_seconds: float
     """Since 1970."""
@@ -73,27 +72,27 @@ class Status:
     record_id: str
     generation: int
     whole: bool
-    """Whether it says everything, not only what is new."""
+    """Whether the record holds everything, not only the changes."""
     phase: str
     version: str
-    """Of the description that runs."""
+    """Version of the running description."""
     wall_seconds: float
-    """When it was written, since 1970; for people."""
+    """Time of writing, since 1970; for people."""
     tasks: tuple[TaskStatus, ...] = ()
-    """All of them, or none if nothing has changed."""
+    """All tasks, or none if no task has changed."""
     reached: tuple[Reached, ...] = ()
     dropped: tuple[str, ...] = ()
-    """Parts; of a whole record all since somebody new listens."""
+    """Dropped parts. A complete record lists all parts dropped since a new listener came."""
     behind: tuple[Behind, ...] = ()
     restarts: tuple[Restarted, ...] = ()
-    """New ones; of a whole record the newest of this coordinator."""
+    """New restarts. A complete record holds the newest restarts of this coordinator."""
 
 
 STATUSES: RecordCodec[Status] = RecordCodec((Status,))
 
 
 def added_up(records: Iterable[Status]) -> Status:
-    """Return what records say together; the first one is whole, or the first of the log."""
+    """Return the sum of records; the first one is complete, or is the first of the log."""
     first, *others = records
     total = first
     for record in others:
@@ -132,38 +131,38 @@ class PartView:
     part: str
     tasks: tuple[TaskStatus, ...]
     records: int | None
-    """Read or made so far, as the coordinator said; None if it never did."""
+    """Records read or made so far, as the coordinator reported; None if it never did."""
     durable: int
-    """Appended by a source, acknowledged by a consumer: what its logs hold."""
+    """Records in the logs: appended by a source, acknowledged by a consumer."""
     final: bool
     lag_records: int | None
-    """Appended to what it reads and not acknowledged; None of a source."""
+    """Records in the input that are not acknowledged; None for a source."""
     lag_seconds: float | None
-    """How long the oldest record that it has not read has been there, as the coordinator said;
-    None where nobody knows."""
+    """How long the oldest unread record has been there, as the coordinator reported; None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """All of a pipeline."""
+    """The status of a whole pipeline."""
 
     name: str
     phase: str
     generation: int
     version: str
     age_seconds: float
-    """Since the coordinator said something new."""
+    """Seconds since the coordinator last reported something new."""
     parts: tuple[PartView, ...]
     dropped: tuple[str, ...]
     restarts: tuple[Restarted, ...]
-    """The newest, oldest first."""
+    """The newest restarts, oldest first."""
 
 
 def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
-    """Read how a pipeline is.
+    """Read the status of a pipeline.
 
     Raises:
-        NotFoundError: its coordinator never said anything.
+        NotFoundError: its coordinator has never written a status.
     """
     said = _said(storage, name)
     produced = {
@@ -236,7 +235,7 @@ def _appended(stage: StageHandle) -> int:
 def _acknowledged(
     storage: Storage, job: str, part: str, tasks: list[TaskStatus], produced: dict[str, int]
 ) -> tuple[int, int | None]:
-    """Return what the tasks of a consumer have acknowledged, of how many records."""
+    """Return how many records the tasks of a consumer have acknowledged, and of how many."""
 
     def state(task: TaskStatus) -> tuple[int, set[str]]:
         path = ConsumerPath(job, part, task.task)

@@ -1,8 +1,9 @@
 """The two command planes of a pipeline, as records and folds.
 
-`requests.py`: what somebody outside wants, one record each, and what requests come to. `orders.py`:
-what the coordinator tells its tasks, in one order, which one `Emitter` writes.
+`requests.py` holds requests from outside, one record each, and the state that they add up to.
+`orders.py` holds the commands from the coordinator to its tasks, in one order, written by one
+`Emitter`.
 
 May import `recovery/job/`, the logs of `shuffle`, `serialization`. Start reading in `requests.py`.
-Why so: docs/decisions/004-command-planes.md.
+Reasons: docs/decisions/004-command-planes.md.
 """

@@ -1,16 +1,17 @@
-"""Internal commands: what the coordinator of a pipeline says to its tasks, in one order.
+"""Internal commands: from the coordinator of a pipeline to its tasks, in one order.
 
-One slot of the command log holds all that was decided in one step; every task takes in the same
-slots in the same order. Slots arrive pushed or read, early, late, or twice; `SlotOrder` gives each
-out once, without gaps. It compares the emitter's numbers, and so detects a log that lost a record,
-and an emitter that goes on behind its successor. docs/format.md lists the fields.
+One slot of the command log holds all commands of one step. Every task reads the same slots in the
+same order. Slots are pushed or read, and may arrive early, late, or twice; `SlotOrder` returns each
+slot once, without gaps. It compares the emitter's numbers, and so detects a log that lost a record,
+and an emitter that writes after its successor. docs/format.md lists the fields.
 
-Two coordinators may both think that they lead. The log decides: an `Emitter` that meets a slot of a
-higher generation is fenced for good and emits nothing more; it passes slots of a lower one.
+Two coordinators may both believe that they lead. The log decides: an `Emitter` that finds a slot of
+a higher generation is fenced permanently and emits nothing more. It skips slots of a lower
+generation.
 
-A new coordinator reads the newest LEAD, and what came behind it. LEAD is never far: every
-coordinator begins with one and repeats it every so many slots. Behind it, acknowledgements say
-which requests count.
+A new coordinator reads the newest LEAD and everything after it. The newest LEAD is never far back:
+every coordinator begins with one and repeats it every so many slots. After the LEAD,
+acknowledgements say which requests count.
 """
 
 from collections.abc import Iterator
@@ -38,17 +39,17 @@ from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog
 class StartTasks:
     """Attempts that may begin, with everything that they must agree on.
 
-    It also allows them to write: it stands, so their coordinator held the newest generation.
+    This record also allows them to write: it won its slot, so their coordinator led at that moment.
     """
 
     KIND: ClassVar[str] = "START"
     tasks: tuple[str, ...]
     epoch: int
     positions: dict[str, bytes] = field(default_factory=dict)
-    """Task -> where it begins, packed as `shuffle/read/position.py` does; of those that have no
+    """Task -> where it begins, packed as in `shuffle/read/position.py`. Only for tasks that have no
     cursor and do not begin at the first record. All tasks of a consumer begin at one moment."""
     settings: dict[str, int | float] = field(default_factory=dict)
-    """Settings in the place of those that the pipeline was made with."""
+    """Settings that replace those of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +58,31 @@ class Configure:
 
     KIND: ClassVar[str] = "CONFIGURE"
     settings: dict[str, int | float]
-    """All that differ from those that the pipeline was made with."""
+    """All settings that differ from those of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """All that a coordinator's successor has to know; its first record, repeated. Not for tasks."""
+    """All that a successor has to know: a coordinator's first record, repeated. Not for tasks."""
 
     KIND: ClassVar[str] = "LEAD"
     given: Description
-    """What this coordinator brought along."""
+    """The description that this coordinator was started with."""
     handled: int
-    """Slot of the request log, exclusive, below which requests are handled."""
+    """First slot of the request log that is not handled yet."""
     wanted: Wanted
-    """What they add up to."""
+    """The state that the handled requests add up to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """What became of a request. Not for tasks."""
+    """The answer to a request. Not for tasks."""
 
     KIND: ClassVar[str] = "ACK"
     request: int
     """Its slot in the request log."""
     refused: str = ""
-    """Kind of the error, "" if it is taken over."""
+    """Kind of the error; "" if the request was accepted."""
     text: str = ""
 
 
@@ -98,12 +99,12 @@ class CommandSlot:
     KIND: ClassVar[str] = "COMMANDS"
     record_id: str
     coordinator: str
-    """Random id of the emitter; the same in all its generations."""
+    """Random id of the emitter; it is the same in all its generations."""
     generation: int
     number: int
-    """How many slots this emitter has won before."""
+    """How many slots this emitter had won before."""
     commands: tuple[bytes, ...]
-    """Control records, in their order."""
+    """Control records, in order."""
 
 
 _STEPS: RecordCodec[CommandSlot] = RecordCodec((CommandSlot,))
@@ -133,14 +134,14 @@ def encode_slot(
 
 
 def decode_slot(data: bytes, *, name: str) -> Decided:
-    """Return what one slot holds, all of it or nothing.
+    """Return the content of one slot, completely or not at all.
 
     Args:
         name: of the slot, for messages.
 
     Raises:
-        CorruptDataError: not an intact record of a command log.
-        IncompatibleError: intact, but of a version that is not known here.
+        CorruptDataError: the data is not an intact record of a command log.
+        IncompatibleError: the data is intact, but its version is unknown.
     """
     step = _STEPS.decode(data, name=name)
     if step.generation < 1 or step.number < 0:
@@ -152,28 +153,28 @@ def decode_slot(data: bytes, *, name: str) -> Decided:
 
 
 class SlotOrder:
-    """Gives slots out in order, once each.
+    """Returns slots in order, each once.
 
     Args:
-        first: the slot that is given out first.
+        first: the slot that is returned first.
     """
 
     def __init__(self, first: int) -> None:
         self.next_slot = first
-        """The slot that is missing now."""
+        """The next slot that is missing."""
         self._early: dict[int, Decided] = {}
         self._last: Decided | None = None
 
     @property
     def has_gap(self) -> bool:
-        """Whether something waits behind a slot that is missing."""
+        """Whether a later slot waits for a missing one."""
         return bool(self._early)
 
     def take(self, slot: int, decided: Decided) -> Iterator[Decided]:
-        """Take one slot in and yield what has its turn now.
+        """Take one slot in and yield the slots that are next in order.
 
         Raises:
-            CorruptDataError: it cannot stand behind the slot before; it is not given out.
+            CorruptDataError: the slot cannot follow the one before it; it is not returned.
         """
         if slot >= self.next_slot:
             self._early[slot] = decided
@@ -204,12 +205,12 @@ def _check(before: Decided | None, after: Decided, slot: int) -> None:
 
 
 class Emitter:
-    """Used by one thread.
+    """Writes the command log. Used by one thread.
 
     Args:
         coordinator: random id of the coordinator that emits.
-        generation: that it won in the job log.
-        end: the first slot that was found empty; default: it is looked for.
+        generation: the generation that the coordinator won in the job log.
+        end: the first empty slot. Default: the emitter looks for it.
     """
 
     def __init__(
@@ -228,36 +229,36 @@ class Emitter:
         """How many slots it has won."""
 
     def lead(self, generation: int) -> None:
-        """Emit under a newer generation of the same coordinator from here on."""
+        """Emit under a newer generation of the same coordinator from now on."""
         self._generation = generation
 
     def begin(self, *commands: InternalCommand) -> bool:
-        """Try to win the slot at the end of the log; False if an older coordinator was faster.
+        """Try to win the slot at the end of the log; return False if an older coordinator won it.
 
-        What was read of the log then was not all. Raises: as `emit`.
+        In that case the caller has not read the whole log. Raises: as for `emit`.
         """
         return self._won(self._record(commands))
 
     def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
-        """Win a slot for commands that were decided in one step; return the slot and its record.
+        """Win a slot for the commands of one step; return the slot and its record.
 
         Raises:
-            FencedError: a newer coordinator emits. For good.
-            CorruptDataError, IncompatibleError: the slot holds what cannot be there. For good.
-            OutcomeUnknownError, UnavailableError: of the storage. For good, since the record may
-                still stand.
+            FencedError: a newer coordinator emits. Permanent.
+            CorruptDataError, IncompatibleError: the slot holds an impossible record. Permanent.
+            OutcomeUnknownError, UnavailableError: raised by the storage. Permanent, because the
+                record may have been written.
         """
         with self._for_good():
             record = self._record(commands)
             while not self._won(record):
-                pass  # ends: every turn passes a record of an older coordinator
+                pass  # terminates: every turn skips a record of an older coordinator
         return self._next_slot - 1, record
 
     def check(self) -> None:
-        """Look whether anybody else emits; one request.
+        """Check with one request whether another coordinator emits.
 
         Raises:
-            FencedError, CorruptDataError, IncompatibleError: as `emit`.
+            FencedError, CorruptDataError, IncompatibleError: as for `emit`.
         """
         record = None if self._broken else self._log.read(self._next_slot)
         with self._for_good():
@@ -266,7 +267,7 @@ class Emitter:
 
     @contextmanager
     def _for_good(self) -> Iterator[None]:
-        """Whatever is raised inside is raised again by every later call."""
+        """Make every later call raise again whatever is raised inside."""
         if self._broken is not None:
             raise self._broken
         try:
@@ -285,7 +286,7 @@ class Emitter:
         )
 
     def _won(self, record: bytes) -> bool:
-        """Try to win the next slot; if it is an older coordinator's, go behind it."""
+        """Try to win the next slot; skip it if an older coordinator won it."""
         answer = self._log.append(self._next_slot, record)
         if isinstance(answer, Lost):
             self._pass(answer.existing)
@@ -295,7 +296,7 @@ class Emitter:
         return True
 
     def _pass(self, existing: bytes) -> None:
-        """Go behind a record of an older coordinator."""
+        """Skip a record of an older coordinator."""
         key = self._log.key(self._next_slot)
         slot = decode_slot(existing, name=key)
         if slot.generation > self._generation:
@@ -312,12 +313,12 @@ class Emitter:
 
 
 LEAD_EVERY = 64
-"""A LEAD is at most so many slots behind the one before."""
+"""At most so many slots lie between two LEADs."""
 
 
 @dataclass(slots=True)
 class Succession:
-    """What a coordinator knows of what was asked for."""
+    """A coordinator's knowledge of the requests."""
 
     given: Description
     handled: int = 0
@@ -325,31 +326,31 @@ class Succession:
     wanted: Wanted = field(default_factory=Wanted)
 
     def take(self, command: ExternalCommand) -> None:
-        """The next request counts."""
+        """Count the next request."""
         self.wanted = handle(self.wanted, command).wanted
         self.handled += 1
 
     def refuse(self) -> None:
-        """The next request does not count."""
+        """Do not count the next request."""
         self.handled += 1
 
     def carried_out(self, command: DropPart | AllowRelease) -> None:
-        """It was done to the end: nobody has to do it again."""
+        """Forget a command that is complete: nobody has to carry it out again."""
         self.wanted = self.wanted.without(command)
 
     def lead(self) -> Lead:
-        """Return what a successor has to know."""
+        """Return everything that a successor has to know."""
         return Lead(self.given, self.handled, self.wanted)
 
 
 def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[Succession, int]:
-    """Return the state for a coordinator that brings `given`, and the log's end.
+    """Return the state for a coordinator that is started with `given`, and the log's end.
 
-    With the same description as the coordinator before, it goes on with what was asked for since.
-    With another one, it thereby asks for that one.
+    If the coordinator before had the same description, the new one continues with the requests
+    since then. If it had a different one, starting with `given` is a request to run `given`.
 
     Raises:
-        CorruptDataError, IncompatibleError: a record that cannot be understood; it is not passed.
+        CorruptDataError, IncompatibleError: a record cannot be understood, and is not skipped.
     """
     end = commands.find_end()
     lead: Lead | None = None
@@ -367,15 +368,15 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     succession = Succession(given, lead.handled, lead.wanted)
     for acknowledged in reversed(tail):
         _replay(succession, acknowledged, requests)
-    # a stop was of the run that it ended; to start is to want it running
+    # a stop concerned the run that it ended; starting a coordinator is a request to run
     succession.wanted = replace(succession.wanted, stop=None)
-    if lead.given != given:  # or it would rise again in the next coordinator with `given`
+    if lead.given != given:  # otherwise the next coordinator with `given` would run it again
         succession.wanted = replace(succession.wanted, run=None)
     return succession, end
 
 
 def _replay(succession: Succession, done: Acknowledge, requests: SlotLog) -> None:
-    """Take in a request that an earlier coordinator acknowledged."""
+    """Apply a request that an earlier coordinator acknowledged."""
     if done.request < succession.handled:
         return
     key, data = requests.key(done.request), requests.read(done.request)

@@ -1,9 +1,9 @@
-"""What somebody outside wants of a pipeline: records of its request log, and what they add up to.
+"""Requests to a pipeline from outside: records of its request log, and the state they add up to.
 
-Pure. docs/format.md lists the fields. `handle` takes the state and a command and returns a new
-state and what is to be done, or refuses. Nothing here could start, stop or read anything: the
-coordinator carries the requests out, and only then takes the new state over. A full list
-(`Reconcile`) counts whole or not at all. After Materialize's `ComputeCommandHistory`.
+Pure. docs/format.md lists the fields. `handle` takes the state and a command. It returns a new
+state and the requests to carry out, or refuses. Nothing here starts, stops or reads anything: the
+coordinator carries the requests out, and only then adopts the new state. A full list (`Reconcile`)
+counts completely or not at all. After Materialize's `ComputeCommandHistory`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,16 +16,16 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Where a pipeline comes from."""
+    """How a pipeline is made."""
 
     factory: str
-    """"module:function" that returns a `Pipeline`; "" if a program gave it as an object."""
+    """"module:function" that returns a `Pipeline`; "" if a program passed it as an object."""
     arguments: str
-    """Of the function: a JSON object, "" without."""
+    """Arguments of the function as a JSON object; "" if it has none."""
     version: str
-    """As its author calls it, for people."""
+    """Version that its author chose, for people."""
     digest: str = ""
-    """Digest of all its parts as they were made; "" before anybody made them."""
+    """Digest of all its parts when they were made; "" before that."""
 
     def __str__(self) -> str:
         return self.version or self.factory or self.digest[:8] or "without a version"
@@ -33,7 +33,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class RunThis:
-    """This description should run, in the place of the one that does."""
+    """Run this description instead of the one that runs."""
 
     KIND: ClassVar[str] = "RUN"
     record_id: str
@@ -42,7 +42,7 @@ class RunThis:
 
 @dataclass(frozen=True, slots=True)
 class StopIt:
-    """The pipeline should end, or pause, in this way."""
+    """End or suspend the pipeline in this way."""
 
     KIND: ClassVar[str] = "STOP"
     record_id: str
@@ -51,7 +51,7 @@ class StopIt:
 
 @dataclass(frozen=True, slots=True)
 class ResumeIt:
-    """The pipeline, which was suspended, should go on."""
+    """Resume the suspended pipeline."""
 
     KIND: ClassVar[str] = "RESUME"
     record_id: str
@@ -59,7 +59,7 @@ class ResumeIt:
 
 @dataclass(frozen=True, slots=True)
 class DropPart:
-    """A source or consumer should end for good."""
+    """End a source or consumer for good."""
 
     KIND: ClassVar[str] = "DROP"
     record_id: str
@@ -68,7 +68,7 @@ class DropPart:
 
 @dataclass(frozen=True, slots=True)
 class RestartPart:
-    """All tasks of a source or consumer should start anew, where they are."""
+    """Restart all tasks of a source or consumer at their current positions."""
 
     KIND: ClassVar[str] = "RESTART"
     record_id: str
@@ -78,18 +78,18 @@ class RestartPart:
 
 @dataclass(frozen=True, slots=True)
 class AllowRelease:
-    """Data of a stage may go, as far as its consumers have committed."""
+    """Delete data of a stage that its consumers have committed."""
 
     KIND: ClassVar[str] = "ALLOW_RELEASE"
     record_id: str
     stage: str
     upto: dict[str, int] = field(default_factory=dict)
-    """Producer -> slot of its log, exclusive; empty: as far as possible."""
+    """Producer -> slot of its log, exclusive. Empty: as far as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings:
-    """Settings in the place of those that the pipeline was made with; others as before."""
+    """Replace some settings of the pipeline; the others stay as they are."""
 
     KIND: ClassVar[str] = "CONFIGURE"
     record_id: str
@@ -98,12 +98,12 @@ class ChangeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Reconcile:
-    """Everything that is wanted, in one record: what it does not name is not wanted any more."""
+    """Everything that is wanted, in one record; anything not named here is no longer wanted."""
 
     KIND: ClassVar[str] = "RECONCILE"
     record_id: str
     commands: tuple[bytes, ...]
-    """Control records of the others' kinds, in their order; see `listed`."""
+    """Control records of the other kinds, in order; see `listed`."""
 
 
 ExternalCommand = (
@@ -118,7 +118,7 @@ def listed(command: Reconcile) -> tuple[ExternalCommand, ...]:
     """Return the commands of a full list.
 
     Raises:
-        CorruptDataError, IncompatibleError: one of them cannot be read.
+        CorruptDataError, IncompatibleError: a command cannot be read.
     """
     name = f"RECONCILE {command.record_id}"
     return tuple(REQUESTS.decode(data, name=name) for data in command.commands)
@@ -126,21 +126,21 @@ def listed(command: Reconcile) -> tuple[ExternalCommand, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the commands so far add up to: all that a successor has to know. LEAD holds it."""
+    """The sum of all requests so far. A successor needs nothing else; LEAD holds it."""
 
     run: Description | None = None
-    """What was asked for from outside; None: what the coordinator brought along."""
+    """The description requested from outside; None: the one that the coordinator started with."""
     stop: StopMode | None = None
     settings: dict[str, int | float] = field(default_factory=dict)
-    """All that were given."""
+    """All settings that were changed by requests."""
     drops: tuple[DropPart, ...] = ()
-    """Those that nobody has carried out to the end. Forgotten too early, the part would rise again
-    in a successor that is described by an older list."""
+    """Drops that are not complete. If a drop were forgotten too early, a successor with an older
+    description would run the part again."""
     releases: tuple[AllowRelease, ...] = ()
-    """The last one of each stage."""
+    """The latest release of each stage."""
 
     def without(self, done: DropPart | AllowRelease) -> "Wanted":
-        """Return it once a command was carried out to the end: nobody has to do that again."""
+        """Return the state without a complete command, so that nobody carries it out again."""
         drops, releases = self.drops, self.releases
         if isinstance(done, DropPart):
             return replace(self, drops=tuple(drop for drop in drops if drop.part != done.part))
@@ -149,19 +149,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What became of one command."""
+    """The result of one command."""
 
     wanted: Wanted
     requests: tuple[ExternalCommand, ...]
-    """To be carried out in this order, all or none."""
+    """Requests to carry out in this order, all or none."""
 
 
 def handle(wanted: Wanted, command: ExternalCommand) -> Handled:
     """Take one command in.
 
     Raises:
-        InvalidInputError: it does not fit what was asked for before. Nothing changed.
-        CorruptDataError, IncompatibleError: a full list holds what cannot be read.
+        InvalidInputError: the command contradicts earlier ones. Nothing changed.
+        CorruptDataError, IncompatibleError: a full list holds a command that cannot be read.
     """
     if isinstance(command, Reconcile):
         return _reconciled(wanted, command)
@@ -189,7 +189,7 @@ def _changed(wanted: Wanted, command: ExternalCommand) -> Wanted:
 
 
 def _reconciled(wanted: Wanted, done: Reconcile) -> Handled:
-    """Have the whole list count. What it does not mention is not wanted any more."""
+    """Apply the whole list. Anything that it does not name is no longer wanted."""
     commands = listed(done)
     for command in commands:
         if not isinstance(command, RunThis | DropPart | AllowRelease | ChangeSettings):

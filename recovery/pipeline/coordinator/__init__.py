@@ -1,9 +1,9 @@
-"""Runs a pipeline: carries out what `Job` decides and what is asked for from outside.
+"""Runs a pipeline: carries out the decisions of `Job` and the requests from outside.
 
-`supervisor.py` is the control loop, in one thread; it waits for its inbox alone and never for
-storage. `inbox.py` has the companion, the thread that works for the loop, in order; `logs.py` is
-what it does, with `stage_work.py` for stages and consumers. `control.py` carries requests out,
-`reporter.py` says how the pipeline is.
+`supervisor.py` is the control loop, in one thread; it waits only for its inbox, never for storage.
+`inbox.py` has the companion, a thread that does the loop's storage work, in order. `logs.py` is
+that work, with `stage_work.py` for stages and consumers. `control.py` carries requests out, and
+`reporter.py` reports the pipeline's status.
 
 May import every other folder of `pipeline/`. Start reading in `supervisor.py`.
 """

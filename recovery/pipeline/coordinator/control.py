@@ -1,11 +1,11 @@
-"""Carries out what is asked for from outside, through the supervisor.
+"""Carries out requests from outside, through the supervisor.
 
-Requests are read one after the other: the next one once the last is answered. The companion imports
-and checks a description; it is taken over when all tasks run, part by part. Drops and runs go
-through the same queue, so that none overtakes another.
+It reads requests one at a time, each after the answer to the one before. The companion imports and
+checks a description. When all tasks run, the supervisor adopts it part by part. Drops and runs go
+through the same queue, so neither overtakes the other.
 
-Requests to start a part anew are gathered: many complaints, one restart, after a while. A complaint
-of an attempt that was replaced since says nothing of its successor.
+It collects requests to restart a part: many complaints cause one restart, after a delay. A
+complaint of an attempt that has been replaced since then says nothing about the new attempt.
 """
 
 import logging
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
 
 _ANY_EPOCH = 1 << 62
-"""Above every attempt's: whoever asks from outside means the newest."""
+"""Above the epoch of every attempt: a request from outside always means the newest one."""
 _log = logging.getLogger(__name__)
 
 
 class Control:
-    """Handles the requests to one coordinator. Used by the control loop alone."""
+    """Handles the requests to one coordinator. Used only by the control loop."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class Control:
         self._reporter, self._settings = reporter, settings
         self._restarts = RestartRequests(settings.complaint_seconds)
         self._next: PreparedPlan | None = None
-        """Accepted, and not taken over yet."""
+        """Accepted, but not adopted yet."""
         self._drops: list[tuple[DropPart, PreparedPlan]] = []
-        """Each with what ran before it."""
+        """Each drop with the plan that ran before it."""
         self._asking = False
         self._look_at = 0.0
 
     @property
     def target(self) -> PreparedPlan | None:
-        """What runs, or will once all tasks run."""
+        """The plan that runs, or that will run once all tasks run."""
         return self._next or self._job.running
 
     def next_when(self) -> float | None:
-        """Return when `turn` has something to do, None if that depends on what happens."""
+        """Return when `turn` is due, None if that depends on events."""
         due = [] if self._asking or self._job.running is None else [self._look_at]
         when = self._restarts.next_when()
         due += [] if when is None or not self._job.all_run else [when]
         return min(due) if due else None
 
     def turn(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         if self._job.running is None:
             return
         if not self._asking and now >= self._look_at:
@@ -100,11 +100,11 @@ class Control:
         self._finish_drops()
 
     def complain(self, report: TaskReport, part: str, now: float) -> None:
-        """A task asks that its part starts anew."""
+        """Take in that a task asks for a restart of its part."""
         self._restarts.complain(part, report.epoch, f"{report.task}: {report.complaint}", now)
 
     def launched(self, part: str, epoch: int) -> None:
-        """A task of a part was started under this epoch."""
+        """Take in that a task of a part was started under this epoch."""
         self._restarts.restarted(part, epoch)
 
     # -- requests
@@ -144,7 +144,7 @@ class Control:
     def _carry_out(
         self, request: Request, commands: Collection[ExternalCommand], prepared: PreparedPlan | None
     ) -> None:
-        """Do all of it; nothing can be refused any more."""
+        """Carry out all requests; from here on nothing can be refused."""
         notes: list[str] = []
         said: list[InternalCommand] = []
         releases: list[AllowRelease] = []
@@ -182,12 +182,12 @@ class Control:
                 raise InvalidInputError(f"there is no source or consumer {command.part!r}")
 
     def _run(self, prepared: PreparedPlan | None) -> str:
-        """Accept another description."""
+        """Accept a new description."""
         target = self.target
         assert prepared is not None
         assert target is not None
         changes = target.changes_to(prepared.parts, prepared.description)
-        for part in changes.drop:  # at the command, not when its tasks have ended
+        for part in changes.drop:  # at the command, not only when its tasks have ended
             self._gone(part)
         self._reporter.frontiers.ask(tuple(prepared.parts))
         self._next = prepared
@@ -242,10 +242,10 @@ class Control:
         self._companion.submit(work, self._answered, self._cannot_read)
 
     def _answered(self, slot: tuple[int, bytes]) -> None:
-        self._asking, self._look_at = False, 0.0  # the next may be there
+        self._asking, self._look_at = False, 0.0  # the next request may be there already
         self._job.push(slot)
 
-    # -- what was accepted
+    # -- accepted requests
 
     def _take_over(self) -> None:
         running = self._job.running
@@ -261,7 +261,7 @@ class Control:
             self._job.go_on_with(wanted, changes.replace, changes.drop)
 
     def _finish_drops(self) -> None:
-        """End parts for good whose tasks have ended."""
+        """End parts for good once their tasks have ended."""
         if self._next is not None:
             return
         for drop in list(self._drops):
@@ -284,7 +284,7 @@ class RestartRequests:
 
     Args:
         delay_seconds: from the first complaint to the restart, so that a part that cannot run is
-            not started in a hot loop.
+            not restarted in a tight loop.
     """
 
     def __init__(self, delay_seconds: float) -> None:
@@ -308,14 +308,14 @@ class RestartRequests:
         self._since[part] = max(epoch, self._since.get(part, 0))
 
     def forget(self, part: str) -> None:
-        """A part was dropped: do not start it again."""
+        """Do not restart a part that was dropped."""
         self._due.pop(part, None)
 
     def due(self, now: float, parts: Collection[str]) -> list[tuple[str, str]]:
         """Return (part, first cause) of each restart whose time has come, once.
 
         Args:
-            parts: all that run; requests for others are void.
+            parts: all running parts; requests for other parts are void.
         """
         ready = {part: cause for part, (when, cause) in self._due.items() if when <= now}
         for part in ready:
@@ -323,6 +323,6 @@ class RestartRequests:
         return [(part, cause) for part, cause in ready.items() if part in parts]
 
     def next_when(self) -> float | None:
-        """Return when `due` has something to say, None if nobody complains."""
+        """Return when `due` will return something, None if there are no complaints."""
         when = min((when for when, _ in self._due.values()), default=math.inf)
         return None if when == math.inf else when

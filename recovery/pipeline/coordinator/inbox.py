@@ -1,8 +1,8 @@
-"""What reaches the control loop of a coordinator: one queue, and a thread that works for the loop.
+"""The inbox of a coordinator's control loop: one queue, and a thread that works for the loop.
 
-Reports of tasks, answers of the companion and stops that other threads ask for come through one
-inbox, as functions that the loop calls. So the loop waits in one place, and nothing wakes it but
-what it waits for.
+Reports of tasks, answers of the companion and stop requests of other threads all go through one
+inbox, as functions that the loop calls. So the loop waits in only one place, and only these events
+wake it.
 """
 
 import queue
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 Event = Callable[[], object]
-"""What the loop does about something that happened."""
+"""A function by which the loop handles an event."""
 _Work = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Exception], object]]
 
 
@@ -22,11 +22,11 @@ class Inbox:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def put(self, event: Event) -> None:
-        """Have the loop call `event`, behind everything put before. From any thread."""
+        """Have the loop call `event` after all earlier events. Callable from any thread."""
         self._events.put(event)
 
     def take(self, timeout_seconds: float) -> list[Event]:
-        """Return what is there, in order; waits for the first event. For the loop alone."""
+        """Return the waiting events in order; wait for the first one. Only for the loop."""
         try:
             events = [self._events.get(timeout=timeout_seconds)]
         except queue.Empty:
@@ -35,13 +35,13 @@ class Inbox:
 
 
 class Companion:
-    """A thread that does the storage work of a coordinator, which never waits for storage.
+    """A thread that does a coordinator's storage work, so that the loop never waits for storage.
 
-    Work is done in the order in which it was decided, so a drop cannot overtake the run that it
-    ends. The companion lives as long as its coordinator, whichever clients connect meanwhile.
+    Work is done in the order of submission, so a drop cannot overtake the run that it ends. The
+    companion lives as long as its coordinator, even if clients connect and leave in the meantime.
 
     Args:
-        inbox: gets the answers.
+        inbox: receives the answers.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -55,7 +55,7 @@ class Companion:
         done: Callable[[Any], object],
         failed: Callable[[Exception], object],
     ) -> None:
-        """Do `work` behind everything submitted before.
+        """Do `work` after everything that was submitted before.
 
         Args:
             done: called by the loop, with what `work` returned.
@@ -68,7 +68,7 @@ class Companion:
         self._work.put((work, done, failed))
 
     def close(self, timeout_seconds: float) -> None:
-        """Finish what was submitted, and end; what takes longer is left to itself."""
+        """Finish the submitted work and end; abandon work that takes longer than the timeout."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join(timeout_seconds)
@@ -85,7 +85,7 @@ def _outcome(
 ) -> Event:
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - the answer says so; user code may even exit
+    except BaseException as error:  # noqa: BLE001 - the answer holds it; user code may call exit
         failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
         return lambda: failed(failure)
     return lambda: done(result)

@@ -1,6 +1,6 @@
-"""The storage side of a coordinator: every method but `__init__` is called by the companion alone.
+"""The storage side of a coordinator. Only the companion calls its methods, except `__init__`.
 
-It holds the job log, the emitter of the command log, the requests so far, and the places of the
+It holds the job log, the emitter of the command log, the requests so far, and the locations of the
 stages. It decides nothing.
 """
 
@@ -63,43 +63,43 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A generation was won."""
+    """The coordinator has won a generation."""
 
     generation: int
     prepared: PreparedPlan | None
-    """The first time: what is to run."""
+    """The plan to run; only the first time."""
     settings: Mapping[str, int | float]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One external command, and what has to be done for it."""
+    """One external command, and what must be done for it."""
 
     slot: int
     command: ExternalCommand | None
-    """None if it cannot be read."""
+    """None if the command cannot be read."""
     handled: Handled | None
-    """None if it is refused."""
+    """None if the command is refused."""
     error: DurableShuffleError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """START was written."""
+    """START has been written."""
 
     slot: int
     record: bytes
     finished: frozenset[str]
-    """Tasks that need not start: all is done."""
+    """Tasks that need not start, because their work is complete."""
 
 
 class PipelineLogs:
-    """The logs of one pipeline, for one coordinator.
+    """The logs of one pipeline, as used by one coordinator.
 
     Args:
-        plan: what the coordinator was started with.
+        plan: the plan that the coordinator was started with.
         given: the description of that plan.
-        packages: that an update may name a function of.
+        packages: packages whose functions an update may name.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class PipelineLogs:
         self._looked_up: set[str] = set()
         self._positions: dict[str, bytes] = {}
         self._before = 0
-        """Requests below this slot stood before this coordinator came."""
+        """Requests below this slot were made before this coordinator started."""
         self._status_tail: Tail[Status] | None = None
 
     @cached_property
@@ -131,11 +131,11 @@ class PipelineLogs:
     # -- the job log
 
     def claim(self) -> Claimed:
-        """Win the next generation; the first time also prepare the plan that is wanted.
+        """Win the next generation; the first time, also prepare the requested plan.
 
         Raises:
             FencedError: another coordinator leads.
-            IncompatibleError: what is wanted does not fit what is stored.
+            IncompatibleError: the requested plan does not fit the stored data.
         """
         if self._job is not None:
             self._job.check_owner()
@@ -153,13 +153,13 @@ class PipelineLogs:
         )
 
     def _succeeded(self, generation: int) -> PreparedPlan | None:
-        """Take over the requests so far, carry out open ones, and lead; None: read again."""
+        """Adopt the requests so far, carry out open ones, and lead; None: read the log again."""
         plan, commands = self._plan, self._log(command_log_prefix(self._plan.name))
         self._succession, end = succeed(commands, self._requests, self._given)
         self._before = self._requests.find_end(self._succession.handled)
         wanted = self._succession.wanted.run
         prepared = self._made(plan, self._given) if wanted is None else self.prepare(wanted, None)
-        for drop in self._succession.wanted.drops:  # nobody has carried it out to the end
+        for drop in self._succession.wanted.drops:  # drops that nobody has completed
             self.drop(drop, prepared)
         for release in self._succession.wanted.releases:
             try:
@@ -184,14 +184,14 @@ class PipelineLogs:
         return self._succession.wanted.settings
 
     def prepare(self, description: Description, running: PreparedPlan | None) -> PreparedPlan:
-        """Import what a description names, and make the stages that it needs.
+        """Import the pipeline that a description names, and create the stages that it needs.
 
         Args:
             running: the plan that it replaces.
 
         Raises:
-            InvalidInputError: it cannot be imported, or is not of this pipeline.
-            IncompatibleError: it does not fit what runs, or what is stored. Nothing has changed.
+            InvalidInputError: the description cannot be imported, or belongs to another pipeline.
+            IncompatibleError: it does not fit the running plan or the stored data. Nothing changed.
         """
         plan, undo = plan_of(description, packages=self._packages, like=self._plan)
         try:
@@ -222,7 +222,7 @@ class PipelineLogs:
     # -- the command log
 
     def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
-        """Write commands into one slot. Raises: see `Emitter.emit`."""
+        """Write commands into one slot. Raises: as for `Emitter.emit`."""
         emitter = self._emitter
         assert emitter is not None
         if emitter.number % LEAD_EVERY == 0:
@@ -235,7 +235,7 @@ class PipelineLogs:
         self._emitter.check()
 
     def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
-        """Write START for tasks. For a task that never began, look up once where it begins."""
+        """Write START for tasks. For tasks that never began, first look up where they begin."""
         look = FirstLook()
         new = [task for task in tasks if task not in self._looked_up]
         if new:
@@ -256,7 +256,7 @@ class PipelineLogs:
     # -- requests
 
     def next_request(self) -> Request | None:
-        """Return the next request, None if there is none; one read, and one of the command log.
+        """Return the next request, None if there is none. Reads one slot of each log.
 
         Raises:
             FencedError: another coordinator leads.
@@ -268,7 +268,7 @@ class PipelineLogs:
             return None
         try:
             command = REQUESTS.decode(data, name=self._requests.key(slot))
-        except DurableShuffleError as error:  # nobody else can make sense of it
+        except DurableShuffleError as error:  # no other coordinator could read it either
             return Request(slot, None, None, error)
         if slot < self._before and isinstance(command, StopIt | ResumeIt | RestartPart):
             text = f"{command.KIND} was asked for before this coordinator came: ask again"
@@ -285,10 +285,10 @@ class PipelineLogs:
         text: str,
         commands: Collection[InternalCommand],
     ) -> tuple[int, bytes]:
-        """Acknowledge a request; if there is no error, it counts from here on.
+        """Acknowledge a request; without an error, it counts from now on.
 
         Args:
-            commands: that stand in the same slot.
+            commands: commands that go into the same slot.
         """
         if error is None and request.command is not None and request.handled is not None:
             ack = Acknowledge(request.slot, "", text)
@@ -300,7 +300,7 @@ class PipelineLogs:
         return self.emit(*commands, ack)
 
     def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
-        """End a part for good in its logs; its tasks have ended, or are fenced by this."""
+        """End a part for good in its logs. Its tasks have ended, or are fenced by this call."""
         assert self._job is not None
         drop_part(
             prepared, self._storage, command.part, generation=self._job.generation, ids=self._ids
@@ -308,7 +308,7 @@ class PipelineLogs:
         self._succession.carried_out(command)
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
-        """Delete data of a stage that is consumed; return what was deleted, for people."""
+        """Delete consumed data of a stage; return a description of what was deleted, for people."""
         assert self._job is not None
         text = allow_release(
             prepared, self._storage, command, generation=self._job.generation, ids=self._ids

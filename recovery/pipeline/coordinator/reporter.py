@@ -1,11 +1,12 @@
-"""Says how a pipeline is: gathers what there is to tell, at most so often, only what is new. Pure.
+"""Reports the status of a pipeline: only changes, at a limited rate. Pure.
 
-Only what was asked for is reported, only strictly forwards. A task that starts anew comes back from
-behind: that is seen and not said. After a reconnect everything is reported again, in full; what was
-dropped is reported as such at once, and then forgotten.
+Only requested parts are reported, and their frontiers only move forwards. A task that restarts goes
+back; the reporter sees this but does not report it. After a reconnect everything is reported again,
+in full. A drop is reported at once, and then forgotten.
 
-Lag: samples remember how much was there when; a consumer that has got to n is as late as the oldest
-sample that has more than n. Samples are thinned out with age: exact enough for people.
+Lag: samples remember how many records existed at which time. A consumer that has reached record n
+is as late as the oldest sample with more than n records. Older samples are thinned out; the result
+is exact enough for people.
 """
 
 import logging
@@ -37,9 +38,9 @@ class Frontier:
     """How far one part is."""
 
     records: int = -1
-    """Behind it; -1: not known yet."""
+    """Records processed; -1: not known yet."""
     final: bool = False
-    """Nothing will come any more."""
+    """No more records will come."""
 
 
 class Frontiers:
@@ -48,20 +49,20 @@ class Frontiers:
     def __init__(self) -> None:
         self._seen: dict[str, Frontier] = {}
         self._reported: dict[str, Frontier] = {}
-        """What was asked for, with what was said of it last."""
+        """The requested parts, with the last reported frontier of each."""
         self._dropped: list[str] = []
 
     def ask(self, parts: Collection[str]) -> None:
-        """Report these parts from here on."""
+        """Report these parts from now on."""
         for part in parts:
             self._reported.setdefault(part, Frontier())
 
     def seen(self, part: str, frontier: Frontier) -> None:
-        """Take in where a part is now, which may be behind where it was."""
+        """Take in the current frontier of a part, which may be behind its earlier one."""
         self._seen[part] = frontier
 
     def drop(self, part: str) -> bool:
-        """A part is dropped: say so with the next report. Return False if nobody had asked."""
+        """Have the next report say that a part is dropped. Return False if nobody asked for it."""
         self._seen.pop(part, None)
         if self._reported.pop(part, None) is None:
             return False
@@ -69,12 +70,12 @@ class Frontiers:
         return True
 
     def reset(self, parts: Collection[str]) -> None:
-        """Report these parts, and no others, in full again."""
+        """Report only these parts from now on, in full again."""
         self._reported = {part: Frontier() for part in parts}
         self._dropped = []
 
     def report(self) -> tuple[Mapping[str, Frontier], tuple[str, ...]]:
-        """Return what has advanced since the last report, and what was dropped."""
+        """Return the frontiers that have advanced since the last report, and the dropped parts."""
         advanced: dict[str, Frontier] = {}
         for part, said in self._reported.items():
             seen = self._seen.get(part)
@@ -88,7 +89,7 @@ class Frontiers:
 
     @property
     def asked(self) -> Collection[str]:
-        """Parts that are reported."""
+        """The parts that are reported."""
         return self._reported.keys()
 
 
@@ -96,21 +97,21 @@ _SAMPLES = 512
 
 
 class Produced:
-    """What one stage held at which time. Times are of one monotonic clock, in seconds."""
+    """How much one stage held at which time. Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def sample(self, records: int, now: float) -> None:
-        """Take note of how many records there are."""
+        """Record how many records there are now."""
         if self._samples and records <= self._samples[-1][1]:
             return
-        if len(self._samples) >= _SAMPLES:  # forget every other one, the oldest stays
+        if len(self._samples) >= _SAMPLES:  # drop every second sample; the oldest one stays
             self._samples = deque(list(self._samples)[::2])
         self._samples.append((now, records))
 
     def lag(self, consumed: int, now: float) -> tuple[int, float]:
-        """Return how many records a consumer is behind, and since when, in seconds."""
+        """Return how many records a consumer is behind, and for how many seconds."""
         if not self._samples or self._samples[-1][1] <= consumed:
             return 0, 0.0
         since = next(when for when, records in self._samples if records > consumed)
@@ -118,7 +119,7 @@ class Produced:
 
 
 ALIVE_SECONDS = 30.0
-"""Without news, a status is written again after this time, to show that a coordinator leads."""
+"""A status is written at least this often, to show that a coordinator leads."""
 
 
 @dataclass(slots=True)
@@ -130,33 +131,33 @@ class Reporter:
     frontiers: Frontiers = field(default_factory=Frontiers)
     _produced: dict[str, Produced] = field(default_factory=dict)
     _restarts: list[Restarted] = field(default_factory=list)
-    """Not said yet."""
+    """Not reported yet."""
     _told: deque[Restarted] = field(default_factory=lambda: deque(maxlen=RESTARTS_KEPT))
-    """Said; a whole record says them again."""
+    """Reported; a complete record repeats them."""
     _gone: list[str] = field(default_factory=list)
-    """Dropped parts that the listener has been told of."""
+    """Dropped parts that the listener knows of."""
     _last: Status | None = None
     _last_at: float = 0.0
     _number: int = 0
-    """Records since the last whole one."""
+    """Records since the last complete one."""
 
     def fell(self, report: TaskReport) -> None:
-        """A task will be started again."""
+        """Take in that a task failed and will be started again."""
         cause = str(report.failure) if report.failure is not None else ""
         self._restarts.append(Restarted(report.task, report.epoch, cause, self.clock.wall()))
 
     def reset(self, parts: Collection[str]) -> None:
-        """Report everything again, to a new listener, but for parts that were dropped before."""
+        """Report everything again to a new listener, except parts that were dropped before."""
         self.frontiers.reset(parts)
         self._gone.clear()
         self._number = 0
 
     def not_said(self) -> None:
-        """The last status was not written: the next one says everything."""
+        """Take in that the last status was not written: the next one reports everything."""
         self._number = 0
 
     def status(self, machine: Job, plan: PipelinePlan, version: str) -> Status | None:
-        """Return what there is to say now, None if that is nothing new."""
+        """Return the status to write now, None if nothing has changed."""
         whole = self._number == 0
         for part, frontier in _seen(machine, plan).items():
             self.frontiers.seen(part, frontier)
@@ -200,7 +201,7 @@ class Reporter:
         return replace(status, tasks=()) if same else status
 
     def _behind(self, machine: Job, plan: PipelinePlan) -> tuple[Behind, ...]:
-        """Return how far consumers are behind the sources of this pipeline that they read."""
+        """Return how far consumers lag behind those sources of this pipeline that they read."""
         now = self.clock.monotonic()
         records = {part: f.records for part, f in _seen(machine, plan).items()}
         for name in plan.sources:
@@ -228,10 +229,10 @@ _log = logging.getLogger(__name__)
 
 
 class StatusLog:
-    """The status log of one coordinator. Used by the thread of the control loop.
+    """The status log of one coordinator. Used by the control loop's thread.
 
     Args:
-        every_seconds: a status is written at most so often.
+        every_seconds: the shortest time between two statuses.
     """
 
     def __init__(
@@ -243,14 +244,14 @@ class StatusLog:
         self._writing = False
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time for a status; if so, the next one is due later."""
+        """Return whether a status is due; if so, schedule the next one."""
         if self._writing or now < self._next_at:
             return False
         self._next_at = now + self._every_seconds
         return True
 
     def write(self, job: Job, running: PreparedPlan) -> None:
-        """Have the companion write a status, if there is news."""
+        """Have the companion write a status, if something has changed."""
         status = self._reporter.status(job, running.plan, str(running.description))
         if status is None:
             return
@@ -261,7 +262,7 @@ class StatusLog:
         self._writing = False
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, FencedError):  # the end of this coordinator says that
+        if not isinstance(error, FencedError):  # a FencedError ends the coordinator anyway
             _log.warning("cannot say how the pipeline is: %s", error)
         self._writing = isinstance(error, FencedError)
         self._reporter.not_said()

@@ -1,13 +1,13 @@
-"""What the coordinator does in the logs of stages and consumers: look up, end, release.
+"""The coordinator's work in the logs of stages and consumers: look up, end, release.
 
-`first_look`: find out, before tasks start for the first time, which are done and where the others
-begin. The answer travels inside START, so that all tasks of a consumer begin at the same moment.
+`first_look` finds out, before tasks start for the first time, which tasks are complete and where
+the others begin. START holds the answer, so all tasks of a consumer begin at the same moment.
 
-`drop_part`: end a part for good, so that nobody starts it again. A consumer's tasks get FINISHED
-where they are, behind an OPEN that fences older attempts: its cursor holds no data any more. A
-source, and a consumer whose rows others read, gets an END.
+`drop_part` ends a part for good, so that nobody starts it again. The tasks of a consumer get
+FINISHED at their current positions, after an OPEN that fences older attempts; their cursors then
+hold no data any more. A source, and a consumer whose rows others read, gets an END.
 
-`allow_release`: let the consumed part of a stage go, as an operator allowed; never more than that.
+`allow_release` deletes the consumed part of a stage as far as an operator allowed, never more.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,10 +49,10 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What stands of tasks that this coordinator has not started yet."""
+    """The logged state of tasks that this coordinator has not started yet."""
 
     finished: frozenset[str] = frozenset()
-    """Tasks whose logs say that all is done: they need not start."""
+    """Tasks that need not start, because their logs say that they are complete."""
     positions: Mapping[str, bytes] = field(default_factory=dict)
     """Task -> where it begins, for tasks that never began and do not begin at the first record."""
 
@@ -61,7 +61,7 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
     """Look tasks up.
 
     Raises:
-        CorruptDataError, IncompatibleError: a log cannot be read; nothing is guessed.
+        CorruptDataError, IncompatibleError: a log cannot be read.
     """
     plan = prepared.plan
     stages: dict[str, StageHandle] = {}
@@ -72,7 +72,7 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
             stages[name] = prepared.stage(storage, name)
 
     def state(task: str) -> tuple[bool, bool]:
-        """Whether it has finished, whether it never began."""
+        """Return whether the task has finished, and whether it never began."""
         address = plan.tasks[task]
         if address.owner in plan.sources:
             last = producer_status(stages[address.owner], address.index)
@@ -97,9 +97,10 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
 
 
 def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, AppenderRecord]]:
-    """Return per producer the slot and the record behind which a new consumer begins.
+    """Return, for each producer, the slot and the record after which a new consumer begins.
 
-    A producer that is missing: at its first record. Never below what was released.
+    If a producer is not in the result, the consumer begins at that producer's first record. It
+    never begins below released data.
     """
     if stage.describe.writing != "log":
         return {}
@@ -147,7 +148,7 @@ def drop_part(
     generation: int,
     ids: IdSource,
 ) -> None:
-    """Have the logs say that a part is over. Repeatable; nothing for a part that there is not."""
+    """Write into the logs that a part is over. Repeatable; a part that does not exist is fine."""
     plan = prepared.plan
     consumer = plan.consumers.get(part)
     if consumer is not None:
@@ -222,12 +223,12 @@ def allow_release(
     generation: int,
     ids: IdSource,
 ) -> str:
-    """Register the stage's consumers, then release what all of them have committed.
+    """Register the stage's consumers, then release the data that all of them have committed.
 
-    The set of its consumers is closed by that: with a new one, nothing more is released.
+    This closes the set of consumers: if a new one comes, nothing more is released.
 
     Raises:
-        InvalidInputError: not a stage that this pipeline writes, or a producer that it has not.
+        InvalidInputError: the pipeline does not write this stage, or it has no such producer.
     """
     plan = prepared.plan
     known = plan.stages.get(command.stage)
@@ -251,7 +252,7 @@ def _producer(text: str, producers: int) -> int:
 
 
 def _others(stage: StageHandle) -> set[str]:
-    """Return consumers of other pipelines that have begun to read the stage."""
+    """Return the consumers of other pipelines that have begun to read the stage."""
     keys = (info.key for info in stage.storage.list(consumers_prefix(stage.path.job)))
     names: set[str] = set()
     for path in listed_consumers(keys):

@@ -1,10 +1,10 @@
-"""Carries out what `Job` decides, and tells it what happens. One thread.
+"""Carries out the decisions of `Job` and reports events to it. One thread.
 
-The loop waits for what comes into its inbox, or for the next moment at which the machine, a request
-from outside or the watch over silent tasks has something to do. It never waits for storage: the
-companion does that, in order. A new generation is a CLAIM in the job
-log, won before anything of it starts. What tasks are told stands in the command log first. Killing
-a task may fail; then the logs fence it.
+The loop waits for an event in its inbox, or for the next moment at which the machine, a request
+from outside or the watch over silent tasks is due. It never waits for storage: the companion does
+the storage work, in order. A new generation wins a CLAIM in the job log before it starts anything.
+Commands to tasks are written into the command log before they are sent. If killing a task fails,
+the logs fence it.
 """
 
 import logging
@@ -50,9 +50,9 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Jitter
 
 _LONGEST_WAIT_SECONDS = 0.1
-"""How often the loop looks at the launcher's slots, and `ask_stop` for the end of the loop."""
+"""How often the loop checks the launcher's slots, and `ask_stop` checks for the end of the loop."""
 _CLOSE_SECONDS = 10.0
-"""How long the companion may take to finish its work at the end."""
+"""How long the companion has at the end to finish its work."""
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class Supervisor:
     """One coordinator of a pipeline.
 
     Args:
-        given: where the plan comes from; its digest is filled in.
-        packages: that an update may name a function of.
-        serve: whether it stays when the pipeline is suspended from outside, to be resumed.
+        given: the description of the plan; its digest is filled in.
+        packages: packages whose functions an update may name.
+        serve: whether to keep running while the pipeline is suspended from outside.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Supervisor:
         self.machine = self._new_machine(plan)
         self.launcher: Launcher | None = None
         self.running: PreparedPlan | None = None
-        """What runs; None before it is known."""
+        """The running plan; None before it is known."""
         self._lost = self._ended = False
         self._to_launch: set[AttemptKey] = set()
         """Launches that wait for their START."""
         self._watch = Liveness(math.inf)
         self._resume = False
         self._leave: JobPhase | None = None
-        """The end of a pipeline that is at rest and is not to be resumed."""
+        """How a pipeline that is at rest and will not be resumed ended."""
 
     def ask_stop(self, mode: StopMode) -> None:
-        """Ask for an end; from any thread. Returns when the job has taken it in.
+        """Ask for an end. Callable from any thread; returns when the job has accepted it.
 
         Raises:
-            InvalidInputError: see `Job.stop`.
+            InvalidInputError: as for `Job.stop`.
         """
         answer: Future[None] = Future()
 
@@ -126,7 +126,7 @@ class Supervisor:
             raise InvalidInputError(f"the job has ended: {self.machine.phase}")
 
     def run(self) -> JobResult:
-        """Run to the end."""
+        """Run until the job ends."""
         try:
             self._do(self.machine.start())
             while (result := self._result()) is None:
@@ -174,16 +174,16 @@ class Supervisor:
             self._say()
 
     def _stop_by_owner(self, mode: StopMode) -> None:
-        """Stop for the program that runs the pipeline: nobody can resume it from outside then."""
+        """Stop for the program that runs the pipeline; then nobody can resume it from outside."""
         self.stop(mode)
         if self.at_rest:
             self._leave = self._leave or self.machine.phase
         self._serve = self._serve and mode is not StopMode.SUSPEND
 
-    # -- what tasks say
+    # -- reports of tasks
 
     def _hear(self, report: TaskReport) -> None:
-        """Take a report in. From any thread."""
+        """Take a report in. Callable from any thread."""
         self._inbox.put(lambda: self._heard(report))
 
     def _heard(self, report: TaskReport) -> None:
@@ -200,7 +200,7 @@ class Supervisor:
     def _said(self, report: TaskReport) -> None:
         now = self._clock.monotonic()
         if report.failure is not None:
-            # that this coordinator was overtaken is said once, not by each of its tasks
+            # report once that this coordinator is fenced, not once for each of its tasks
             told = self._lost and report.failure.kind == "fenced"
             level = logging.DEBUG if told else logging.WARNING
             _log.log(level, "task %s of epoch %s: %s", report.task, report.epoch, report.failure)
@@ -208,7 +208,7 @@ class Supervisor:
         waited = self.machine.restart_at
         try:
             commands = self.machine.said(report, now)
-        except InvalidInputError as error:  # nothing that this attempt says can be believed
+        except InvalidInputError as error:  # reports of this attempt cannot be trusted
             self._kill(report.task, report.epoch)
             failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
             commands = self.machine.said(failed, now)
@@ -222,7 +222,7 @@ class Supervisor:
         if not self._lost and self.running is not None:
             self._status.write(self.machine, self.running)
 
-    # -- what the machine decides
+    # -- decisions of the machine
 
     def _do(self, actions: Iterable[JobAction]) -> None:
         launches: list[Launch] = []
@@ -274,7 +274,7 @@ class Supervisor:
 
         def stands(started: Started) -> None:
             for attempt in attempts:
-                if attempt in self._to_launch:  # else it was killed meanwhile
+                if attempt in self._to_launch:  # otherwise it was killed in the meantime
                     self._to_launch.remove(attempt)
                     self._launch(*attempt, started)
             self.push((started.slot, started.record))
@@ -285,7 +285,7 @@ class Supervisor:
     def _launch(self, task: str, epoch: int, started: Started) -> None:
         assert self.launcher is not None
         assert self.running is not None
-        if task in started.finished:  # in an earlier life
+        if task in started.finished:  # in an earlier run
             self._said(TaskReport(task, epoch, TaskPhase.STARTING))
             self._said(TaskReport(task, epoch, TaskPhase.FINISHED))
             return
@@ -295,18 +295,18 @@ class Supervisor:
             self._control.launched(address.owner, epoch)
         try:
             self.launcher.start(task, epoch, started.slot)
-        except Exception as error:  # noqa: BLE001 - it is the end of that attempt
+        except Exception as error:  # noqa: BLE001 - the error ends that attempt
             self._watch.forget((task, epoch))
             self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure_of(error)))
 
     def _tell(self, told: list[Told]) -> None:
-        """Write it into the command log, then pass it on."""
+        """Write commands into the command log, then push them."""
         attempts = [(task, command.epoch) for command in told for task in command.tasks]
         failed = partial(self._cannot_tell, attempts)
         self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
 
     def _cannot_tell(self, attempts: Iterable[AttemptKey], error: Exception) -> None:
-        """The command log does not hold what these attempts were to be told."""
+        """Handle that these attempts' commands are not in the command log."""
         self.lost(error)
         failure = replace(failure_of(error), secondary=True)
         for task, epoch in attempts:
@@ -319,14 +319,14 @@ class Supervisor:
         try:
             if self.launcher is not None:
                 self.launcher.kill(task, epoch)
-        except Exception:  # noqa: BLE001 - fencing is what counts
+        except Exception:  # noqa: BLE001 - fencing is enough
             _log.warning("could not kill task %s of epoch %s", task, epoch, exc_info=True)
 
-    # -- what `Control` asks for
+    # -- interface for `Control`
 
     @property
     def all_run(self) -> bool:
-        """Whether all tasks run and nobody asked for an end."""
+        """Whether all tasks run and nobody has asked for an end."""
         return self.machine.phase is JobPhase.RUNNING
 
     @property
@@ -335,13 +335,13 @@ class Supervisor:
         return self.machine.result is not None
 
     def check_stop(self, mode: StopMode) -> None:
-        """Raise InvalidInputError if it cannot be stopped like that now."""
+        """Raise InvalidInputError if the pipeline cannot be stopped in this way now."""
         combined_stop(self.machine.mode, mode)
         if self.at_rest and mode not in (StopMode.CANCEL, self.machine.mode):
             raise InvalidInputError(f"the job has ended: {self.machine.phase}")
 
     def stop(self, mode: StopMode) -> None:
-        """End, or pause, in this way."""
+        """End or suspend the pipeline in this way."""
         self._resume = False
         if self.at_rest and mode is StopMode.CANCEL and self.machine.phase in _PAUSED:
             self._leave = JobPhase.CANCELED
@@ -349,19 +349,19 @@ class Supervisor:
         self._do(self.machine.stop(mode, self._clock.monotonic()))
 
     def resume(self) -> None:
-        """Go on if it was suspended, or once it is."""
+        """Resume the pipeline if it is suspended, or as soon as it is."""
         self._resume = self.machine.mode is StopMode.SUSPEND
 
     def go_on_with(
         self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
     ) -> None:
-        """Run something else from here on; tasks of parts that are not named are not touched."""
+        """Run another plan from now on; tasks of parts that are not named keep running."""
         assert self.launcher is not None
         assert self.running is not None
         before = self.running.plan.tasks
         try:
             self.launcher.use(RunTask(wanted.plan, wanted.paths))
-        except Exception:  # noqa: BLE001 - what runs goes on
+        except Exception:  # noqa: BLE001 - the current plan keeps running
             _log.exception("version %s cannot be started", wanted.description)
             return
         self.running = wanted
@@ -383,12 +383,12 @@ class Supervisor:
         return all(not state.epoch or state.phase in TERMINAL for state in states)
 
     def push(self, slot: tuple[int, bytes]) -> None:
-        """Pass a slot of the command log on."""
+        """Push a slot of the command log to the tasks."""
         if self.launcher is not None:
             self.launcher.push(*slot)
 
     def lost(self, error: Exception) -> None:
-        """Lead no more: nobody can be told anything."""
+        """Stop leading, because no command can be written any more."""
         if self._lost:
             return
         self._lost = True

@@ -1,4 +1,4 @@
-"""What runs the tasks of a pipeline, and what travels between a task and its supervisor.
+"""The interface that runs a pipeline's tasks and connects each task to its supervisor.
 
 `Threads` implements the contract in this process, for tests and debuggers.
 """
@@ -16,49 +16,49 @@ from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.control import RecordCodec
 
 RunAttempt = Callable[[TaskLink], None]
-"""Runs one attempt to its end and reports all of it, the end included. Can be pickled."""
+"""Runs one attempt to its end and reports everything, including the end. Picklable."""
 Hear = Callable[[TaskReport], object]
-"""Takes a report in, from any thread; the reports of one attempt in their order."""
+"""Receives reports, from any thread; the reports of one attempt arrive in order."""
 
 REPORTS: RecordCodec[TaskReport] = RecordCodec((TaskReport,))
 
 
 class Launcher(Protocol):
-    """Runs attempts at tasks, and hands on what they say. Used by one thread.
+    """Runs attempts at tasks and passes on their reports. Used by one thread.
 
-    What a supervisor says to attempts stands in the pipeline's command log, which each attempt
-    reads for itself; `push` only makes that faster.
+    The supervisor writes its commands into the pipeline's command log, and each attempt reads the
+    log itself; `push` only makes this faster.
 
-    Guarantees: an attempt whose process is gone without a terminal report gets a FAILED in its
-    place. Not guaranteed: that a killed attempt is gone; its logs fence it. Or that it is silent.
+    Guarantees: if the process of an attempt ends without a terminal report, the launcher reports
+    FAILED instead. Not guaranteed: that a killed attempt is gone (its logs fence it), or silent.
     """
 
     @property
     def silence_seconds(self) -> float:
-        """After so long without a report an attempt counts as lost; inf: never."""
+        """An attempt without a report for so long counts as lost; inf: never."""
 
     def use(self, run_task: RunAttempt) -> None:
-        """Start attempts by this from here on; those that run are not touched."""
+        """Start new attempts with this function; running attempts are not affected."""
 
     @property
     def slots(self) -> int | None:
-        """How many attempts can run at once at the moment; None: any number. Asked often."""
+        """How many attempts can run at once now; None: any number. Asked often."""
 
     def start(self, task: str, epoch: int, slot: int) -> None:
         """Start an attempt.
 
         Args:
-            slot: of the command log, from which on the attempt reads it (`TaskLink`).
+            slot: first slot of the command log that the attempt reads (`TaskLink`).
         """
 
     def push(self, slot: int, record: bytes) -> None:
-        """Pass a slot of the command log on to all attempts that have a line. May do nothing."""
+        """Push a slot of the command log to all attempts that are connected. May do nothing."""
 
     def kill(self, task: str, epoch: int) -> None:
-        """End an attempt without asking it; fine if it is gone."""
+        """End an attempt without asking it; does nothing if the attempt is gone."""
 
     def close(self) -> None:
-        """Kill everything and let go."""
+        """Kill all attempts and release all resources."""
 
 
 MakeLauncher = Callable[[RunTask, PipelineSettings, Hear], Launcher]
@@ -67,12 +67,12 @@ MakeLauncher = Callable[[RunTask, PipelineSettings, Hear], Launcher]
 class Threads:
     """Runs each attempt in a thread of this process: for tests and debuggers.
 
-    A kill cannot end a thread: it cuts the line, so that the attempt ends at the next look at its
-    orders, and what it says is not heard any more.
+    A kill cannot end a thread: it cuts the connection. The attempt ends when it next looks for
+    commands, and its reports are ignored.
 
     Args:
-        run_task: what a thread does.
-        hear: gets the reports.
+        run_task: the function that a thread runs.
+        hear: receives the reports.
     """
 
     silence_seconds = math.inf

@@ -1,9 +1,9 @@
 """Runs each attempt in a process of this machine. Implements `Launcher`.
 
-Each attempt has a pipe: slots of the command log go in, reports come out. A thread per attempt
-reads it to its end, then reports the end of the process, unless the attempt has said so. Where
-there is a fork server (Linux), it has imported the package, so a restart costs no imports. Nothing
-of this is stored.
+Each attempt has a pipe: slots of the command log go in, reports come out. One thread per attempt
+reads the pipe to its end. It then reports the end of the process, unless the attempt has already
+done so. If there is a fork server (Linux), it has imported the package, so a restart needs no
+imports. None of this is stored.
 """
 
 import multiprocessing as mp
@@ -42,14 +42,14 @@ class _Running:
 
 class LocalProcesses:
     """Args:
-    run_task: what a process does.
-    hear: gets the reports.
-    heartbeat_seconds: how often a process says that it lives.
-    silence_seconds: after which one that does not counts as lost.
+    run_task: the function that a process runs.
+    hear: receives the reports.
+    heartbeat_seconds: how often a process reports that it is alive.
+    silence_seconds: a process without a report for so long counts as lost.
 
     Raises:
-        InvalidInputError: `run_task` cannot be pickled, which is how it gets into a process; it is
-            never stored like that.
+        InvalidInputError: `run_task` cannot be pickled. It is pickled only to send it to a process,
+            and never stored.
     """
 
     slots = None
@@ -70,7 +70,7 @@ class LocalProcesses:
         self._run_task, self._heartbeat_seconds = _packed(run_task), heartbeat_seconds
         self._hear = hear
         self._lock = threading.Lock()
-        """Held while a pipe is written to or closed: its number may be another file's then."""
+        """Held while a pipe is written or closed: after that its number may be another file's."""
         self._running: dict[AttemptKey, _Running] = {}
 
     def use(self, run_task: RunAttempt) -> None:
@@ -83,7 +83,7 @@ class LocalProcesses:
             target=_main, args=arguments, name=f"durable-shuffle-{task}", daemon=True
         )
         process.start()
-        theirs.close()  # so that its end is seen
+        theirs.close()  # so that the reader sees its end
         running = _Running(process, ours)
         running.reader = threading.Thread(
             target=self._read,
@@ -99,7 +99,7 @@ class LocalProcesses:
         message = _SLOT.pack(slot) + record
         with self._lock:
             for running in self._running.values():
-                # one that does not read must not hold up the others: it finds the gap by itself
+                # a process that does not read must not delay the others: it finds the gap itself
                 if _has_room(running.pipe):
                     with suppress(OSError):  # it is gone; its reader reports that
                         running.pipe.send_bytes(message)
@@ -113,7 +113,7 @@ class LocalProcesses:
             running.reader.join(_JOIN_SECONDS)
 
     def pid(self, task: str) -> int | None:
-        """Return the process id of the newest attempt, None if it is gone. For tests and people."""
+        """Return the process id of the newest attempt, None if it ended. For tests and people."""
         with self._lock:
             epochs = [epoch for name, epoch in self._running if name == task]
             return self._running[task, max(epochs)].process.pid if epochs else None
@@ -123,7 +123,7 @@ class LocalProcesses:
             self.kill(task, epoch)
 
     def _read(self, key: AttemptKey, running: _Running) -> None:
-        """Hand on what a process says until it is gone, which its own children may outlive."""
+        """Pass on the reports of a process until it ends, even if its own children live longer."""
         pipe, process, ended = running.pipe, running.process, False
         try:
             while pipe in wait([pipe, process.sentinel]):
@@ -143,7 +143,7 @@ class LocalProcesses:
 
 
 def _packed(run_task: RunAttempt) -> bytes:
-    """Return it as it is sent to processes; its modules may be imported anew before they start."""
+    """Return it as it is sent to processes; its modules may be reloaded before they start."""
     try:
         return pickle.dumps(run_task)
     except Exception as error:
@@ -154,7 +154,7 @@ def _packed(run_task: RunAttempt) -> bytes:
 
 
 def _unsendable(run_task: RunAttempt) -> str:
-    """Return in words which part of a plan cannot be pickled."""
+    """Name the part of a plan that cannot be pickled."""
     plan = getattr(run_task, "plan", None)
     if isinstance(plan, PipelinePlan):
         sources = [(f"source {s.name!r}", s.source) for s in plan.sources.values()]
@@ -163,7 +163,7 @@ def _unsendable(run_task: RunAttempt) -> str:
         for what, part in (*sources, *steps, *sinks):
             try:
                 pickle.dumps(part)
-            except Exception:  # noqa: BLE001 - whatever it is, the caller has it
+            except Exception:  # noqa: BLE001 - the caller reports the error itself
                 return what
     return "a source, step or sink"
 
@@ -215,12 +215,12 @@ def _main(
     try:
         try:
             run: RunAttempt = pickle.loads(run_task)
-        except BaseException as error:  # noqa: BLE001 - code that is not there, for example
+        except BaseException as error:  # noqa: BLE001 - for example, its code is not importable
             link.failed(error, 0)
         else:
             run(link)
     finally:
         over.set()
         with lock:
-            pass  # what is being said is said
-        os._exit(0)  # threads of user code must not keep a task that has reported its end
+            pass  # the report is sent if possible
+        os._exit(0)  # threads of user code must not keep a finished task alive

@@ -1,13 +1,13 @@
-"""The line of a task that shares nothing but the storage with its supervisor.
+"""Connects a task to its supervisor through the storage alone.
 
-What the task says is a log under a random id that the launcher made, so that attempts cannot be
-mixed up. The task appends entries of one or several reports; the supervisor reads them in order and
-deletes what it has read. So the log stays short, and an entry that stays tells the task that nobody
-listens. Nothing is decided by it.
+The task's reports form a log under a random id that the launcher chose, so attempts cannot be
+mixed up. The task appends entries with one or several reports. The supervisor reads them in order
+and deletes them. So the log stays short, and an entry that is not deleted tells the task that
+nobody reads. No decision depends on this log.
 
-One thread beside the task writes; the link itself follows the command log. Reports that cannot be
-written are held and sent again. A line that is broken for too long, or that nobody reads, is lost:
-the task ends, and its successor goes on from the logs.
+One thread beside the task writes the reports; the link itself follows the command log. A report
+that cannot be written is kept and sent again. If the line is broken for too long, or if nobody
+reads it, it is lost: the task ends, and its successor continues from the logs.
 """
 
 import logging
@@ -37,32 +37,32 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5
 """Pause after a report could not be written."""
 _UNREAD_STRIKES = 2
-"""If so many looks in a row find entries that should be read by then, nobody reads."""
+"""After so many checks in a row that find overdue entries, nobody reads them."""
 _LOOK_HEARTBEATS = 3
-"""Heartbeats from one look to the next."""
+"""Heartbeats between two checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineSettings:
     """The traffic between a task and its supervisor over the storage.
 
-    An idle task sends 1 / `heartbeat_seconds` entries, a third as many looks whether they are read,
-    and 1 / `command_seconds` requests for commands; its supervisor reads and deletes what it sent.
-    With these values that is less than one request per second in all.
+    An idle task sends 1 / `heartbeat_seconds` entries, a third as many checks whether they are
+    read, and 1 / `command_seconds` requests for commands. Its supervisor reads and deletes the
+    entries. With the default values this is less than one request per second in total.
 
     Raises:
         InvalidInputError: a value is out of its range; the message names it.
     """
 
     heartbeat_seconds: float = 12.0
-    """How often a task that has nothing to say says that it lives."""
+    """How often a task without other reports says that it is alive."""
     silence_seconds: float = 60.0
-    """After so long without a word a task counts as lost; a task that nobody listens to ends after
-    about as long again."""
+    """A task without a report for so long counts as lost. A task that nobody reads ends after about
+    the same time."""
     command_seconds: float = 1.5
-    """How often an idle task looks into the command log."""
+    """How often an idle task reads the command log."""
     start_seconds: float = 0.25
-    """How often the supervisor looks while a task starts."""
+    """How often the supervisor looks for reports while a task starts."""
 
     def __post_init__(self) -> None:
         for name in ("heartbeat_seconds", "command_seconds", "start_seconds"):
@@ -72,15 +72,15 @@ class LineSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """Reports that went together."""
+    """Reports that were written together."""
 
     KIND: ClassVar[str] = "REPORTS"
     line: str
     """Id of the line."""
     writer: str
-    """Random id of its writer."""
+    """Random id of the entry's writer."""
     number: int
-    """The slot that it was written for."""
+    """The slot for which the entry was written."""
     reports: tuple[TaskReport, ...]
 
 
@@ -88,11 +88,11 @@ ENTRIES: RecordCodec[ReportEntry] = RecordCodec((ReportEntry,))
 
 
 class ReportWriter:
-    """The task's end. For one thread, but for `say`. Times are monotonic seconds.
+    """The task's end of the line. For one thread, except `say`. Times are monotonic seconds.
 
     Args:
         line: id of the line, random.
-        nonce: random id of this writer: of several on one line the first one wins.
+        nonce: random id of this writer; if a line has several writers, the first one wins.
     """
 
     def __init__(
@@ -108,32 +108,32 @@ class ReportWriter:
         self._beats = 0
 
     def open(self, now: float) -> None:
-        """Make the line this writer's; nothing else may be done before.
+        """Claim the line for this writer; must be called first.
 
         Raises:
-            FencedError: it is another's.
-            OutcomeUnknownError, UnavailableError: nobody knows; call again.
+            FencedError: the line belongs to another writer.
+            OutcomeUnknownError, UnavailableError: the outcome is unknown; call again.
         """
         if self._sending is None:
             self._sending = self._entry()
         self.flush(now)
 
     def say(self, report: TaskReport) -> None:
-        """Queue a report; a heartbeat only if nothing else is queued. From any thread."""
+        """Queue a report; a heartbeat only if the queue is empty. Callable from any thread."""
         if not report.is_heartbeat or not self.has_more:
             self._queued.append(report)
 
     @property
     def has_more(self) -> bool:
-        """Whether something is not written yet."""
+        """Whether some reports are not written yet."""
         return bool(self._queued) or self._sending is not None
 
     def flush(self, now: float) -> None:
-        """Write everything that is queued, as one entry, behind one that could not be written.
+        """Write the whole queue as one entry, after any entry that could not be written before.
 
         Raises:
-            FencedError: somebody else writes this log.
-            OutcomeUnknownError, UnavailableError: call again, the same bytes are sent.
+            FencedError: another writer uses this log.
+            OutcomeUnknownError, UnavailableError: call again; the same bytes are sent.
         """
         while self.has_more:
             if self._sending is None:
@@ -150,10 +150,10 @@ class ReportWriter:
         return ENTRIES.encode(ReportEntry(self._line, self._nonce, self._slot, reports))
 
     def is_read(self, now: float) -> bool:
-        """Return False if it looks as if nobody reads; called with each heartbeat.
+        """Return False if it seems that nobody reads; called with each heartbeat.
 
         Raises:
-            UnavailableError: nothing is known.
+            UnavailableError: the answer is unknown.
         """
         self._beats += 1
         if self._beats % _LOOK_HEARTBEATS:
@@ -173,7 +173,7 @@ class ReportWriter:
 
 
 class ReportReader:
-    """The supervisor's end. Not thread-safe."""
+    """The supervisor's end of the line. Not thread-safe."""
 
     def __init__(self, storage: Storage, job: str, line: str, task: str, epoch: int) -> None:
         self._log = SlotLog(storage, reports_prefix(job, line))
@@ -183,17 +183,17 @@ class ReportReader:
         self._forgotten = 0
 
     def read(self, *, to_end: bool = False) -> list[TaskReport]:
-        """Return what is new; with `to_end`, call again until nothing is.
+        """Return new reports; with `to_end`, call again until there are none.
 
         Args:
-            to_end: a heartbeat is not the last entry. Otherwise nothing will stand behind it yet,
+            to_end: read on after a heartbeat. Without it, a heartbeat is taken for the last entry,
                 which saves a request.
 
         Raises:
-            CorruptDataError: an entry is damaged, or is not of this attempt. What stands behind it
-                cannot be believed; what stands before it was returned.
-            IncompatibleError: likewise, it was written by another version.
-            UnavailableError: nothing is lost, read again later.
+            CorruptDataError: an entry is damaged, or belongs to another attempt. Earlier reports
+                were returned; later ones cannot be trusted.
+            IncompatibleError: likewise, but another version wrote the entry.
+            UnavailableError: nothing is lost; read again later.
         """
         reports: list[TaskReport] = []
         while True:
@@ -201,7 +201,7 @@ class ReportReader:
                 entry = self._entry()
             except DurableShuffleError:
                 if reports:
-                    return reports  # the next call raises it
+                    return reports  # the next call raises the error
                 raise
             if entry is None:
                 return reports
@@ -223,7 +223,7 @@ class ReportReader:
         return entry
 
     def forget(self, *, all_of_it: bool = False) -> None:
-        """Delete what was read, which tells the task so; with `all_of_it` the whole log."""
+        """Delete the entries that were read, which the task notices; `all_of_it`: the whole log."""
         storage = self._log.storage
         if all_of_it:
             left = [info.key for info in storage.list(self._log.prefix)]
@@ -235,11 +235,11 @@ class ReportReader:
 
 
 class StorageLine:
-    """One attempt's line.
+    """The line of one attempt.
 
     Args:
-        slot: of the command log, from which on it is read.
-        writer: of this attempt's reports.
+        slot: first slot of the command log that the attempt reads.
+        writer: writes this attempt's reports.
     """
 
     def __init__(
@@ -259,9 +259,9 @@ class StorageLine:
         self._over = False
 
     def run(self, run_task: RunAttempt) -> None:
-        """Run the attempt to its end; return when its reports are written, or cannot be.
+        """Run the attempt to its end; return when its reports are written or cannot be written.
 
-        Do nothing if another try of the same attempt came first.
+        Does nothing if another try at the same attempt came first.
         """
         try:
             self._writer.open(self._clock.monotonic())
@@ -289,7 +289,7 @@ class StorageLine:
         except DurableShuffleError as error:
             _log.warning("task %s ends, its line is lost: %s", self.link.task, error)
         finally:
-            self.link.lost()  # means nothing to a task that has ended
+            self.link.lost()  # has no effect on a task that has ended
 
     def _turns(self) -> None:
         settings, clock = self._settings, self._clock
@@ -310,7 +310,7 @@ class StorageLine:
                 self._check_listener(now)
 
     def _wait_for_words(self, seconds: float, *, failed: bool) -> bool:
-        """Wait until something is said, at most so long; return whether the task is over."""
+        """Wait for a report, with a timeout; return whether the task is over."""
         if failed:
             self._clock.sleep(_AGAIN_SECONDS)
         with self._changed:
@@ -332,7 +332,7 @@ class StorageLine:
         try:
             is_read = self._writer.is_read(now)
         except UnavailableError:
-            return  # nothing is known
+            return  # the result is unknown
         if not is_read:
             seconds = self._settings.silence_seconds
             raise FencedError(f"nobody reads what it says within {seconds:g} s")

@@ -1,7 +1,7 @@
-"""What a pipeline consists of: settings, stages, sources, consumers, and the tasks that they make.
+"""A pipeline as a value: settings, stages, sources, consumers, and their tasks.
 
-Stages are made on the storage once (`own_stage`) and found again by every later run. `check_slots`
-tells before the start whether a launcher has slots enough for all tasks.
+`own_stage` creates a stage on the storage once; every later run finds it again. `check_slots`
+checks before the start whether a launcher has enough slots for all tasks.
 """
 
 import hashlib
@@ -28,43 +28,43 @@ from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_
 from durable_shuffle.shuffle.storage.contract import Storage
 
 TUNABLE = ("append_rows", "append_seconds", "commit_rows", "commit_seconds", "checkpoint_seconds")
-"""What can be changed while a pipeline runs; all its tasks change at the same command."""
+"""Settings that can change while a pipeline runs; all its tasks change at the same command."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """Frozen and checked once.
+    """The settings of a pipeline. Immutable; checked once.
 
     Raises:
         InvalidInputError: a value is out of its range; the message names it.
     """
 
     append_rows: int = 16_384
-    """A source appends after this many rows at the latest."""
+    """A source appends after at most this many rows."""
     append_seconds: float = 0.2
-    """And after this time: about how long a row waits before consumers can see it."""
+    """And after at most this time: about how long a row waits until consumers can see it."""
     commit_rows: int = 262_144
-    """A consumer commits (publishes, acknowledges) after this many rows at the latest."""
+    """A consumer commits (publishes, acknowledges) after at most this many rows."""
     commit_seconds: float = 1.0
-    """And after this time."""
+    """And after at most this time."""
     checkpoint_seconds: float = 0.0
-    """How often a source puts a checkpoint marker between its rows; 0: never."""
+    """How often a source writes a checkpoint marker between its rows; 0: never."""
     heartbeat_seconds: float = 1.0
-    """How often a task process says that it lives."""
+    """How often a task process reports that it is alive."""
     silence_seconds: float = 15.0
-    """A process that says nothing for so long is killed and started again."""
+    """A process without a report for so long is killed and started again."""
     request_seconds: float = 0.5
     """How often a coordinator looks for requests from outside."""
     status_seconds: float = 1.0
-    """How often it writes its status, at most, and only if there is news."""
+    """The shortest time between two statuses; a status is written only if something has changed."""
     complaint_seconds: float = 30.0
-    """From the first complaint of a part to its restart."""
+    """Time from the first complaint of a part to its restart."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
-    """How often, and after which delays, the job starts its tasks again."""
+    """How often, and after which delays, the job restarts its tasks."""
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
     """How long a start, and each step of an end, may take."""
     shuffle: Settings = field(default_factory=Settings)
-    """Memory, compression and frames of what tasks write and read."""
+    """Memory, compression and frames of the data that tasks write and read."""
 
     def __post_init__(self) -> None:
         check_count("append_rows", self.append_rows, at_least=1)
@@ -85,7 +85,7 @@ class PipelineSettings:
         """Return the settings with some values replaced.
 
         Raises:
-            InvalidInputError: not one of `TUNABLE`, or out of its range.
+            InvalidInputError: a setting is not in `TUNABLE`, or a value is out of its range.
         """
         if not changed:
             return self
@@ -106,7 +106,7 @@ class StagePlan:
 
     name: str
     schema: pa.Schema | None
-    """None of a stage that is not of this pipeline."""
+    """None for a stage of another job."""
     keys: tuple[str, ...]
     producers: int
     partitions: int
@@ -115,12 +115,12 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """A source; it writes the stage of its name."""
+    """A source; it writes the stage of the same name."""
 
     name: str
     source: Source
     version: str = ""
-    """Another version makes it another part, even if everything else is the same."""
+    """A different version makes it a different part, even if everything else is equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,16 @@ class ConsumerPlan:
     schema: pa.Schema | None
     sink: Sink | None
     writes: str | None = None
-    """Name of a stage that gets its rows, in the place of a sink."""
+    """Name of a stage that receives its rows, instead of a sink."""
     version: str = ""
-    """As of a source."""
+    """As for a source."""
     start: StartAt = "earliest"
-    """Where it begins if it never read."""
+    """Where a new consumer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAddress:
-    """What a task name stands for."""
+    """The part and the index that a task name stands for."""
 
     owner: str
     """Name of a source or consumer."""
@@ -166,7 +166,7 @@ class PipelinePlan:
 
     @property
     def tasks(self) -> dict[str, TaskAddress]:
-        """Name to address, sources first."""
+        """Task name to address, sources first."""
         addresses = {}
         for name in self.sources:
             for p in range(self.stages[name].producers):
@@ -177,7 +177,7 @@ class PipelinePlan:
         return addresses
 
     def without(self, part: str) -> "PipelinePlan":
-        """Return the plan without a source or consumer; what it wrote stays for its readers."""
+        """Return the plan without a source or consumer; its stages stay for their readers."""
         return replace(
             self,
             sources={name: p for name, p in self.sources.items() if name != part},
@@ -186,7 +186,7 @@ class PipelinePlan:
 
     @property
     def drained(self) -> frozenset[str]:
-        """Tasks whose input is not of this pipeline: a drain begins with them."""
+        """Tasks whose input is not from this pipeline: a drain begins with them."""
         return frozenset(
             task for task, address in self.tasks.items() if self.is_root(address.owner)
         )
@@ -198,7 +198,7 @@ class PipelinePlan:
 
     @property
     def graph(self) -> RestartGraph:
-        """Tasks and data. Each task restarts alone: a log producer goes on where its log ends."""
+        """Tasks and data. Each task restarts alone: a log producer continues where its log ends."""
         tasks = self.tasks
         writes = {name: name for name in self.sources}
         writes |= {c.name: c.writes for c in self.consumers.values() if c.writes is not None}
@@ -216,16 +216,16 @@ _log = logging.getLogger(__name__)
 
 
 def check_slots(plan: PipelinePlan, slots: int | None) -> None:
-    """Check before the start that every task can get a slot at some time.
+    """Check before the start that every task will get a slot.
 
-    Sources that end make room for their consumers. If nobody knows whether they end, a warning is
-    logged, and the tasks behind them wait at least until a DRAIN.
+    Sources that end free their slots for their consumers. If it is unknown whether they end, a
+    warning is logged, and the tasks after them wait at least until a DRAIN.
 
     Args:
         slots: how many tasks can run at once; None: any number.
 
     Raises:
-        InvalidInputError: tasks that never end need more; says how many.
+        InvalidInputError: tasks that never end need more slots; the message says how many.
     """
     tasks = plan.tasks
     if slots is None or slots >= len(tasks):
@@ -249,7 +249,7 @@ def check_slots(plan: PipelinePlan, slots: int | None) -> None:
 
 
 def _endless(plan: PipelinePlan) -> set[str]:
-    """Return the sources that say that they never end, and the consumers behind them."""
+    """Return the sources that declare that they never end, and the consumers after them."""
     endless = {
         name
         for name, source in plan.sources.items()
@@ -273,12 +273,12 @@ def own_stage(
     ids: IdSource,
     clock: Clock,
 ) -> StagePath:
-    """Return where the stage is stored; make it if this pipeline never had it.
+    """Return the location of the stage; create the stage if this pipeline never had it.
 
     Raises:
-        IncompatibleError: it was made with other columns, keys or counts: what it holds does not
-            fit the pipeline as it is now.
-        InvalidInputError: a key that is no column.
+        IncompatibleError: the stage has other columns, keys or counts than the pipeline now, so
+            its data does not fit.
+        InvalidInputError: a key is not a column.
     """
     assert plan.schema is not None
     missing = [key for key in plan.keys if key not in plan.schema.names]
@@ -324,7 +324,7 @@ def own_stage(
 def plan_stage(
     plan: PipelinePlan, paths: Mapping[str, StagePath], storage: Storage, name: str
 ) -> StageHandle:
-    """Return a stage of a plan, the pipeline's own or one from elsewhere.
+    """Return a stage of a plan, either the pipeline's own or another job's.
 
     Args:
         paths: of the pipeline's own stages, by name.

@@ -1,4 +1,4 @@
-"""What user functions may return, as record batches of a schema; where their rows go."""
+"""Converts the results of user functions to record batches, and finds the partition of each row."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_r
 
 
 def batches_of(made: Any, schema: pa.Schema, *, what: str) -> Iterator[pa.RecordBatch]:
-    """Yield what user code made: None, a batch, a table, a row, or an iterable of these.
+    """Yield the batches of a result: None, a batch, a table, a row, or an iterable of these.
 
     Args:
         schema: of the batches, storable; rows are dictionaries with its columns.
-        what: made it, for messages.
+        what: names the function, for messages.
 
     Raises:
-        InvalidInputError: it is something else, or does not fit the schema.
+        InvalidInputError: the result is something else, or does not fit the schema.
     """
     rows: list[Mapping[str, Any]] = []
     for item in _items(made):
@@ -62,7 +62,7 @@ def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
 def partition_ids(
     stage: StageHandle, batch: pa.RecordBatch, start: int
 ) -> npt.NDArray[np.unsignedinteger]:
-    """Return where the rows of a batch go: by the stage's key, or in turn from `start` on."""
+    """Return the partition of each row: by the stage's key, or in turn, beginning with `start`."""
     keys, partitions = stage.describe.keys, stage.describe.partitions
     if keys:
         return hash_partition_ids([batch.column(k) for k in keys], partitions)

@@ -1,11 +1,11 @@
-"""Where the rows of a consumer go: parked before the record that commits them, published after.
+"""Where the rows of a consumer go: parked before the record that commits them, published after it.
 
-`park` writes rows under a random name and returns what to publish. Then the consumer wins its
-record. `publish` may be called any number of times, by any later attempt, and has one effect. Rows
-that no record ever named stay parked and are garbage.
+`park` writes rows under a random name and returns a value that says what to publish. Then the
+consumer wins its record. Any later attempt may call `publish` any number of times; it has one
+effect. Rows that no record names stay parked until they are deleted as garbage.
 
 A `FileSink` writes whole files, Parquet or JSON lines; equal rows give equal bytes. A
-`CallbackSink` calls a function; a `StageSink` has the rows read by other consumers.
+`CallbackSink` calls a function. A `StageSink` passes the rows to other consumers.
 """
 
 import base64
@@ -47,10 +47,10 @@ FORMATS = ("parquet", "json")
 def encode_file(batches: Sequence[pa.RecordBatch], schema: pa.Schema, kind: str) -> bytes:
     """Return a file with the rows of `batches`, in order.
 
-    In JSON, times are ISO 8601, decimals strings, bytes base64.
+    In JSON, times are ISO 8601, decimals are strings, and bytes are base64.
 
     Raises:
-        InvalidInputError: a value that JSON cannot hold.
+        InvalidInputError: JSON cannot hold a value.
     """
     if kind == "parquet":
         sink = io.BytesIO()
@@ -90,7 +90,7 @@ def _plain(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """Whose rows a sink gets."""
+    """The task whose rows a sink receives."""
 
     task: str
     """Name of the consumer task, unique in the pipeline."""
@@ -100,58 +100,59 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """What a pending effect has to publish. Stored as its payload."""
+    """The data that a pending effect publishes. Stored as its payload."""
 
     KIND: ClassVar[str] = "PARKED"
     token: str
-    """Stable: pipeline, consumer, task, commit."""
+    """The same in every attempt: pipeline, consumer, task, commit."""
     output: OutputRef
     name: str
-    """Under which it is published; "" if the sink has no names."""
+    """The published name; "" if the sink has no names."""
 
 
 PARKED: RecordCodec[Parked] = RecordCodec((Parked,))
 
 
 class Sink(Protocol):
-    """One per consumer task and attempt. `open` comes first, `close` once at the end."""
+    """One per consumer task and attempt. `open` comes first; `close` comes once, at the end."""
 
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
-        """Get ready; the consumer's log is won."""
+        """Get ready. At this point the attempt has opened the consumer's log."""
 
     def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
-        """Write rows so that they can be published; nobody sees them yet."""
+        """Write rows so that they can be published later; nobody sees them yet."""
 
     def publish(self, parked: Parked) -> None:
-        """Make them count; repeats change nothing."""
+        """Make them visible; repeats change nothing."""
 
     def forget(self, parked: Parked) -> None:
-        """Delete what was parked: it is published, and a record says so. May fail silently."""
+        """Delete parked rows that are published, as a record says. May fail silently."""
 
     def ended(self, mode: EndMode) -> None:
-        """No more rows come, in the sense of `mode`; everything is published. Repeatable."""
+        """Take in that no more rows come, with this end mode; all is published. Repeatable."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release all resources."""
 
 
 @dataclass(slots=True)
 class FileSink:
-    """Part files in a folder that any tool can read: each row in exactly one of them.
+    """Part files in a folder that any tool can read: each row is in exactly one file.
 
-    A commit becomes `part-<task>-<commit>.<format>`; until it counts its file lies below `_parked`.
-    Readers that skip names with a leading underscore see published files only.
+    A commit becomes `part-<task>-<commit>.<format>`. Until the commit counts, its file is in
+    `_parked`. Readers that skip names with a leading underscore see only published files.
 
     Args:
-        url: of the folder; it holds nothing else.
+        url: of the folder; the folder must hold nothing else.
         format: "parquet", or "json" for one JSON object per line.
-        storage_options: of the fsspec driver.
+        storage_options: options of the fsspec driver.
 
-    Not guaranteed: that a published file stays away once somebody deletes it. Until the next commit
+    Not guaranteed: that a published file stays away if somebody deletes it. Until the next commit
+    stands, a restart publishes it again.
     stands, a restart publishes it again.
 
     Raises:
-        InvalidInputError: an unknown format.
+        InvalidInputError: the format is unknown.
     """
 
     url: str
@@ -171,7 +172,7 @@ class FileSink:
         check_name("task", place.task)
         storage = self._storage = open_storage(self.url, self.storage_options)
         self._place, self._task = place, task
-        # the attempt that parked these is fenced: no record names them, and none will
+        # the attempt that parked these is fenced: no record names them or ever will
         named = {PARKED.decode(e.payload, name=e.token).output.key for e in task.held.state.pending}
         left = [info.key for info in storage.list(self._folder) if info.key not in named]
         with suppress(DurableShuffleError):
@@ -205,10 +206,10 @@ class FileSink:
         self._storage.put(parked.name, [data])
 
     def ended(self, mode: EndMode) -> None:
-        """Nothing to do: files that are published stay."""
+        """Do nothing: published files stay."""
 
     def close(self) -> None:
-        """Nothing to do: no connection of its own."""
+        """Do nothing: the sink has no connection of its own."""
 
     def forget(self, parked: Parked) -> None:
         """Delete a parked file that no record names any more."""
@@ -233,7 +234,7 @@ class _OutputSink:
         return Parked(token, write_output(self._task, self._place.schema, batches), "")
 
     def rows(self, parked: Parked) -> Iterator[pa.RecordBatch]:
-        """Return what was parked."""
+        """Return the parked rows."""
         assert self._place is not None
         assert self._task is not None
         return read_output(self._task.storage, parked.output, self._place.schema)
@@ -245,19 +246,20 @@ class _OutputSink:
             self._task.storage.delete([parked.output.key])
 
     def ended(self, mode: EndMode) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class CallbackSink(_OutputSink):
-    """Hands the rows of each commit to a function, with a token that tells repeats.
+    """Passes the rows of each commit to a function, with a token that identifies repeats.
 
     Args:
-        call: called as `call(token, table)`, after the commit is durable, again with the same token
-            and rows if nobody knows whether it happened. Tokens of a task come in order.
+        call: called as `call(token, table)` after the commit is durable. Called again with the
+            same token and rows if it is unknown whether the first call happened. The tokens of a
+            task come in order.
     """
 
     call: Callable[[str, pa.Table], Any]
@@ -269,11 +271,11 @@ class CallbackSink(_OutputSink):
 
 @dataclass(slots=True)
 class StageSink(_OutputSink):
-    """Rows for other consumers: a producer of the pipeline's next stage. Not made by users.
+    """Passes rows to other consumers: it is a producer of the pipeline's next stage. Internal.
 
-    A commit is appended with its token as batch id, so that a repeat appends nothing. The end is
-    forwarded with its mode; a suspended consumer ends as a suspended producer, whose successor
-    goes on.
+    A commit is appended with its token as batch id, so a repeat appends nothing. The end is
+    forwarded with its mode. A suspended consumer ends as a suspended producer, whose successor
+    continues.
     """
 
     stage: StageHandle
@@ -285,7 +287,7 @@ class StageSink(_OutputSink):
         self._place, self._task = place, task
         last = producer_status(self.stage, self.producer)
         if isinstance(last, End) and last.mode != "SUSPEND":
-            return  # it ended in an earlier life, which crashed behind that
+            return  # it ended in an earlier run, which crashed afterwards
         self._log = LogProducer.open(
             self.stage,
             self.producer,
@@ -296,7 +298,7 @@ class StageSink(_OutputSink):
 
     def publish(self, parked: Parked) -> None:
         if self._log is None or self._log.batch_id == parked.token:
-            return  # END, or the record, stands already
+            return  # END, or the record, is already there
         rows, placed = self._log.rows, []
         for batch in self.rows(parked):
             placed.append((batch, partition_ids(self.stage, batch, rows)))

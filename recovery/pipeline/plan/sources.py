@@ -1,8 +1,8 @@
-"""Where rows come from: sources that can be asked to go on behind a position.
+"""Where rows come from: sources that can continue after a position.
 
-A position is a number, text or bytes of the source's choice. One record holds it with the rows that
-it covers. If a source is asked again with a position, it gives the rows behind it, each row once,
-in an order of its own.
+A position is a number, text or bytes; the source chooses it. One record holds the position and the
+rows that it covers. If a source is asked again with a position, it returns the rows after it, each
+row once, in any order that it chooses.
 """
 
 import json
@@ -23,18 +23,18 @@ from durable_shuffle.serialization.errors import IncompatibleError, InvalidInput
 _FORMATS = ("json", "csv", "parquet")
 Position: TypeAlias = int | str | bytes
 Pulled: TypeAlias = tuple[Any, Position] | None
-"""Rows (see `rows.batches_of`) and the position behind them; None: nothing new at the moment."""
+"""Rows (see `rows.batches_of`) and the position after them; None: nothing new at the moment."""
 
 
 class Source(Protocol):
-    """One per source task and attempt. Optional: `open()`, `close()`, each called at most once, and
-    an attribute `bounded`, whether it ends by itself (None or missing: nobody knows)."""
+    """One per source task and attempt. Optional: `open()` and `close()`, each called at most once,
+    and an attribute `bounded`: whether the source ends by itself (None or missing: unknown)."""
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
-        """Yield what comes behind `position`, from the start if None, until there is no more.
+        """Yield what comes after `position`, or from the start if None, until there is no more.
 
         Args:
-            producer: which of the source's tasks asks, from 0 to `producers` exclusive.
+            producer: the number of the asking task, from 0 to `producers` exclusive.
         """
 
     def advances(self, before: Position, after: Position) -> bool:
@@ -43,20 +43,20 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IteratorSource:
-    """A function that makes an iterator.
+    """A source that calls a function, which returns an iterator.
 
     Args:
-        make: called as `make(position, producer)`, position None at the very start; gives an
-            iterator of (rows, position behind them), or None where nothing is new. Positions are
-            all numbers, all texts or all bytes, and each is greater than the one before. An
-            attribute `bounded` of it says whether it ends by itself.
+        make: called as `make(position, producer)`, with position None at the very start. It
+            returns an iterator of (rows, position after them), or of None if nothing is new.
+            Positions are all numbers, all texts or all bytes, and each is greater than the one
+            before. Its attribute `bounded` says whether it ends by itself.
     """
 
     make: Callable[[Any, int], Iterable[Pulled]]
 
     @property
     def bounded(self) -> bool | None:
-        """Whether it ends by itself, None if nobody knows."""
+        """Whether it ends by itself, None if unknown."""
         return getattr(self.make, "bounded", None)
 
     def read(self, position: Position | None, producer: int, producers: int) -> Iterator[Pulled]:
@@ -68,21 +68,21 @@ class IteratorSource:
 
 @dataclass(frozen=True, slots=True)
 class FolderSource:
-    """Files that appear in a local folder, each read once, whole.
+    """Files that appear in a local folder; each is read once, completely.
 
-    A file must appear complete (moved in, not written in place) and not change. Names that begin
-    with "." or "_" are passed over. With several producers a file belongs to one of them by its
-    name.
+    A file must appear complete (moved in, not written in place) and must not change. Names that
+    begin with "." or "_" are skipped. With several producers, the name of a file decides which
+    producer reads it.
 
     Args:
-        folder: is looked at again when all is read.
+        folder: searched again whenever all files are read.
         format: "json" (one object per line), "csv" with a header line, or "parquet".
         schema: of the rows.
-        until: name of a file that ends the source once it is there and all others are read; None:
-            it never ends.
+        until: name of a file that ends the source once it exists and all other files are read;
+            None: the source never ends.
 
     Raises:
-        InvalidInputError: an unknown format; as the error of the task, a file that does not fit.
+        InvalidInputError: the format is unknown; or, as the task's error, a file does not fit.
     """
 
     folder: str
@@ -150,11 +150,11 @@ class FolderSource:
             ) from error
 
     def _misfit(self, path: Path) -> str:
-        """Say which field of a JSON file does not fit the schema; Arrow does not always."""
+        """Name the field of a JSON file that does not fit the schema; Arrow may not."""
         try:
             names = pa.json.read_json(path).schema.names
         except pa.ArrowException:
-            return ""  # no JSON, or a field that changes its type, which Arrow does name
+            return ""  # not JSON, or a field changes its type, which Arrow's message names
         for name in names:
             if name not in self.schema.names:
                 return f", field {name!r}, which the schema does not have"
@@ -171,12 +171,12 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class StageSource:
-    """A stage that another job stored, or still writes. Its consumers read it where it is.
+    """A stage that another job has stored or still writes. Its consumers read it in place.
 
     Args:
         job: name of the other job, or of the other pipeline.
-        stage: the `name=` under which that job stored it.
-        url: where that job keeps its data; None: where the pipeline keeps its own.
+        stage: the `name=` that the job stored it under.
+        url: where that job stores its data; None: where this pipeline does.
     """
 
     job: str
@@ -198,12 +198,12 @@ _POSITIONS: RecordCodec[SourcePosition] = RecordCodec((SourcePosition,))
 
 
 def encode_position(value: Position, checkpoint: int) -> bytes:
-    """Return what is stored with rows."""
+    """Return the bytes to store with rows."""
     return _POSITIONS.encode(SourcePosition(value, checkpoint))
 
 
 def decode_position(data: bytes, *, name: str) -> SourcePosition | None:
-    """Return what was stored, None if nothing was yet."""
+    """Return the stored position, None if nothing was stored yet."""
     return _POSITIONS.decode(data, name=name) if data else None
 
 

@@ -1,20 +1,20 @@
-"""Updates: which code a description names, and how its parts differ from those that run.
+"""Updates: the code that a description names, and how its parts differ from the running ones.
 
-A description names "module:function" and JSON arguments. An update runs code that lies where the
-coordinator runs, never bytes from the storage. A name that was read from the storage counts only if
-it is in a package that the coordinator was started with, and if the function is marked by
-`pipeline_factory`; the package is checked before anything is imported. Otherwise anybody who can
-write to the storage could have any function called. The module, and its package, are imported anew,
-so that an edited file counts; a description that is refused puts back what was there.
+A description names "module:function" and JSON arguments. An update runs code that is installed
+where the coordinator runs, never bytes from the storage. A name from the storage counts only if it
+is in a package that the coordinator was started with, and if `pipeline_factory` marks the function.
+The package is checked before anything is imported. Otherwise anybody who can write to the storage
+could have any function called. The module and its package are reloaded, so that an edited file
+counts. If a description is refused, the earlier modules are put back.
 
-Every source and consumer is described by a shape, which its data was stored by, and a digest of
-everything else. A part with the same digest is not touched. A part with another digest and the same
-shape is replaced, and goes on where it was. If a shape differs, nothing is changed at all.
+Every source and consumer has a shape, which its stored data depends on, and a digest of everything
+else. A part with the same digest is not touched. A part with another digest and the same shape is
+replaced, and continues where it was. If any shape differs, nothing is changed.
 
-For the digest a part's values are pickled, to be hashed and never stored; every class and function
-on the way that is not of Python or an installed package counts with the text of its module. An edit
-anywhere in such a module makes its parts new; what they only import does not, so a part may have a
-version of its own.
+For the digest, a part's values are pickled and hashed, never stored. Every class and function among
+them counts with the text of its module, unless it comes from Python or an installed package. An
+edit anywhere in such a module makes its parts new. An edit in a module that they only import does
+not, so a part can have a version.
 """
 
 import hashlib
@@ -46,18 +46,18 @@ from durable_shuffle.shuffle.storage.contract import Storage
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """One source or consumer, as it is described."""
+    """The description of one source or consumer."""
 
     name: str
     shape: str
-    """What stored data depends on, in words: kind, input, columns, keys, counts."""
+    """Text of everything that stored data depends on: kind, input, columns, keys, counts."""
     digest: str
     """Of the shape, the code, its values, the version; "" if unknown, which equals nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has to be done; names of parts, in the order of the description."""
+    """The changes to make; names of parts, in the order of the description."""
 
     keep: tuple[str, ...] = ()
     replace: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Changes:
 
     @property
     def nothing(self) -> bool:
-        """Whether everything stays as it is."""
+        """Whether nothing changes."""
         return not (self.replace or self.start or self.drop)
 
 
@@ -77,10 +77,10 @@ def changes(
     running_version: str,
     wanted_version: str,
 ) -> Changes:
-    """Return how to get from one to the other.
+    """Return the changes that lead from one set of parts to the other.
 
     Raises:
-        IncompatibleError: a part has another shape; names both versions. Nothing may be done.
+        IncompatibleError: a part has another shape; the message names both versions.
     """
     for name, part in wanted.items():
         before = running.get(name)
@@ -102,7 +102,7 @@ def changes(
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """A plan that can be run: its parts are described, its stages stand."""
+    """A plan that can run: its parts are described and its stages exist."""
 
     plan: PipelinePlan
     parts: Mapping[str, PlanPart]
@@ -115,7 +115,7 @@ class PreparedPlan:
         return plan_stage(self.plan, self.paths, storage, name)
 
     def changes_to(self, parts: Mapping[str, PlanPart], description: Description) -> Changes:
-        """Return how to get from here to other parts; raises as `changes`."""
+        """Return the changes that lead from this plan to other parts; raises as `changes`."""
         return changes(
             self.parts,
             parts,
@@ -124,7 +124,7 @@ class PreparedPlan:
         )
 
     def without(self, part: str) -> "PreparedPlan":
-        """Return what is to run without one part."""
+        """Return the plan without one part."""
         parts = {name: other for name, other in self.parts.items() if name != part}
         return replace(self, plan=self.plan.without(part), parts=parts)
 

@@ -1,8 +1,8 @@
-"""What runs inside a task: one attempt at a source or a consumer.
+"""The code inside a task: one attempt at a source or a consumer.
 
-`run_task.py` goes from a plan and a task's name to its source or consumer. `source.py` follows a
-source and appends; `consumer.py` reads, calls the step and commits, with `commits.py` (the parts in
-order; park, win a record, publish). `link.py` is the task's end of the line to its coordinator.
+`run_task.py` finds the source or consumer of a task in a plan. `source.py` follows a source and
+appends its rows. `consumer.py` reads, calls the step and commits; it uses `commits.py` (parts in
+order; park, win a record, publish). `link.py` connects the task to its coordinator.
 
 May import `plan/`, `commands/`, `recovery/job/`, `shuffle`, `serialization`. Start reading in
 `consumer.py`.

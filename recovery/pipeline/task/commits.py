@@ -1,13 +1,13 @@
-"""The parts of a consumer task, and its commits: gathered, parked, won, published, forgotten.
+"""The parts of a consumer task, and its commits: rows are collected, parked, committed, published.
 
-Parts are opened from the tail to the head, so that no part gets rows before the next one can take
-them, and closed from the head to the tail. Every part whose opening began is closed exactly once,
-also if others fail; the first error counts, later ones are noted on it.
+Parts open from the tail to the head, so that no part gets rows before the next part can take them.
+They close from the head to the tail. Every part that began to open is closed exactly once, even if
+others fail. The first error is raised; later errors are added to it as notes.
 
-Rows that the step made are gathered and parked. One record acknowledges the input rows, names what
-is parked as a pending effect, and holds the step's state and the commit's number. Then the rows are
-published. What a newer record does not name any more is deleted. Numbers are dense: the next is the
-last that stands plus one, so that every try at it has the same token.
+The step's rows are collected and parked. One record acknowledges the input rows, names the parked
+rows as a pending effect, and holds the step's state and the commit's number. Then the rows are
+published. Parked rows that a newer record does not name any more are deleted. Numbers are dense:
+the next number is the last committed number plus one, so every try at a commit has the same token.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,18 +26,18 @@ from durable_shuffle.shuffle.log.consumer_records import Ending
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """The state of a consumer that a pipeline runs, as its log holds it."""
+    """The state of a pipeline's consumer, as stored in its log."""
 
     KIND: ClassVar[str] = "PIPELINE_STATE"
     commits: int
-    """Records that may have published something, so far; the next one is this plus one."""
+    """Records so far that may have published something; the next commit's number is one more."""
     snapshot: bytes | None
-    """Of the step; None without one."""
+    """The step's snapshot; None if it has none."""
 
 
 _STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
 NO_STATE = _STATES.encode(PipelineState(0, None))
-"""Of a consumer task that never committed."""
+"""The state of a consumer task that never committed."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Commits:
     """The commits of one attempt.
 
     Args:
-        owner: pipeline, consumer and task: what tokens begin with.
+        owner: pipeline, consumer and task; tokens begin with it.
         check_writes: raises while this attempt is read-only.
     """
 
@@ -54,9 +54,9 @@ class Commits:
     owner: str
     check_writes: Callable[[], None]
     last: int = field(default=0, init=False)
-    """Number of the last one that stands and is published."""
+    """Number of the last commit that is in the log and published."""
     snapshot: bytes | None = field(default=None, init=False)
-    """Of the step, as the last record holds it."""
+    """The step's snapshot in the last record."""
     made_rows: int = field(default=0, init=False)
     """Rows that wait for the next commit."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
@@ -73,21 +73,21 @@ class Commits:
             )
         ending = self.view.task.held.state.ending
         if ending is not None:
-            self.last = ending.commit - 1  # not published yet, or nobody knows
+            self.last = ending.commit - 1  # it is not published yet, or that is unknown
 
     @property
     def token(self) -> str:
-        """Of the commit that comes next; the same in every attempt at it."""
+        """The token of the next commit; the same in every attempt at it."""
         return f"{self.owner}/{self.last + 1}"
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows for the next commit."""
+        """Add rows to the next commit."""
         if batch.num_rows:
             self._made.append(batch)
             self.made_rows += batch.num_rows
 
     def ack(self, snapshot: bytes | None, marker_floor: int) -> None:
-        """Win ACK for everything that was read, and publish."""
+        """Win ACK for everything that was read, then publish."""
         parked, position = self._park(), self.view.position
         self.view.task.ack(
             {(position.stage, position.subpartition): position},
@@ -99,7 +99,7 @@ class Commits:
         self.stands()
 
     def prepare(self, ending: Ending, snapshot: bytes | None) -> None:
-        """Win PREPARED; publishing, and `stands`, come later."""
+        """Win PREPARED. Publishing, and `stands`, come later."""
         parked, position = self._park(), self.view.position
         self.view.task.prepare(
             {(position.stage, position.subpartition): position},
@@ -110,7 +110,7 @@ class Commits:
         )
 
     def stands(self) -> None:
-        """The next commit is durable and published."""
+        """Take in that the next commit is durable and published."""
         self.last += 1
         self._made, self.made_rows = [], 0
         if self.sink is None:
@@ -121,7 +121,7 @@ class Commits:
             self._published.remove(parked)
 
     def publish(self, payload: bytes) -> None:
-        """Perform a pending effect; repeatable."""
+        """Perform a pending effect; may be repeated."""
         self.check_writes()
         parked = PARKED.decode(payload, name=self.owner)
         if self.sink is None:
@@ -130,7 +130,7 @@ class Commits:
         self._published.append(parked)
 
     def left_pending(self) -> int:
-        """Return the commit that stands and whose effects may be missing, 0 if there is none."""
+        """Return the committed commit whose effects may be missing, 0 if there is none."""
         held = self.view.task.held.state
         if held.ending is not None and not held.ending.committed:
             return held.ending.commit
@@ -154,7 +154,7 @@ class Chain:
     """The parts of one attempt.
 
     Args:
-        parts: head first; objects with any of the optional methods.
+        parts: from head to tail; objects with any of the optional methods.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -163,20 +163,20 @@ class Chain:
 
     @property
     def hooks(self) -> frozenset[EndStep]:
-        """The optional steps that some part offers."""
+        """The optional steps that at least one part offers."""
         return frozenset(step for step in OPTIONAL if self._offering(step))
 
     def open(self, call: Callable[[Any], None]) -> None:
-        """Open every part with `call`, tail first; stops at the first error."""
+        """Open every part with `call`, tail first; stop at the first error."""
         for part in reversed(self._parts):
             self._begun.append(part)
             call(part)
 
     def call(self, step: EndStep, *arguments: Any) -> None:
-        """Call an optional step of all parts that offer it, head first.
+        """Call an optional step of every part that offers it, head first.
 
         Raises:
-            InvalidInputError: a part returned rows: nothing is emitted any more.
+            InvalidInputError: a part returned rows, but no more rows can be emitted.
         """
         for part in self._offering(step):
             made = getattr(part, str(step))(*arguments)
@@ -184,7 +184,7 @@ class Chain:
                 raise InvalidInputError(f"{type(part).__name__}.{step} must return nothing")
 
     def close(self, earlier: BaseException | None = None) -> BaseException | None:
-        """Close what was opened, head first; return the first error, `earlier` before all."""
+        """Close the opened parts, head first; return the first error, or `earlier` if given."""
         begun, self._begun = self._begun, []
         for part in reversed(begun):
             close = getattr(part, "close", None)
@@ -192,7 +192,7 @@ class Chain:
                 continue
             try:
                 close()
-            except BaseException as error:  # noqa: BLE001 - the others must be closed, too
+            except BaseException as error:  # noqa: BLE001 - the other parts must be closed, too
                 if earlier is None:
                     earlier = error
                 else:

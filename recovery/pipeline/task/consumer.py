@@ -1,12 +1,12 @@
 """One attempt at a consumer task: opens, waits for the start, reads, commits, ends.
 
-Batches go through the step; rows that it makes go into the next commit (`Commits`). The end is a
-walk along `StopOrder`. An end that an earlier attempt left half done is finished first.
+Batches go through the step, and its rows go into the next commit (`Commits`). The end follows
+`StopOrder`. If an earlier attempt left an end half done, this attempt finishes it first.
 
-Checkpoints: per producer the highest marker that was passed counts. A checkpoint is complete once
-every producer that has not ended passed it. A consumer that restarts has a floor, the highest
-marker that its acknowledged records passed. Markers up to the floor are dropped and never waited
-for: a producer that sent one before the restart will not send it again.
+Checkpoints: for each producer, the highest marker that was passed counts. A checkpoint is complete
+once every producer that has not ended has passed it. A consumer that restarts has a floor: the
+highest marker that its acknowledged records passed. Markers up to the floor are dropped and never
+awaited, because a producer that sent one before the restart will not send it again.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,23 +43,23 @@ class MarkerAlignment:
     """The markers of one view.
 
     Args:
-        producers: all that the view reads of.
-        floor: checkpoints up to this id, inclusive, are over.
+        producers: all producers that the view reads.
+        floor: checkpoints up to this id, inclusive, are complete.
     """
 
     def __init__(self, producers: Iterable[int], floor: int = 0) -> None:
         self._passed = dict.fromkeys(producers, floor)
         self._ended: set[int] = set()
         self.floor = floor
-        """Checkpoints up to this id are over."""
+        """Checkpoints up to this id are complete."""
 
     def passed(self, producer: int, checkpoint: int) -> int | None:
-        """Take a marker in; return the checkpoint that is complete by it, None if none is.
+        """Take a marker in; return the checkpoint that it completes, None if there is none.
 
-        Of several the highest is returned: it covers the others.
+        If it completes several, return the highest one: it covers the others.
 
         Raises:
-            InvalidInputError: an unknown producer.
+            InvalidInputError: the producer is unknown.
         """
         if producer not in self._passed:
             raise InvalidInputError(f"no such producer: {producer}")
@@ -68,7 +68,7 @@ class MarkerAlignment:
         return self._complete()
 
     def ended(self, producer: int) -> int | None:
-        """Take in that no marker comes from this producer any more; return as `passed`."""
+        """Take in that this producer sends no more markers; return as `passed`."""
         if producer not in self._passed:
             raise InvalidInputError(f"no such producer: {producer}")
         self._ended.add(producer)
@@ -89,12 +89,12 @@ class MarkerAlignment:
 
 @dataclass(slots=True)
 class ConsumerRun:
-    """One attempt. `step` and `sink` are its own.
+    """One attempt. It owns its `step` and its `sink`.
 
     Args:
         name: of the consumer; it owns the log.
-        schema: of the rows that the step makes, storable; None if it makes none.
-        is_root: its input is not of this job, so that a drain is said to it.
+        schema: the storable schema of the step's rows; None if the step returns none.
+        is_root: its input is not from this job, so a drain is sent to it directly.
     """
 
     pipeline: str
@@ -121,13 +121,13 @@ class ConsumerRun:
     _finished_rows: bool = field(default=False, init=False)
 
     def run(self) -> None:
-        """Run to the end and report it."""
+        """Run to the end and report the end."""
         self._chain = Chain([part for part in (self.step, self.sink) if part is not None])
         error: BaseException | None = None
         report, commit = TaskPhase.FAILED, 0
         try:
             report = self._run()
-        except BaseException as raised:  # noqa: BLE001 - all of it is reported
+        except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
             commit = self._commits.left_pending() if self._opened else 0
         error = self._chain.close(error)
@@ -144,7 +144,7 @@ class ConsumerRun:
             self.link.say(report)
 
     def _run(self) -> TaskPhase:
-        self.link.check_writes()  # OPEN fences, and publishes what is left
+        self.link.check_writes()  # OPEN fences older attempts and publishes pending effects
         self._view = open_view(
             self.stage,
             self.subpartition,
@@ -168,7 +168,7 @@ class ConsumerRun:
                 self.sink.ended(known.ending.mode)
             return TaskPhase.FINISHED
         self._restore(ending=known.ending is not None)
-        if known.ending is not None:  # no input is needed any more, only the rest of the end
+        if known.ending is not None:  # no more input is needed, only the rest of the end
             behind = EndStep.WIN_COMMITTED if known.ending.committed else EndStep.WIN_PREPARED
             self._view.task.perform_effects()
             return self._end(StopMode(known.ending.mode), behind)
@@ -197,7 +197,7 @@ class ConsumerRun:
             part.open()
 
     def _restore(self, *, ending: bool) -> None:
-        """Give the step its state back; behind PREPARED it may have none."""
+        """Give the step its state back; after PREPARED there may be none."""
         snapshot, stateful = self._commits.snapshot, hasattr(self.step, "restore")
         if (snapshot is not None) != stateful and self._commits.last and not ending:
             was = "without" if snapshot is None else "with"
@@ -210,13 +210,13 @@ class ConsumerRun:
 
     @property
     def _tuned(self) -> PipelineSettings:
-        """The settings as of the newest command."""
+        """The settings after the newest command."""
         return self.settings.tuned(self.link.settings)
 
     # -- reading
 
     def _read(self) -> StopMode:
-        """Read and commit until the input ends or a stop is asked for; return how to end."""
+        """Read and commit until the input ends or a stop is requested; return how to end."""
         self._last_commit = self.clock.monotonic()
         while True:
             try:
@@ -259,7 +259,7 @@ class ConsumerRun:
             self._commits.add(batch)
 
     def _asked(self) -> StopMode | None:
-        """Return the stop that concerns this task. A drain reaches it through its input."""
+        """Return the stop that this task must obey. A drain reaches it through its input."""
         self.link.check()
         stop = self.link.stop
         return stop if stop is StopMode.SUSPEND or (stop and self.is_root) else None
@@ -284,7 +284,7 @@ class ConsumerRun:
     # -- committing
 
     def _commit(self) -> None:
-        """Publish what was made, acknowledge what it was made of."""
+        """Publish the step's rows and acknowledge the input rows they come from."""
         self._last_commit = self.clock.monotonic()
         self.link.hear(self.step)
         if hasattr(self.step, "poll"):
@@ -358,7 +358,7 @@ class ConsumerRun:
             self._view.task.finish({})
 
     def _last_rows(self, mode: StopMode) -> None:
-        """Take what the step still has to say, once; behind it nothing is emitted."""
+        """Take the step's last rows, once; after this nothing is emitted."""
         if self._finished_rows:
             return
         self._finished_rows = True

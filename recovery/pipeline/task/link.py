@@ -1,10 +1,11 @@
-"""A task's end of the line to its supervisor.
+"""Connects a task to its supervisor.
 
-The supervisor's orders stand in the command log of the pipeline. The reader of the line pushes
-slots, or a thread of the link reads them (`follow`). Either way each slot is taken in once, in
-order. The task looks for orders; it is never interrupted in the middle of a call. If the line is
-lost, or another coordinator leads, the task ends as by a cancel, and a later supervisor goes on
-from the logs. A process without heartbeats counts as dead, so a separate thread sends them.
+The supervisor's commands are in the command log of the pipeline. Either the reader of the line
+pushes slots, or a thread of the link reads them (`follow`). In both cases each slot is taken in
+once, in order. The task looks for commands; it is never interrupted in the middle of a call. If the
+line is lost, or another coordinator leads, the task ends as after a cancel, and a later supervisor
+continues from the logs. A process without heartbeats counts as dead, so a separate thread sends
+them.
 """
 
 import logging
@@ -46,22 +47,22 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 
 _FIRST_LOOK_SECONDS = 0.05
 _LONE_SECONDS = 2.0
-"""A link with this pause or a shorter one has no line: at first it looks more often."""
+"""A link with this pause or a shorter one gets no pushes, so it looks more often at first."""
 _log = logging.getLogger(__name__)
 
 
 class StartAborted(AbortedError):
-    """The start barrier was called off: this attempt never runs."""
+    """The start barrier was cancelled: this attempt never runs."""
 
 
 class TaskLink:
-    """One attempt's line.
+    """The line of one attempt.
 
     Args:
-        send: hands a report over; must not block for long, may be called by several threads.
-        slot: of the command log, from which on it is read.
-        poll_seconds: how often an idle link looks into the command log by itself, None: never.
-            An attempt without a line takes 1 or 2; one whose slots are pushed, much more.
+        send: sends a report; must not block for long, may be called by several threads.
+        slot: first slot of the command log that the attempt reads.
+        poll_seconds: how often an idle link reads the command log by itself, None: never. Use 1
+            or 2 for an attempt without a line, and much more for one whose slots are pushed.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class TaskLink:
     # -- for the reader of the line
 
     def push(self, slot: int, record: bytes) -> None:
-        """Take in a slot of the command log, in any order, as often as it comes."""
+        """Take in a slot of the command log, in any order, any number of times."""
         with self._changed:
             try:
                 decided = decode_slot(record, name=f"slot {slot} of the command log")
@@ -102,13 +103,13 @@ class TaskLink:
             self._changed.notify_all()
 
     def follow(self, log: SlotLog) -> None:
-        """Begin to read the command log, beside what is pushed. Ends with the attempt."""
+        """Start reading the command log, in addition to pushed slots. Ends with the attempt."""
         if self._poll_seconds is not None:
             name = f"durable-shuffle-commands-{self.task}"
             threading.Thread(target=self._poll, args=(log,), name=name, daemon=True).start()
 
     def deliver(self, command: InternalCommand) -> None:
-        """Obey a command, if it is for this attempt."""
+        """Obey a command if it is for this attempt."""
         with self._changed:
             self._obey(command)
             self._changed.notify_all()
@@ -139,7 +140,7 @@ class TaskLink:
         return command.epoch == self.epoch and self.task in command.tasks
 
     def _poll(self, log: SlotLog) -> None:
-        """Read on; more often while something is missing, or has just come."""
+        """Read on; more often while a slot is missing or has just come."""
         longest = self._poll_seconds
         assert longest is not None
         misses = 0
@@ -176,52 +177,52 @@ class TaskLink:
         self._stop = StopMode.CANCEL
 
     def lost(self) -> None:
-        """Nobody listens any more."""
+        """Take in that nobody listens any more."""
         with self._changed:
             self._end("the supervisor is gone")
             self._changed.notify_all()
 
     def over(self) -> None:
-        """The attempt has ended: nothing is followed any more."""
+        """Stop following the log: the attempt has ended."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def alive(self) -> None:
-        """Say that the process lives."""
+        """Report that the process is alive."""
         self._send(TaskReport(self.task, self.epoch, None, records=self._records))
 
     # -- for the task
 
     def complain(self, cause: str) -> None:
-        """Ask that all tasks of this part start anew."""
+        """Ask for a restart of all tasks of this part."""
         self._send(TaskReport(self.task, self.epoch, None, complaint=cause or "no cause given"))
 
     def hear(self, part: Any) -> None:
-        """Pass on what a step or source asks for by `wants_restart()`: a cause, or ""."""
+        """Pass on the cause that a step or source returns from `wants_restart()`; "" for none."""
         if hasattr(part, "wants_restart") and (cause := part.wants_restart()):
             self.complain(str(cause))
 
     @property
     def stop(self) -> StopMode | None:
-        """How to end, None if nobody asked."""
+        """How to end, None if nobody asked for a stop."""
         return self._stop
 
     @property
     def settings(self) -> dict[str, int | float]:
-        """Settings in the place of those that the pipeline was made with, as of the newest slot."""
+        """Settings that replace those of the pipeline, after the newest slot."""
         return self._settings
 
     @property
     def start(self) -> StartTasks | None:
-        """What the attempt begins with, None before it is known."""
+        """The attempt's start values, None before they are known."""
         return self._start
 
     def wait_start(self) -> StartTasks:
-        """Wait until this attempt may begin and write; return what it begins with.
+        """Wait until this attempt may begin and write; return its start values.
 
         Raises:
-            StartAborted: the start was called off.
+            StartAborted: the start was cancelled.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._start is not None or self._is_called_off())
@@ -231,10 +232,10 @@ class TaskLink:
         return self._start
 
     def check_writes(self) -> None:
-        """Refuse to write before START: until then nobody knows whether the coordinator leads.
+        """Refuse to write before START: until then it is unknown whether the coordinator leads.
 
         Raises:
-            FencedError: no START for this attempt was seen.
+            FencedError: there was no START for this attempt.
         """
         if self._start is None:
             raise FencedError(
@@ -254,7 +255,7 @@ class TaskLink:
         """Wait until all tasks that start together are ready; then report STARTED.
 
         Raises:
-            StartAborted: the start was called off.
+            StartAborted: the start was cancelled.
         """
         self.say(TaskPhase.AT_BARRIER)
         with self._changed:
@@ -265,8 +266,8 @@ class TaskLink:
         self.say(TaskPhase.STARTED)
 
     def check(self) -> None:
-        """Raise StartAborted if the start was called off, AbortedError if the task was cancelled,
-        and any error of the command log: a record that cannot be understood is not skipped."""
+        """Raise StartAborted if the start was cancelled, AbortedError if the task was cancelled, or
+        an error of the command log, because an unreadable record must not be skipped."""
         if self._broken is not None:
             raise self._broken
         if self._aborted and not self._go:
@@ -275,11 +276,11 @@ class TaskLink:
             raise AbortedError("cancelled")
 
     def progress(self, records: int) -> None:
-        """Remember how far the task is, for people."""
+        """Remember the task's progress, for people."""
         self._records = records
 
     def failed(self, error: BaseException, commit: int) -> None:
-        """Report the end of an attempt that did not reach its own."""
+        """Report that an attempt failed before its end."""
         asked = isinstance(error, AbortedError) and (self._stop or self._aborted)
         if asked and self._stop is not None:
             self.say(TaskPhase.CANCELED)
@@ -291,7 +292,7 @@ class TaskLink:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what a supervisor has to know of an error. Its text holds no credential."""
+    """Return what a supervisor must know about an error. The text holds no credential."""
     kind = getattr(error, "kind", None)
     name = str(kind) if kind is not None else type(error).__name__
     secondary = isinstance(error, FencedError | StartAborted)
@@ -312,10 +313,10 @@ def _place_of(error: BaseException) -> str:
 
 
 def can_retry(error: BaseException) -> bool:
-    """Return whether another attempt can come out better.
+    """Return whether another attempt can succeed.
 
-    An error of user code says so by an attribute `retry`; without it, it is tried again as often
-    as the budget allows.
+    An error of user code can say so with an attribute `retry`. Without it, the task is restarted
+    as often as the budget allows.
     """
     said = getattr(error, "retry", None)
     if isinstance(said, bool):

@@ -1,4 +1,4 @@
-"""What a task process runs: from a plan and a task's name to its source or consumer."""
+"""The code of a task process: finds the source or consumer of a task in a plan, and runs it."""
 
 import copy
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ class RunTask:
     """Runs tasks of one plan. Can be pickled if the plan can.
 
     Args:
-        paths: of the pipeline's own stages, by name.
+        paths: locations of the pipeline's own stages, by name.
     """
 
     plan: PipelinePlan
     paths: Mapping[str, StagePath]
 
     def __call__(self, link: TaskLink) -> None:
-        """Run one attempt to its end; all of it is reported, the end included."""
+        """Run one attempt to its end and report everything, including the end."""
         link.say(TaskPhase.STARTING)
         try:
             patience = self.plan.settings.shuffle.storage_call_seconds
@@ -38,7 +38,7 @@ class RunTask:
             link.follow(SlotLog(storage, command_log_prefix(self.plan.name)))
             link.wait_start()
             run = self._prepared(storage, link)
-        except BaseException as error:  # noqa: BLE001 - all of it is reported
+        except BaseException as error:  # noqa: BLE001 - all errors are reported
             link.failed(error, 0)
             return
         try:

@@ -1,9 +1,9 @@
 """One attempt at a source task: a log producer that follows a source.
 
-A separate thread reads the source, so that a quiet source does not delay orders. Rows are gathered
-until there are enough or time is up. One record appends them with the position that they reach; a
-successor asks the source for the rows behind that position. Rows that were read and not appended
-are read again. The end is appended as END with its mode.
+A separate thread reads the source, so that a quiet source does not delay commands. Rows are
+collected until there are enough or the time is up. One record appends them with the position that
+they reach. A successor asks the source for the rows after that position, so rows that were read but
+not appended are read again. The end is appended as END with its mode.
 """
 
 import queue
@@ -36,24 +36,24 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 _AHEAD = 16
-"""Items that wait at most."""
+"""At most so many items wait."""
 _IDLE_SECONDS = 0.05
-"""Pause after a source said that nothing is new."""
+"""Pause after the source reported nothing new."""
 _JOIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The source has no more, or ended with an error."""
+    """The source has ended, normally or with an error."""
 
     error: BaseException | None
 
 
 class Puller:
-    """Reads a source in a thread of its own.
+    """Reads a source in a separate thread.
 
     Args:
-        start: makes the iterator; called in the thread.
+        start: returns the iterator; called in the thread.
     """
 
     def __init__(self, start: Callable[[], Iterator[Pulled]]) -> None:
@@ -66,14 +66,14 @@ class Puller:
         self._thread.start()
 
     def take(self, timeout_seconds: float) -> tuple[object, object] | SourceEnd | None:
-        """Return what comes next, None if nothing came in time."""
+        """Return the next item, None if nothing came in time."""
         try:
             return self._items.get(timeout=max(0.0, timeout_seconds))
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """Read no more; waits a bounded time for the source to notice."""
+        """Stop reading; wait a bounded time until the source notices."""
         self._over.set()
         self._thread.join(_JOIN_SECONDS)
 
@@ -112,7 +112,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(slots=True)
 class SourceRun:
-    """One attempt. `source` is its own."""
+    """One attempt. It owns its `source`."""
 
     name: str
     stage: StageHandle
@@ -131,20 +131,20 @@ class SourceRun:
     _records: int = field(default=0, init=False)
 
     def run(self) -> None:
-        """Run to the end and report it."""
+        """Run to the end and report the end."""
         error: BaseException | None = None
         report = TaskPhase.FAILED
         begun = False
         try:
             last = producer_status(self.stage, self.producer)
             if isinstance(last, End) and last.mode != "SUSPEND":
-                report = TaskPhase.FINISHED  # in an earlier life; its END stands
+                report = TaskPhase.FINISHED  # in an earlier run; its END is in the log
             else:
                 begun = True
                 if callable(opens := getattr(self.source, "open", None)):
                     opens()
                 report = self._run()
-        except BaseException as raised:  # noqa: BLE001 - all of it is reported
+        except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
         if begun and callable(close := getattr(self.source, "close", None)):
             try:
@@ -158,7 +158,7 @@ class SourceRun:
 
     @property
     def _tuned(self) -> PipelineSettings:
-        """The settings as of the newest command."""
+        """The settings after the newest command."""
         return self.settings.tuned(self.link.settings)
 
     def _run(self) -> TaskPhase:
@@ -187,7 +187,7 @@ class SourceRun:
         return TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED
 
     def _follow(self, puller: Puller, log: LogProducer) -> EndMode:
-        """Append until the source ends or a stop is asked for; return how to end."""
+        """Append until the source ends or a stop is requested; return how to end."""
         self._last_checkpoint = self.clock.monotonic()
         while True:
             self.link.check()

@@ -1,4 +1,4 @@
-"""The one Spark session of a test run, and what tests of stages share."""
+"""The one Spark session of a test run, and the fixtures that tests of stages share."""
 
 import json
 import os
@@ -21,13 +21,13 @@ from durable_shuffle.shuffle.storage import open as open_storage
 from durable_shuffle.shuffle.testing.faulty_storage import install
 
 FAULTS_VARIABLE = "DURABLE_SHUFFLE_STORAGE_FAULTS"
-"""Share of all storage calls that fail in these tests, as 0.2; default: none do."""
+"""Share of all storage calls that fail in these tests, for example 0.2. Default: none."""
 FAULT_RATE = 0.2
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests marked `also_with_storage_faults` run a second time, on a storage that fails."""
+    """Run tests marked `also_with_storage_faults` a second time, on a storage that fails."""
     marked = metafunc.definition.get_closest_marker("also_with_storage_faults")
     if marked and FAULTS_VARIABLE not in os.environ:
         metafunc.parametrize(
@@ -39,16 +39,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def storage_faults(
     request: pytest.FixtureRequest, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[float]:
-    """The share of storage calls that fail, half of them after they took effect.
+    """The share of storage calls that fail; half of these fail after they took effect.
 
-    Storages are opened by URL as everywhere else; they travel to executors with their faults, and
-    driver programs get theirs by `Programs`.
+    Storages are opened by URL as everywhere else. They take their faults along to executors, and
+    `Programs` gives driver programs theirs.
     """
     rate = float(getattr(request, "param", os.environ.get(FAULTS_VARIABLE, 0)))
     if not rate:
         yield rate
         return
-    monkeypatch.setattr(open_storage, "open_backend", open_storage.open_backend)  # put back later
+    monkeypatch.setattr(open_storage, "open_backend", open_storage.open_backend)  # undone later
     opened = install(rate, seed)
     yield rate
     calls, fired = sum(len(s.calls) for s in opened), sum(s.fired for s in opened)
@@ -58,7 +58,7 @@ def storage_faults(
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session with two cores; tests must leave its configuration as they found it."""
+    """A local session with two cores; tests must restore its configuration."""
     session = local_spark()
     yield session
     session.stop()
@@ -66,13 +66,13 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """A session of its own on the same context: what a test sets stays with that test."""
+    """A separate session on the same context, so that settings of a test stay with that test."""
     return spark.newSession()
 
 
 @pytest.fixture
 def compiled_plans(session: SparkSession) -> None:
-    """Plans are compiled, as they are by default."""
+    """Compile plans, as Spark does by default."""
     session.conf.set("spark.sql.codegen.wholeStage", "true")
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
 
@@ -93,8 +93,8 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def instrument(function: BatchFunction, what: str) -> BatchFunction:
-    """The function under a name of its own: it reads files and the clock, and its rows do not
-    depend on that."""
+    """The function under a separate name: it reads files and the clock, but its rows do not
+    depend on them."""
 
     class Instrument:
         def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,10 +107,10 @@ def instrument(function: BatchFunction, what: str) -> BatchFunction:
 
 
 class RunCounter:
-    """A map function that writes down which partitions ran, independent of any report.
+    """A map function that records which partitions ran, independently of any report.
 
-    One line per run in a file per partition: appends of a line are atomic, so that concurrent runs
-    are all counted.
+    Each run adds a line to the file of its partition. Appending a line is atomic, so concurrent
+    runs are all counted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,7 +119,7 @@ class RunCounter:
 
     @property
     def function(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """For `mapInArrow`; the rows pass unchanged."""
+        """Return the function for `mapInArrow`; it does not change rows."""
         folder = str(self._folder)
 
         def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -136,21 +136,21 @@ class RunCounter:
         return instrument(count, f"counts in {folder}")
 
     def runs(self) -> dict[int, int]:
-        """Return partition -> how often it ran."""
+        """Return the number of runs of each partition."""
         return {int(p.name): len(p.read_text().splitlines()) for p in self._folder.iterdir()}
 
 
 @pytest.fixture
 def counter(tmp_path: Path) -> RunCounter:
-    """Counts producer runs in files."""
+    """Count producer runs in files."""
     return RunCounter(tmp_path / "runs")
 
 
 class Breaker:
-    """A map function that fails in one partition until it is mended.
+    """A map function that fails in one partition until it is repaired.
 
-    It first waits until a number of other producers have committed, seen by the names of files:
-    when Spark gives up, nobody is left that could commit later.
+    It first waits until a number of other producers have committed, which it sees from file names.
+    So when Spark gives up, no producer is left that could commit later.
     """
 
     def __init__(self, folder: Path, root: str) -> None:
@@ -161,7 +161,7 @@ class Breaker:
     def function(
         self, partition: int, *, after: int
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """For `mapInArrow`; the rows pass unchanged.
+        """Return the function for `mapInArrow`; it does not change rows.
 
         Args:
             after: how many producers commit before the failure.
@@ -186,25 +186,25 @@ class Breaker:
         return instrument(fail, f"fails in partition {partition} before {mended}")
 
     def mend(self) -> None:
-        """From here on nothing fails."""
+        """Let nothing fail from now on."""
         self._mended.touch()
 
 
 @pytest.fixture
 def breaker(tmp_path: Path, root: str) -> Breaker:
-    """Fails one producer until it is told otherwise."""
+    """Fail one producer until told otherwise."""
     return Breaker(tmp_path / "breaker", root)
 
 
 def committed_producers(root: str | Path, job: str = "tests") -> set[int]:
-    """Producers that have a record in their log, from the names of files alone."""
+    """Return the producers that have a record in their log, from file names alone."""
     slots = Path(root).glob(f"{job}/*/producers/p*/{0:010d}")
     return {int(slot.parent.name.removeprefix("p")) for slot in slots}
 
 
 @pytest.fixture(name="committed_producers")
 def committed_producers_fixture() -> Callable[..., set[int]]:
-    """Gives tests `committed_producers`, which they cannot import."""
+    """Give tests `committed_producers`, which they cannot import."""
     return committed_producers
 
 
@@ -220,7 +220,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 class Programs:
-    """Driver programs in processes of their own, each the leader of a process session."""
+    """Driver programs in separate processes, each the leader of a process session."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._seed = folder, seed
@@ -230,7 +230,7 @@ class Programs:
     def start(
         self, program: str, *arguments: object, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start `programs/<program>.py`; it talks over stdin and stdout, its stderr is a file."""
+        """Start `programs/<program>.py`. It uses stdin and stdout; its stderr is a file."""
         number = len(self._started)
         faults = [] if not self.fault_rate else ["-c", _WITH_FAULTS, self.fault_rate, self._seed]
         command = [sys.executable, *faults, PROGRAMS / f"{program}.py", *arguments]
@@ -255,9 +255,9 @@ class Programs:
         return process
 
     def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """Return the program's next line, a JSON object; Spark's own output is passed over.
+        """Return the program's next line, a JSON object; skip Spark's own output.
 
-        A program that hangs is ended by the test's time limit, and then by `end`.
+        If a program hangs, the test's time limit ends the test, and then `end` kills the program.
         """
         assert process.stdout is not None
         for line in process.stdout:
@@ -268,7 +268,7 @@ class Programs:
         raise AssertionError(f"the program ended without an answer:\n{path.read_text()[-6000:]}")
 
     def tell(self, process: subprocess.Popen[str], line: str) -> None:
-        """Give the program one line."""
+        """Send the program one line."""
         assert process.stdin is not None
         process.stdin.write(line + "\n")
         process.stdin.flush()
@@ -276,7 +276,7 @@ class Programs:
     def run(
         self, program: str, *arguments: object, env: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Run a program that has one answer, to its end."""
+        """Run a program that has one answer, until it ends."""
         process = self.start(program, *arguments, env=env)
         answer = self.answer(process)
         process.communicate()
@@ -289,7 +289,7 @@ class Programs:
         process.wait()
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill all programs that still run."""
         for process in self._started:
             self.kill(process)
             for stream in (process.stdin, process.stdout):
@@ -300,7 +300,7 @@ class Programs:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Programs]:
-    """Runs driver programs; whatever still runs at the end of the file is killed."""
+    """Run driver programs; kill those that still run at the end of the file."""
     runner = Programs(tmp_path_factory.mktemp("programs"), seed)
     runner.fault_rate = float(os.environ.get(FAULTS_VARIABLE, 0))
     try:

@@ -1,4 +1,4 @@
-"""`async_map` inside Spark's Python workers: results, retries, failures, what a task leaves."""
+"""`async_map` inside Spark's Python workers: results, retries, failures, clean-up after a task."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SQL_SCHEMA = "id long, answer string, tries long"
 
 
 def flaky_service(failures: int) -> Any:
-    """An enrichment call that is refused a number of times per key, in the worker's memory."""
+    """A service that refuses each key a number of times, counted in the worker's memory."""
     tries: dict[int, int] = {}
 
     async def look_up(row: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def flaky_service(failures: int) -> Any:
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_enrichment_with_retries(session: SparkSession, mode: str) -> None:
-    """Every row comes back once, every third one at its third try, on all partitions."""
+    """Every row comes back once, and every third row at its third try, on all partitions."""
     policy = RetryPolicy(Backoff.fixed(2, 0.001), on_exception=raised(ConnectionError))
     run = async_map(flaky_service(2), SCHEMA, capacity=50, mode=mode, retry=policy)
     rows = session.range(0, 2000, 1, 4).mapInArrow(run, SQL_SCHEMA).collect()
@@ -45,7 +45,7 @@ def test_enrichment_with_retries(session: SparkSession, mode: str) -> None:
 
 
 def test_error_fails_the_task_with_the_functions_own_words(session: SparkSession) -> None:
-    """Without retries the first refusal reaches the user."""
+    """Without retries, the user gets the first refusal."""
     run = async_map(flaky_service(1), SCHEMA, capacity=5)
     with pytest.raises(Exception, match="busy: 0"):
         session.range(0, 10, 1, 1).mapInArrow(run, SQL_SCHEMA).collect()
@@ -55,7 +55,7 @@ def test_error_fails_the_task_with_the_functions_own_words(session: SparkSession
 def test_task_leaves_no_thread_and_no_loop_in_its_worker(
     session: SparkSession, tmp_path: Path, ending: str
 ) -> None:
-    """A reused worker starts the next task without a thread of the last, also after a limit."""
+    """A reused worker starts the next task without threads of the last one, even after a limit."""
     folder = str(tmp_path)
     inner = async_map(flaky_service(0), SCHEMA, capacity=5, batch_rows=1)
 

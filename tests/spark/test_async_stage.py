@@ -1,4 +1,4 @@
-"""Asynchronous calls inside stages, in real Python workers that are killed in the middle."""
+"""Asynchronous calls inside stages, in real Python workers that are killed during a task."""
 
 import asyncio
 import os
@@ -25,10 +25,10 @@ ROWS = 900
 
 
 def service(folder: Path, deadly: int, *, root: str = "", commits: int = 0) -> Any:
-    """A call that refuses every third row twice, and SIGKILLs its worker at one row, once.
+    """A service that refuses every third row twice, and SIGKILLs its worker once, at row `deadly`.
 
-    It dies after so many producers have committed below `root`, seen by the names of files. Each
-    call leaves a line in a file per row: the process and the loop that it ran in.
+    It dies after so many producers have committed below `root`, which it sees from file names. Each
+    call adds a line to the file of its row: the process and the loop that it ran in.
     """
     folder.mkdir()
     where, slots = str(folder), f"*/*/producers/p*/{0:010d}"
@@ -39,7 +39,7 @@ def service(folder: Path, deadly: int, *, root: str = "", commits: int = 0) -> A
             file.write(f"{os.getpid()}-{id(asyncio.get_running_loop())}\n")
         await asyncio.sleep(0.0001)
         if v == deadly and not Path(where, "died").exists():
-            while len(list(Path(root).glob(slots))) < commits:  # bounded by the test's time limit
+            while len(list(Path(root).glob(slots))) < commits:  # ends at the test's time limit
                 await asyncio.sleep(0.01)
             Path(where, "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,7 +56,7 @@ def called(folder: Path) -> dict[int, list[str]]:
 
 
 def calls_of(v: int) -> int:
-    """How often a row is called if nothing dies."""
+    """How often a row is called if no worker dies."""
     return 3 if v % 3 == 0 else 1
 
 
@@ -68,7 +68,7 @@ EXPECTED = sorted((v % 5, v) for v in range(ROWS))
 def test_map_of_a_stage_calls_a_service(
     session: SparkSession, root: str, tmp_path: Path, mode: str
 ) -> None:
-    """Rows are refused and tried again; a worker dies; then only its producer runs again."""
+    """Rows are refused and retried; a worker dies; then only its producer runs again."""
     calls = tmp_path / "calls"
     look_up = service(calls, deadly=700, root=root, commits=2)
     run = async_map(look_up, SCHEMA, capacity=50, batch_rows=64, mode=mode, retry=POLICY)
@@ -109,7 +109,7 @@ def test_map_of_a_stage_calls_a_service(
 def test_reducer_with_calls_resumes_inside_its_partition(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """A worker dies in the reduce: what was acknowledged is not called again, rows come once."""
+    """A worker dies in the reduce stage: acknowledged rows are not called again; rows come once."""
     calls = tmp_path / "calls"
     step = AsyncStep(
         service(calls, deadly=600),
@@ -137,7 +137,7 @@ def test_reducer_with_calls_resumes_inside_its_partition(
 
 
 def test_consumer_with_calls(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """The same object as the process of a consumer: its outputs count once."""
+    """The same object works as the process of a consumer: its outputs count once."""
     step = AsyncStep(service(tmp_path / "calls", deadly=-1), SCHEMA, capacity=20, retry=POLICY)
     shuffle = DurableShuffle(session, root, job="tests", version="1")
     df = session.range(0, ROWS, 1, 2).selectExpr("id % 5 as k", "id as v")

@@ -1,4 +1,4 @@
-"""Wrong calls, wrong roots and damaged data: each is an error that says what to do, never rows."""
+"""Wrong calls, wrong roots and damaged data: each error says what to do; no wrong rows."""
 
 import importlib.util
 import math
@@ -53,7 +53,7 @@ def shuffle(session: SparkSession, root: str) -> DurableShuffle:
 def test_bad_number_of_partitions(
     session: SparkSession, shuffle: DurableShuffle, n: Any, message: str
 ) -> None:
-    """Only whole numbers from 1 are numbers of partitions; the message shows what was given."""
+    """Only whole numbers from 1 are numbers of partitions; the message shows the given value."""
     df = session.range(3)
     for columns in ((), ("id",)):
         with pytest.raises(InvalidInputError, match=message):
@@ -65,21 +65,21 @@ def test_bad_number_of_partitions(
 def test_unknown_column_is_named_beside_those_there_are(
     session: SparkSession, shuffle: DurableShuffle, n: int | None
 ) -> None:
-    """The message holds the column asked for and the columns of the frame."""
+    """The message holds the requested column and the columns of the frame."""
     df = session.range(3).selectExpr("id as first", "id as second")
     with pytest.raises(InvalidInputError, match="asked for thrid; columns are first, second"):
         shuffle.repartition(df, n, "thrid")
 
 
 def test_column_of_another_frame_is_refused(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A column that belongs to another DataFrame is no key of this one."""
+    """A column of another DataFrame is not a valid key of this one."""
     other = session.range(3).selectExpr("id as elsewhere")
     with pytest.raises(InvalidInputError, match=r"elsewhere.*columns are id"):
         shuffle.repartition(session.range(3), 2, other.elsewhere)
 
 
 def test_ambiguous_key_is_refused(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A name that two columns have is no key; other columns beside it are."""
+    """A name that two columns share is not a valid key; the other columns are."""
     df = session.range(3).selectExpr("id as a", "id * 2 as a", "id as b")
     with pytest.raises(InvalidInputError, match=r"asked for a; columns are a, a, b.*AMBIGUOUS"):
         shuffle.repartition(df, 2, "a")
@@ -100,7 +100,7 @@ def test_ambiguous_key_is_refused(session: SparkSession, shuffle: DurableShuffle
 def test_types_without_a_hash_are_no_keys(
     session: SparkSession, shuffle: DurableShuffle, expression: str, message: str
 ) -> None:
-    """Maps, variants and strings that are equal without being the same bytes, at any depth."""
+    """Maps, variants, and strings that are equal without equal bytes are refused, at any depth."""
     df = session.range(3).select(F.expr(expression).alias("k"))
     with pytest.raises(InvalidInputError, match=message):
         shuffle.repartition(df, 2, "k")
@@ -120,7 +120,7 @@ def test_types_without_a_hash_are_no_keys(
 def test_types_that_do_not_travel_are_refused(
     session: SparkSession, shuffle: DurableShuffle, expression: str, kind: str
 ) -> None:
-    """What Spark cannot hand to Python is refused by the name of the column, key or not."""
+    """Types that Spark cannot pass to Python are refused by column name, key or not."""
     df = session.range(3).select("id", F.expr(expression).alias("odd"))
     for request in ((2, "id"), (2,)):
         with pytest.raises(InvalidInputError, match=f"column 'odd' of type {kind} cannot be"):
@@ -128,7 +128,7 @@ def test_types_that_do_not_travel_are_refused(
 
 
 def test_collated_values_are_carried(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A collation forbids a key, not a value."""
+    """A collation forbids a column as key, not as value."""
     df = session.range(3).selectExpr("id", "'x' collate UTF8_LCASE as text")
     out = shuffle.repartition(df, 2, "id")
     assert out.schema == df.schema
@@ -136,7 +136,7 @@ def test_collated_values_are_carried(session: SparkSession, shuffle: DurableShuf
 
 
 def test_streaming_frame_is_refused(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A stream has no end to commit at; the message names the way to do it."""
+    """A stream has no end at which to commit; the message names the call to use."""
     df = session.readStream.format("rate").load()
     for call in (lambda: shuffle.repartition(df, 2, "value"), lambda: shuffle.durable(df)):
         with pytest.raises(InvalidInputError, match="foreachBatch"):
@@ -144,7 +144,7 @@ def test_streaming_frame_is_refused(session: SparkSession, shuffle: DurableShuff
 
 
 def test_what_is_no_frame_is_refused(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """An RDD or a name is told apart from a DataFrame."""
+    """An RDD or a name is not mistaken for a DataFrame."""
     for thing in (session.sparkContext.emptyRDD(), "df", None):
         with pytest.raises(InvalidInputError, match=f"found={type(thing).__name__}"):
             shuffle.durable(thing)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_bad_arguments(
 
 @pytest.mark.parametrize("name", ["a/b", "", " ", "-a", "ä", "x" * 300])
 def test_bad_stage_names(session: SparkSession, shuffle: DurableShuffle, name: str) -> None:
-    """A stage's label becomes part of a path, so that it is checked; "" is not the default."""
+    """A stage's label becomes part of a path, so it is checked; "" is not the default."""
     with pytest.raises(InvalidInputError, match="name must be"):
         shuffle.durable(session.range(1), name=name)
 
@@ -196,7 +196,7 @@ def test_missing_driver_names_what_to_install(
     module: str,
     extra: str,
 ) -> None:
-    """Without the driver of an object store the error is the command that installs it."""
+    """Without the driver of an object store, the error names the command that installs it."""
     if importlib.util.find_spec(module) is not None:
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     with pytest.raises(InvalidInputError, match=rf"pip install 'durable-shuffle\[{extra}\]'"):
@@ -206,7 +206,7 @@ def test_missing_driver_names_what_to_install(
 def test_default_url_of_local_masters_and_setting(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a url the setting counts, and then a folder beside the job."""
+    """Without a url, the setting counts, and after it a folder beside the job."""
     monkeypatch.chdir(tmp_path)
     assert DurableShuffle(session, job="tests").url == f"file:{tmp_path}/durable-shuffle"
     session.conf.set("spark.durableShuffle.url", str(tmp_path / "other"))
@@ -229,7 +229,7 @@ except InvalidInputError as e:
 
 
 def test_missing_permission_is_told() -> None:
-    """A user who may not write there learns which root it is and why, before any work."""
+    """A user without write permission learns which root fails and why, before any work."""
     with tempfile.TemporaryDirectory() as outer:
         Path(outer).chmod(0o755)
         locked = Path(outer).resolve() / "locked"
@@ -247,7 +247,7 @@ def test_missing_permission_is_told() -> None:
 
 
 def test_root_that_is_a_file_is_refused(session: SparkSession, tmp_path: Path) -> None:
-    """A file where the folder should be is named."""
+    """If a file is in the place of the folder, the error names it."""
     root = tmp_path / "file"
     root.write_text("x")
     with pytest.raises(InvalidInputError, match=f"{root} is a file"):
@@ -258,7 +258,7 @@ def test_root_that_is_a_file_is_refused(session: SparkSession, tmp_path: Path) -
 def test_root_of_another_job_is_refused(
     session: SparkSession, shuffle: DurableShuffle, root: str
 ) -> None:
-    """A job's folder that was copied to another name is not taken for that job."""
+    """A job's folder that was copied to another name is not mistaken for that job."""
     shuffle.durable(session.range(3))
     shutil.copytree(Path(root, "tests"), Path(root, "copy"))
     with pytest.raises(CorruptDataError, match=r"copy/log/0+: .*the record of another place"):
@@ -266,7 +266,7 @@ def test_root_of_another_job_is_refused(
 
 
 def control_record(version: int, key: str, kind: str, fields: dict[str, Any]) -> bytes:
-    """A control record bound to its key, made by the text of the format, of any version."""
+    """A control record bound to its key, built from the format's description, of any version."""
     payload = msgpack.packb({"fields": fields, "kind": kind})
     checked = struct.pack("<4sHHI", b"\x89DSC", version, 0, len(payload))
     crc = zlib.crc32(payload, zlib.crc32(checked)) ^ zlib.crc32(key.encode())
@@ -276,7 +276,7 @@ def control_record(version: int, key: str, kind: str, fields: dict[str, Any]) ->
 def test_commit_of_a_newer_version_is_not_guessed_at(
     session: SparkSession, root: str, breaker: Any, committed_producers: Callable[[str], set[int]]
 ) -> None:
-    """A producer's record that a newer library wrote stops this one, with both versions."""
+    """A producer's record of a newer version stops the run; the error names both versions."""
     df = session.range(0, 8, 1, 2).mapInArrow(breaker.function(1, after=1), "id long")
     with pytest.raises(Exception, match="broken on purpose"):
         DurableShuffle(session, root, job="tests").repartition(df, 2, "id")
@@ -296,7 +296,7 @@ def test_commit_of_a_newer_version_is_not_guessed_at(
 
 
 def flip(position: float) -> Callable[[Path], None]:
-    """Change one bit, at a place given as a part of the length."""
+    """Change one bit, at a position given as a fraction of the length."""
 
     def damage(path: Path) -> None:
         data = bytearray(path.read_bytes())
@@ -311,7 +311,7 @@ def truncate(path: Path) -> None:
 
 
 def swap(path: Path) -> None:
-    """Put another producer's intact segment there."""
+    """Replace the file with another producer's intact segment."""
     (other,) = (p for p in path.parents[1].rglob("*.seg") if p != path)
     path.write_bytes(other.read_bytes())
 
@@ -357,7 +357,7 @@ def test_damaged_index_never_gives_rows(
 
 
 def test_retention_by_age(session: SparkSession, root: str) -> None:
-    """What is older than the age goes when the job is next claimed, and nothing else."""
+    """When the job is next claimed, stages above the age are deleted, and nothing else."""
     first = DurableShuffle(session, root, job="tests")
     first.durable(session.range(3))
     assert (
@@ -369,7 +369,7 @@ def test_retention_by_age(session: SparkSession, root: str) -> None:
 def test_computed_key_of_a_frame_without_rows(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """A key that would fail on a row is no error of the request where there is no row."""
+    """A key expression that would fail on a row causes no error if there are no rows."""
     df: DataFrame = session.range(3).where("false")
     key: Column = F.raise_error(F.lit("never evaluated")).cast("int")
     assert shuffle.repartition(df, 2, key).collect() == []

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_a_kill_is_measured_and_shown(tmp_path: Path, seed: int) -> None:
-    """An executor dies among the reduces, no map runs again, and Chromium shows the kill."""
+    """An executor dies in the reduce stage, no map task runs again, and Chromium shows the kill."""
     figures, page = tmp_path / "bench.json", tmp_path / "bench.html"
     command = [
         *(sys.executable, "-m", "durable_shuffle.jobs.cli", "bench", "recovery"),

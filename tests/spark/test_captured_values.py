@@ -1,4 +1,4 @@
-"""A captured value that is another one in every run is named: nothing else keeps a stage fresh."""
+"""If a captured value differs in every run, it is named, because it alone makes a stage fresh."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SENTENCE = "differs from the last run's stage"
 
 
 def tagged(session: SparkSession, run_id: str, step: int = 1) -> DataFrame:
-    """Rows that do not depend on the run's id, through a function that uses it."""
+    """Rows that do not depend on the run's id, from a function that uses it."""
     if step == 1:
 
         def tag(x):  # type: ignore[no-untyped-def]
@@ -29,8 +29,9 @@ def tagged(session: SparkSession, run_id: str, step: int = 1) -> DataFrame:
 def test_value_that_differs_in_every_run_is_named(
     session: SparkSession, root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once on standard error, in the report and in what explain says; not in the run that sees the
-    first value, not within a run, not if code differs as well, not after a hit."""
+    """The value is named once on standard error, in the report and by explain; but not in the run
+    that sees the first value, not within a run, not if code differs as well, and not after a
+    hit."""
 
     def run(*frames: DataFrame) -> tuple[str, str, str]:
         shuffle = DurableShuffle(session, root, job="tests")
@@ -56,7 +57,7 @@ def test_value_that_differs_in_every_run_is_named(
 def test_value_is_named_in_stages_and_queries(
     session: SparkSession, root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The map of a Python stage and a piece of a query, with a default argument that moves."""
+    """The map of a Python stage and a piece of a query, with a default argument that differs."""
 
     def run(now: int) -> str:
         def mapped(batches: Any, at: int = now) -> Any:

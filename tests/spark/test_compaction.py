@@ -1,4 +1,4 @@
-"""Compaction when a stage is sealed: the same rows in the same places, now and when reused."""
+"""Compaction when a stage is sealed: the same rows in the same partitions, now and when reused."""
 
 from collections import Counter
 from pathlib import Path
@@ -23,7 +23,7 @@ def placed(df: DataFrame) -> Counter[tuple[object, ...]]:
 def test_tasks_write_the_segments(
     session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than fits one segment: a Spark task each, none in the driver; every byte verifies."""
+    """If one segment is not enough, each is written by a Spark task; every byte verifies."""
 
     def never(*_: object) -> list[bytes]:
         raise AssertionError("the driver copied extents itself")
@@ -42,7 +42,7 @@ def test_tasks_write_the_segments(
     report = verify_job(LocalStorage(root), "tests", settings)
     assert report.ok, report.findings
     for path in (p for p in Path(root).rglob("*.seg") if "segments" in p.parts):
-        path.unlink()  # nothing reads them any more
+        path.unlink()  # no reader uses them any more
     assert placed(back) == placed(df.repartition(5, "k"))
 
 
@@ -62,5 +62,5 @@ def test_stages_are_compacted_on_seal(session: SparkSession, root: str) -> None:
     originals = [p for p in Path(root).rglob("*.seg") if "segments" in p.parts]
     assert (len(compacted), len(originals)) == (1, 4)
     for path in originals:
-        path.unlink()  # nothing reads them any more
+        path.unlink()  # no reader uses them any more
     assert placed(back) == expected

@@ -1,6 +1,6 @@
-"""Spark Connect: a real server and client from the pip package, in a process of their own.
+"""Spark Connect: a real server and client from the pip package, in a separate process.
 
-The program `connect_client.py` runs once and tells what it saw; each test judges one part of it.
+The program `connect_client.py` runs once and reports what it saw; each test checks one part.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 
 def test_rows_stand_where_spark_puts_them(seen: dict[str, Any]) -> None:
-    """The same rows in the same partitions as by Spark's own repartition, names kept."""
+    """Rows are in the same partitions as with Spark's own repartition, and names are kept."""
     stages = seen["stages"]
     assert stages["stored"] == stages["native"]
     assert sorted(row[:2] for row in stages["stored"]) == sorted(ROWS)
@@ -49,7 +49,7 @@ def test_version_reuses_and_reads_no_input(seen: dict[str, Any]) -> None:
 
 
 def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
-    """`explain` works without a plan to look at, and names what a reuse would need."""
+    """`explain` works although no plan can be read, and names what a reuse would need."""
     missed, why_missed, hit, why_hit = seen["stages"]["explained"]
     assert (missed, hit) == (False, True)
     assert "no stage named 'repartition'" in why_missed
@@ -60,7 +60,7 @@ def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
 
 
 def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
-    """One version for all: rows are Spark's for every plan, and equal plans are found again."""
+    """With one version for all plans, each plan gives Spark's rows, and equal plans are reused."""
     told = seen["told"]
     assert told["wrong"] == []
     first, both = told["decisions"]
@@ -72,33 +72,33 @@ def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
 
 
 def test_identity_matrix(seen: dict[str, Any]) -> None:
-    """Each row of the page in both directions: what matters misses, what does not is found."""
+    """Each row of the page in both directions: a relevant change misses, an irrelevant one hits."""
     cases = [f"{case.row}: {case.what}" for case in CASES if case.on_connect is not None]
     assert list(seen["matrix"]) == cases
     assert {name: wrong for name, wrong in seen["matrix"].items() if wrong} == {}
 
 
 def test_durable_keeps_order_and_session(seen: dict[str, Any]) -> None:
-    """Rows come back in order, and the session's settings are as they were."""
+    """Rows come back in order, and the session's settings do not change."""
     assert seen["stages"]["kept"] == list(range(40))
     assert seen["stages"]["adaptive"] == "true"
 
 
 def test_rows_without_columns_are_rows(seen: dict[str, Any]) -> None:
-    """Their number is kept by every call, fresh and reused."""
+    """Every call keeps their number, fresh and reused."""
     assert seen["stages"]["no_columns"] == [40, 40, 40, 120]
     assert seen["stages"]["local"] == ["Row(k=1)", "Row(k=1)", "Row(k=2)", "Row(k=None)"]
 
 
 def test_observed_frames_are_refused(seen: dict[str, Any]) -> None:
-    """By name, also below another operator."""
+    """The frame is named, also below another operator."""
     assert seen["stages"]["observed"].startswith("InvalidInputError: df.observe() would never")
     assert "observation='o'" in seen["stages"]["observed"]
 
 
 def test_consume(seen: dict[str, Any]) -> None:
-    """Every row is published once; an error of the user's own comes out as it is, and other code
-    under the same name is refused."""
+    """Every row is published once; a user's error is raised unchanged; and other code under the
+    same name is refused."""
     stages = seen["stages"]
     assert stages["consumed"] == [[v, 2 * v] for v in range(40)]
     (report,) = stages["consumer"]
@@ -108,7 +108,7 @@ def test_consume(seen: dict[str, Any]) -> None:
 
 
 def test_python_stages(seen: dict[str, Any]) -> None:
-    """Map and reduce in Python, in a chain, and recognised by version; RDDs need classic Spark."""
+    """Python map and reduce, chained, and recognised by version; RDDs need classic Spark."""
     python = seen["python"]
     sums = [[k, sum(range(k, 40, 7))] for k in range(7)]
     assert python["sums"] == sums
@@ -118,7 +118,7 @@ def test_python_stages(seen: dict[str, Any]) -> None:
 
 
 def test_whole_queries_are_refused(seen: dict[str, Any]) -> None:
-    """One sentence says why, and what to use there."""
+    """One sentence says why, and what to use instead."""
     for call in ("query", "transparent"):
         text = seen["python"][call]
         assert text.startswith(f"InvalidInputError: {call}() needs")
@@ -127,7 +127,7 @@ def test_whole_queries_are_refused(seen: dict[str, Any]) -> None:
 
 
 def test_release_and_fencing(seen: dict[str, Any]) -> None:
-    """The newest driver lists and frees stages; the older one is fenced."""
+    """The newest driver lists and releases stages; the older one is fenced."""
     stages = seen["stages"]
     assert stages["names"] == ["repartition", "kept"]
     assert stages["left"] == ["repartition"]
@@ -168,7 +168,7 @@ def test_remote_storage_keeps_the_contract(seen: dict[str, Any]) -> None:
 
 
 def test_client_that_does_not_share_the_root_works_through_tasks(seen: dict[str, Any]) -> None:
-    """Control objects land where the executors are, and the check leaves nothing behind."""
+    """Control objects are written where the executors are, and the check leaves no files."""
     host = seen["other_host"]
     assert host["ways"] == ["RemoteStorage", "LocalStorage"]
     assert host["at_executors"] == "x"
@@ -177,20 +177,20 @@ def test_client_that_does_not_share_the_root_works_through_tasks(seen: dict[str,
 
 
 def test_data_is_stored_once(seen: dict[str, Any]) -> None:
-    """One segment per producer stands below the job: a reuse wrote none."""
+    """There is one segment per producer in the job: a reuse wrote none."""
     folder: Path = seen["folder"]
     segments = list((folder / "stages").glob("tests/repartition-*/segments/*/*.seg"))
     assert len(segments) == 3
 
 
 def test_a_pipeline_does_not_run_here(seen: dict[str, Any]) -> None:
-    """It says what to use instead."""
+    """The error says what to use instead."""
     assert "no job groups" in seen["pipeline"]
     assert "use a session with a SparkContext, or local processes" in seen["pipeline"]
 
 
 def test_streams_and_tables_of_the_data_source(seen: dict[str, Any]) -> None:
-    """One stage, written and read by streams, and read as a table; limits and refusals hold."""
+    """One stage is written and read by streams, and read as a table; limits and refusals work."""
     streams = seen["streams"]
     assert streams["delivered"] == streams["stored"] == list(range(100))
     assert streams["steps"] >= 3, "at most 40 rows in each"

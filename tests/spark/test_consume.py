@@ -1,4 +1,4 @@
-"""Consuming stored stages in one Spark session: results, repeats, twins, refusals."""
+"""Consuming stored stages in one Spark session: results, repeats, concurrent attempts, refusals."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def rows_of(df: DataFrame | None) -> list[tuple[Any, ...]]:
 
 
 class Ledger:
-    """Notes every call of a consumer in a file per task, before anything else is done."""
+    """Records every call of a consumer in a file per task, before it does anything else."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -61,7 +61,7 @@ class Ledger:
         """A function that doubles `v`.
 
         Args:
-            meet: attempts that wait for each other in their second call; 0 for none.
+            meet: number of attempts that wait for each other in their second call; 0 for none.
         """
         folder, count = str(self.folder), {"calls": 0}
 
@@ -102,7 +102,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_every_row_is_processed_and_published_once(
     session: SparkSession, root: str, ledger: Ledger
 ) -> None:
-    """Batches end where an acknowledgement is due; one partition comes of each subpartition."""
+    """Batches end where an acknowledgement is due; each subpartition gives one result partition."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 2, "odd key")
     out = shuffle.consume(
@@ -125,7 +125,7 @@ def test_every_row_is_processed_and_published_once(
 
 @pytest.mark.requirement("R-F135-7")
 def test_a_finished_consumer_runs_nothing(session: SparkSession, root: str, ledger: Ledger) -> None:
-    """Another driver, a stage named by `stages()`: the same rows, and no call of the function."""
+    """Another driver, and a stage named by `stages()`: the same rows; no call of the function."""
     first = DurableShuffle(session, root, job="tests")
     stored = first.repartition(numbers(session), 2, "odd key")
     arguments: dict[str, Any] = {"consumer": "c", "process": ledger.doubling(), "schema": SCHEMA}
@@ -144,8 +144,8 @@ def test_a_finished_consumer_runs_nothing(session: SparkSession, root: str, ledg
 
 
 def test_other_code_under_the_same_name_is_refused(session: SparkSession, root: str) -> None:
-    """Finished or half done, in another driver too; unless it is told to go on, or has another
-    name. Code that acknowledged nothing is nobody's."""
+    """Refused whether the consumer is finished or half done, and in another driver, unless the call
+    asks to continue or has another name. Code that acknowledged nothing blocks nobody."""
 
     def times(factor: int, *, fails: bool = False) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         def process(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -188,7 +188,7 @@ def _fail(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_other_frames_are_stored_first(session: SparkSession, root: str, ledger: Ledger) -> None:
-    """A DataFrame that is no stage becomes one; without a schema there is no result."""
+    """A DataFrame that is not a stage is stored as one; without a schema there is no result."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 2, "odd key")
     process = ledger.doubling()
@@ -206,7 +206,7 @@ def test_other_frames_are_stored_first(session: SparkSession, root: str, ledger:
 
 @pytest.mark.requirement("R-F135-8")
 def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> None:
-    """Of two attempts in their middle one is fenced, waits, and reports the end as well."""
+    """Of two running attempts, one is fenced, waits, and reports the end as well."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 1, "odd key")
     (path,) = shuffle._log.state.order
@@ -224,7 +224,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     consume, folder = consume_function(spec, (0, 0)), str(ledger.folder)
 
     def one_after_the_other(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Task 1 begins once task 0 is in its second call: it has acknowledged its first."""
+        """Task 1 begins once task 0 is in its second call, so task 0 has acknowledged its first."""
         import time
         from pathlib import Path
 
@@ -240,7 +240,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
             time.sleep(0.02)
         yield from consume(batches)
 
-    # two tasks that both are the one of subpartition 0, as a speculative copy would be
+    # two tasks for subpartition 0, like a task and its speculative copy
     rows = engine.run_numbered(one_after_the_other, 2, RESULT_SCHEMA, "twins")
     assert [consume_result(row).subpartition for row in rows] == [0, 0]
     fenced, winner = sorted(ledger.calls(), key=len)
@@ -254,7 +254,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
 
 
 def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: str) -> None:
-    """It fails the job under its own name; the next call goes on behind the last ack."""
+    """It fails the job under its own name; the next call continues after the last ack."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 1, "odd key")
     marker = Path(root, "..", "mended").resolve()
@@ -280,7 +280,7 @@ def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: st
 
 
 def test_what_cannot_be_mended_comes_back_typed(session: SparkSession, root: str) -> None:
-    """Wrong columns, another schema than before, a damaged segment, a released stage."""
+    """Wrong columns, a changed schema, a damaged segment, a released stage: each has its error."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 2, "odd key")
     arguments: dict[str, Any] = {"consumer": "c", "process": lambda batch: batch.select(["v"])}
@@ -313,7 +313,7 @@ def test_tries_are_those_that_spark_makes(session: SparkSession, tmp_path: Path)
 
 
 def test_bad_arguments(session: SparkSession, root: str) -> None:
-    """Told before anything runs."""
+    """Refused before anything runs."""
     shuffle = DurableShuffle(session, root, job="tests")
     df = numbers(session)
 

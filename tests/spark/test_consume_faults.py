@@ -1,7 +1,7 @@
-"""Consumers whose executor, driver or own code fails: nothing lost, nothing twice, nothing again.
+"""Consumers whose executor, driver or own code fails: no row is lost, doubled or computed again.
 
-What a consumer was given is believed from the ledger that it writes itself, call by call; what was
-published is compared with the numbers themselves. Moments are reached by gates that are files.
+The consumer itself records each call in a ledger, which shows what it was given. Published rows are
+compared with the expected numbers. Tests reach a moment by gates, which are files.
 """
 
 import json
@@ -25,7 +25,7 @@ DOUBLED = [[v, 2 * v] for v in range(ROWS)]
 
 
 def calls_of(folder: Path, consumer: str, number: int) -> list[list[int]]:
-    """The values that each call was given, in order."""
+    """Return the values that each call was given, in order."""
     text = (folder / consumer / str(number)).read_text()
     return [json.loads(line) for line in text.splitlines()]
 
@@ -35,7 +35,7 @@ def producer_runs(folder: Path) -> int:
 
 
 def await_worker(folder: Path, driver: Any) -> int:
-    """The process id that the gated call wrote down; then both subpartitions stand still."""
+    """Return the process id that the gated call recorded; both subpartitions have stopped then."""
     deadline = time.monotonic() + 300
     while not (folder / "worker").exists():
         assert driver.poll() is None, "the driver ended early"
@@ -45,7 +45,7 @@ def await_worker(folder: Path, driver: Any) -> int:
 
 
 def given_again(calls: list[list[int]]) -> set[int]:
-    """Values that were handed out more than once."""
+    """Values that were given to more than one call."""
     counts = Counter(v for call in calls for v in call)
     return {v for v, n in counts.items() if n > 1}
 
@@ -54,7 +54,7 @@ def given_again(calls: list[list[int]]) -> set[int]:
 def test_executor_killed_after_four_acknowledgements(
     tmp_path: Path, root: str, programs: Any
 ) -> None:
-    """SIGKILL of the executor in a fifth call: the retry begins behind the fourth, no row twice."""
+    """SIGKILL of the executor in call five: the retry begins after the fourth, no row twice."""
     folder = tmp_path / "gate"
     folder.mkdir()
     driver = programs.start(
@@ -67,8 +67,8 @@ def test_executor_killed_after_four_acknowledgements(
     executor = ancestor(worker, "CoarseGrainedExecutorBackend")
     assert os.getsid(executor) == driver.pid, "only processes of that driver are killed"
     os.kill(executor, signal.SIGKILL)
-    with suppress(ProcessLookupError):  # its daemon ended it already
-        os.kill(worker, signal.SIGKILL)  # else it goes on for a while as an orphan
+    with suppress(ProcessLookupError):  # its daemon has ended it already
+        os.kill(worker, signal.SIGKILL)  # otherwise it runs on as an orphan for a while
     (folder / "open").touch()
     answer = programs.answer(driver)
     assert answer["published"]["gated"] == DOUBLED
@@ -86,7 +86,7 @@ def test_executor_killed_after_four_acknowledgements(
 
 @pytest.fixture(scope="module")
 def after_driver_kill(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A driver SIGKILLed in a fifth call, and what the next one did, retries allowed."""
+    """A driver SIGKILLed in its fifth call, and the results of the next one, with retries."""
     folder = tmp_path_factory.mktemp("consume")
     arguments = ("local[2,3]", folder / "root", folder)
     first = programs.start("consume_driver", *arguments)
@@ -101,7 +101,7 @@ def after_driver_kill(programs: Any, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.requirement("R-F135-1")
 def test_driver_killed_in_mid_consume(after_driver_kill: dict[str, Any]) -> None:
-    """The next driver runs no producer and goes on inside the subpartition: 0 lost, 0 doubled."""
+    """The next driver runs no producer and resumes inside the subpartition: 0 lost, 0 doubled."""
     folder, before = after_driver_kill["folder"], after_driver_kill["before"]
     assert after_driver_kill["published"]["gated"] == DOUBLED
     gated = after_driver_kill["consumers"][0]
@@ -119,7 +119,7 @@ def test_driver_killed_in_mid_consume(after_driver_kill: dict[str, Any]) -> None
 def test_error_in_process_is_retried_from_the_last_acknowledgement(
     after_driver_kill: dict[str, Any],
 ) -> None:
-    """With retries allowed, a third call that raises once is made again, the first two are not."""
+    """With retries, a third call that raises once is repeated, but not the first two."""
     folder, flaky = after_driver_kill["folder"], after_driver_kill["consumers"][1]
     assert after_driver_kill["published"]["flaky"] == DOUBLED
     for number in (0, 1):

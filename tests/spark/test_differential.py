@@ -1,5 +1,5 @@
-"""Random programs give Spark's own rows through durable stages, and are recognised by a second
-driver. `tests/support/random_steps.py` has what programs are made of.
+"""Random programs give Spark's own rows through durable stages, and a second driver recognises
+them. `tests/support/random_steps.py` has the steps of a program.
 """
 
 import os
@@ -18,17 +18,17 @@ from random_tables import write_tables
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(3600),
-    # programs name the kind of a pandas function, since a lambda has no type hints
+    # programs name the kind of a pandas function, because a lambda has no type hints
     pytest.mark.filterwarnings("ignore:In Python 3.6.*type hints for pandas UDF:UserWarning"),
 ]
 
 EVERYDAY_SEED = 2674141284
-"""Everyday programs are the same in each run, so that a change alone decides whether they pass;
+"""Everyday programs are the same in each run, so only a code change can make them fail.
 DURABLE_SHUFFLE_SEED draws others, and `make soak` does so in each run."""
 BATCH = 25
 EVERYDAY_BATCHES = 12
 PARTS, PART_BATCHES = 10, 20
-"""`make soak` runs 5,000 programs, in parts of 500 that it resumes."""
+"""`make soak` runs 5,000 programs, in parts of 500, and resumes by part."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def check(family: Family, seeds: list[str]) -> None:
-    """Run the programs of some seeds; all that differ are shown, made smaller."""
+    """Run the programs of some seeds; show all that differ, reduced."""
     failed = [str(case) for seed in seeds for case in family.batch(seed, BATCH)]
     print(family.tally)
     assert not failed, "\n\n".join(failed)
@@ -66,14 +66,14 @@ def test_random_programs(
 def test_random_programs_many(
     spark: SparkSession, tables: Path, root: str, seed: int, part: str
 ) -> None:
-    """As the test that always runs, with many programs; the seed is in the report's header."""
+    """Like the test that always runs, with many programs; the report's header has the seed."""
     check(Family(spark, tables, root), [f"{seed}-{part}-{i}" for i in range(PART_BATCHES)])
 
 
 def test_a_second_process_runs_no_producer(
     spark: SparkSession, tables: Path, root: str, everyday_seed: int, programs: Any
 ) -> None:
-    """What one process stored, another process reads: the same rows, and no producer runs."""
+    """Another process reads what one process stored: the same rows, and no producer runs."""
     name = f"{everyday_seed}-process"
     cases = Family(spark, tables, root).first(name, 12)
     assert [str(case) for case in cases if case.what] == []
@@ -86,7 +86,7 @@ def test_a_second_process_runs_no_producer(
 def test_a_family_finds_lost_rows_and_shrinks(
     spark: SparkSession, tables: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `DurableShuffle` that loses a row of each frame it stores is found by a small program."""
+    """A `DurableShuffle` that loses one row per stored frame is found with a small program."""
 
     class Losing(differential.DurableShuffle):
         def durable(self, df: Any, **more: Any) -> Any:
@@ -123,7 +123,7 @@ SHOWN = [
 
 @pytest.mark.parametrize("text", SHOWN, ids=range(len(SHOWN)))
 def test_programs_that_were_not_recognised(spark: SparkSession, root: str, text: str) -> None:
-    """Queries that ran again in a second session, because a name held a counter of the JVM."""
+    """Queries that ran again in a second session because a name contained a JVM counter."""
     for ran in (True, False):
         session = spark.newSession()
         store = differential.DurableShuffle(session, root, job="tests")

@@ -1,4 +1,4 @@
-"""Queries with several distinct aggregates are planned alike whatever a session planned before."""
+"""Queries with several distinct aggregates get the same plan, whatever a session planned before."""
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -9,7 +9,7 @@ from durable_shuffle import DurableShuffle
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SHIFTS = (3, 21)
-"""So many columns a later session makes before: Spark numbers all columns of an application."""
+"""How many columns a later session creates first: Spark numbers all columns of an application."""
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",  # tiny rows cost less without compiling
@@ -45,7 +45,7 @@ QUERIES = {
     " (select count(distinct b) - count(distinct c) from t))",
     "cte": "with n as (select k, count(distinct a) x, count(distinct b) y from t group by k)"
     " select * from n l join n r on l.x = r.y",
-    # the hash of these is that of an object's place in memory
+    # their hash is that of an object's address
     "lambdas": "select count(distinct transform(array(a), x -> x + 1)),"
     " count(distinct transform(array(b), x -> x * 2)), count(distinct a) from t",
     "classes": "select count(distinct to_json(struct(a))), count(distinct to_json(struct(b))),"
@@ -75,7 +75,7 @@ def rows_of(df: DataFrame) -> list[str]:
 def test_a_session_with_other_ids_runs_no_producer(
     spark: SparkSession, root: str, name: str
 ) -> None:
-    """Rows are Spark's, and sessions that made columns before read what the first one stored."""
+    """Rows are Spark's, and sessions that created columns before read what the first one stored."""
     wanted = rows_of(query_of(spark.newSession(), name))
     for shift in (0, *SHIFTS):
         session = spark.newSession()

@@ -18,14 +18,14 @@ SKIPPED = {
     "docs/pipelines.md": 3,
     "docs/storage.md": 2,
 }
-"""How many blocks of a page are marked as not to be run; each says why in the page's source."""
+"""How many blocks of a page are skipped; each says why in the page's source."""
 
 
 @pytest.fixture
 def folder(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Relative paths of a page lie in an empty folder, for Python and for the JVM."""
+    """Make relative paths of a page refer to an empty folder, for Python and for the JVM."""
     monkeypatch.chdir(tmp_path)
     jvm = session.sparkContext._jvm
     assert jvm is not None
@@ -33,7 +33,7 @@ def folder(
     files = jvm.org.apache.hadoop.fs.FileSystem.get(configuration)
     before = files.getWorkingDirectory()
     files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(str(tmp_path)))
-    system = jvm.java.lang.System  # what streaming queries look at
+    system = jvm.java.lang.System  # streaming queries read this property
     user = system.setProperty("user.dir", str(tmp_path))
     yield
     system.setProperty("user.dir", user)
@@ -47,7 +47,7 @@ def folder(
 )
 @pytest.mark.usefixtures("folder")
 def test_page_runs(path: Path, session: SparkSession) -> None:
-    """All of its blocks ran and printed what it says, but for those that are marked."""
+    """All blocks ran and printed what the page says, except for the skipped ones."""
     page = run_page(path, {"spark": session})
     name = str(path.relative_to(ROOT)).replace(os.sep, "/")
     assert len(page.skipped) == SKIPPED.get(name, 0), page.skipped

@@ -1,6 +1,6 @@
-"""Several drivers, dead ones, killed executors, twins of one producer and readers that end.
+"""Competing drivers, dead drivers, killed executors, two attempts at one producer, killed readers.
 
-Moments are reached by gates that are files or pipes, never by time; processes end by SIGKILL.
+Tests reach a moment by gates, which are files or pipes, never by time; SIGKILL ends processes.
 """
 
 import hashlib
@@ -41,19 +41,19 @@ def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def stage_folder(root: str) -> str:
-    """Name of the one stage below the job."""
+    """Name of the one stage of the job."""
     (folder,) = (p.name for p in Path(root, "tests").iterdir() if p.name.startswith("repartition-"))
     return folder
 
 
 def hashes(root: str) -> dict[str, str]:
-    """Every file below the root with a digest of its bytes, hidden ones too."""
+    """Every file below the root, including hidden ones, with a digest of its bytes."""
     files = (p for p in Path(root).rglob("*") if p.is_file())
     return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def wait_until(there: Callable[[], bool]) -> None:
-    """Poll a condition; the bound fails the test."""
+    """Poll a condition; fail the test at the time limit."""
     deadline = time.monotonic() + 300
     while not there():
         assert time.monotonic() < deadline, "the moment never came"
@@ -63,7 +63,7 @@ def wait_until(there: Callable[[], bool]) -> None:
 @pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-7")
 def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:
-    """The newest driver works, the older one stops at its next write and can still read."""
+    """The newest driver works; the older one stops at its next write and can still read."""
     df = numbers(session)
     older = DurableShuffle(session, root, job="tests")
     out = older.repartition(df, 3, "k")
@@ -79,7 +79,7 @@ def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:
 
 @pytest.mark.requirement("R-F135-7")
 def test_older_process_is_fenced(session: SparkSession, root: str, programs: Any) -> None:
-    """Of two processes, whose tasks all have attempt number 0, the one that claimed first stops."""
+    """All tasks have attempt number 0; of two processes, the one that claimed first stops."""
     older = programs.start("waiting_driver", root)
     assert programs.answer(older) == {"generation": 1}
     newer = DurableShuffle(session, root, job="tests")
@@ -131,7 +131,7 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
 
 
 def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> None:
-    """`on_conflict="fail"` takes a new job and no other; the first driver is not disturbed."""
+    """`on_conflict="fail"` accepts only a new job; the first driver is not disturbed."""
     first = DurableShuffle(session, root, job="tests", on_conflict="fail")
     with pytest.raises(ConflictError, match="job 'tests' is claimed by generation 1"):
         DurableShuffle(session, root, job="tests", on_conflict="fail")
@@ -148,7 +148,7 @@ def test_orphan_of_a_dead_driver(
     committed_producers: Callable[[str], set[int]],
     first_to_commit: str,
 ) -> None:
-    """A worker that commits after its driver died wins or loses as a whole: rows are right."""
+    """If a worker commits after its driver died, it wins or loses completely: rows are right."""
     df = numbers(session).mapInArrow(breaker.function(3, after=3), "k long, v long")
     with pytest.raises(Exception, match="broken on purpose"):
         DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
@@ -178,7 +178,7 @@ def test_orphan_of_a_dead_driver(
 
 
 def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) -> None:
-    """SIGKILL of an executor process: the rest is run elsewhere, nothing that committed again."""
+    """SIGKILL of an executor: the rest runs elsewhere, and no committed producer runs again."""
     folder = tmp_path / "gate"
     (folder / "runs").mkdir(parents=True)
     driver = programs.start(
@@ -212,7 +212,7 @@ def _ancestor(pid: int, command: str) -> int:
 def test_twin_of_a_producer_returns_the_winners_result(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """Two attempts of one producer that both wrote end with one COMMIT, which both report."""
+    """Two attempts at one producer that both wrote end with one COMMIT, which both report."""
     folder = tmp_path / "twins"
     folder.mkdir()
     meeting = str(folder)
@@ -220,7 +220,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
     engine = ClassicEngine(session)
     shuffle = DurableShuffle(session, root, job="tests", reuse="never")
     df = numbers(session, 2)
-    # the stage is made by a run that cannot end, so that it is described and not sealed
+    # the run that creates the stage cannot end, so the stage is described but not sealed
     with pytest.raises(Exception, match="refuse"):
         shuffle.repartition(df.mapInArrow(_refuse(), "k long, v long"), 3, "k")
     name, fingerprint, incarnation = stage_folder(root).rsplit("-", 2)
@@ -243,7 +243,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
         yield from batches
 
     def write_as_twins(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # a writer asks for rows once it has seen that no COMMIT counts: there they wait
+        # a writer asks for rows after it saw that there is no COMMIT: there they wait
         return function(meet(batches))
 
     planned = engine.plan(df, ("k",), 3, engine.planning_settings(), large_rows=False)
@@ -263,7 +263,7 @@ def _refuse() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
 
 @pytest.mark.requirement("R-F135-1")
 def test_killed_reader_changes_no_byte(session: SparkSession, root: str, programs: Any) -> None:
-    """A reader SIGKILLed in the middle of a partition leaves every object as it was."""
+    """A reader SIGKILLed inside a partition leaves every object unchanged."""
     shuffle = DurableShuffle(session, root, job="tests")
     out = shuffle.repartition(numbers(session), 1, "k")
     before = hashes(root)
@@ -278,7 +278,7 @@ def test_killed_reader_changes_no_byte(session: SparkSession, root: str, program
 
 @pytest.mark.requirement("R-F135-1")
 def test_killed_worker_changes_no_byte(session: SparkSession, root: str) -> None:
-    """A Python worker killed while it reads fails that job and no other, and changes nothing."""
+    """A Python worker killed while reading fails only its own job, and changes nothing."""
     shuffle = DurableShuffle(session, root, job="tests", version="1")
     out = shuffle.repartition(numbers(session), 2, "k")
     before = hashes(root)

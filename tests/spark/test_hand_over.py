@@ -1,4 +1,4 @@
-"""What reaches Python workers: this very code once per application, rows in batches of any size."""
+"""What Python workers receive: this exact code once per application, and batches of any size."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ ROW_BYTES = 20_000
 
 @pytest.fixture
 def shuffle(session: SparkSession, root: str) -> DurableShuffle:
-    """A job of its own."""
+    """A separate job."""
     return DurableShuffle(session, root, job="tests")
 
 
 def test_first_archive_stays(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later calls in an application add no second archive."""
+    """Later calls in an application do not add a second archive."""
     ship_module.ship(session)
 
     def never(folder: Path) -> Path:
@@ -43,10 +43,10 @@ def test_first_archive_stays(session: SparkSession, monkeypatch: pytest.MonkeyPa
 def test_tasks_refuse_to_run_other_code(
     session: SparkSession, shuffle: DurableShuffle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Map and reading tasks compare digests, not versions."""
+    """Map tasks and reading tasks compare digests, not versions."""
     stored = shuffle.repartition(session.range(10), 2, "id")
     other = f"{running_code()[:-1]}x"
-    for module in (store, tasks):  # the driver's, for tasks that write and that read
+    for module in (store, tasks):  # the driver's digest, for tasks that write and tasks that read
         monkeypatch.setattr(module, "running_code", lambda: other)
     with pytest.raises(IncompatibleError, match=other):
         shuffle.repartition(session.range(11), 2, "id")
@@ -58,7 +58,7 @@ def test_tasks_refuse_to_run_other_code(
 def test_long_strings_travel_in_limited_batches(
     session: SparkSession, shuffle: DurableShuffle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a producer that meets too large a batch is planned again, once, under Spark's limit."""
+    """Only a producer that meets too large a batch is planned again, once, with Spark's limit."""
     assert ROW_BYTES * ROWS_PER_BATCH > LARGE_BATCH_BYTES
     plans: list[bool] = []
     plan = ClassicEngine.plan

@@ -1,4 +1,4 @@
-"""Identity of code that plans call, and what cannot be recognised in another run."""
+"""Identity of the code that plans call, and inputs that another run cannot recognise."""
 
 import shutil
 import zipfile
@@ -25,7 +25,7 @@ def shifted(amount: int) -> Callable[[int], int]:
 
 
 def test_python_functions_count(table: DataFrame) -> None:
-    """Body and closure of plain, pandas and Arrow functions count, as aspect "functions"."""
+    """Body and closure of plain, pandas and Arrow functions count, as component "functions"."""
 
     def plain(function: Callable[[int], int]) -> DataFrame:
         return table.select(F.udf(function, "long")("id").alias("x"))
@@ -62,7 +62,7 @@ def test_broadcast_in_a_function_counts(spark: SparkSession, table: DataFrame) -
 
 
 def test_environment_of_workers_counts(spark: SparkSession, table: DataFrame) -> None:
-    """A variable that Spark sends to workers is part of a function."""
+    """A variable that Spark sends to workers is part of a function's identity."""
     environment = spark.sparkContext.environment
 
     def use(value: str) -> DataFrame:
@@ -77,7 +77,7 @@ def test_environment_of_workers_counts(spark: SparkSession, table: DataFrame) ->
 
 
 def test_jars_that_are_not_sparks_count(spark: SparkSession, tmp_path: Path) -> None:
-    """By name and size, wherever they lie; Spark's own do not count."""
+    """Jars count by name and size, in any folder; Spark's own jars do not count."""
     jvm: Any = spark.sparkContext._jvm
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("commons-lang3-*.jar")
 
@@ -107,7 +107,7 @@ def test_jars_that_are_not_sparks_count(spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("expression", ["current_timestamp()", "now()", "current_date()"])
 def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
-    """A plan that asks for the time means something else in every run."""
+    """A plan that asks for the time has a different meaning in every run."""
     (reason,) = identify(table.selectExpr("id", f"{expression} as t")).unresolved
     assert "another" in reason
     nested = table.filter(f"id in (select 1 where {expression} is not null)")
@@ -115,10 +115,10 @@ def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
 
 
 def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
-    """A data source that is not made of files is unresolved by name, also inside a join."""
+    """A data source without files is named as unresolved, also inside a join."""
 
     class Generated(DataSource):
-        """A source that is not made of files."""
+        """A source without files."""
 
         @classmethod
         def name(cls) -> str:
@@ -139,7 +139,7 @@ def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
 
 
 def test_unpicklable_variable_of_a_function_is_named(table: DataFrame) -> None:
-    """A function whose variable refuses to be recognised says which one."""
+    """If a function's variable cannot be recognised, the message names the variable."""
 
     class Odd:
         def __init__(self) -> None:
@@ -164,7 +164,7 @@ def _odd(kind: Any) -> Any:
 
 
 def test_instability_below_an_exchange_is_named(spark: SparkSession, table: DataFrame) -> None:
-    """Random values, choices by arrival and functions declared so count only below an exchange."""
+    """Random values, arrival order and non-deterministic functions count only below an exchange."""
     chance = F.udf(lambda x: x, "long").asNondeterministic()
 
     def found(df: DataFrame) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Identity of what a plan reads: files, rows, stages below, and how files are split."""
+"""Identity of a plan's inputs: files, rows, stages below, and how files are split."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 def test_files_count(spark: SparkSession, tmp_path: Path) -> None:
-    """A rewritten, added or renamed file is another input, a fresh listing of the same is not."""
+    """A rewritten, added or renamed file is a new input; a new listing of the same files is not."""
     folder = tmp_path / "t"
     folder.mkdir()
     part = folder / "part-0.txt"
@@ -38,11 +38,11 @@ def test_files_count(spark: SparkSession, tmp_path: Path) -> None:
         seen.add(components["files"])
 
     later = part.stat().st_mtime_ns + HOUR_NS
-    part.write_text("two")  # as long as before: only the time tells
+    part.write_text("two")  # the length is as before: only the time differs
     os.utime(part, ns=(later, later))
     now()
     part.write_text("three")
-    os.utime(part, ns=(later, later))  # only the length tells
+    os.utime(part, ns=(later, later))  # only the length differs
     now()
     (folder / "part-1.txt").write_text("more")
     now()
@@ -53,7 +53,7 @@ def test_files_count(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_reader_options_count_but_not_credentials(spark: SparkSession, tmp_path: Path) -> None:
-    """An option that changes parsing counts; a rotated secret does not, nor does it show."""
+    """An option that changes parsing counts; a rotated secret does not count and is not shown."""
     (tmp_path / "x.csv").write_text("a,b\n1;2,3\n")
 
     def read(**options: str) -> DataFrame:
@@ -68,7 +68,7 @@ def test_reader_options_count_but_not_credentials(spark: SparkSession, tmp_path:
 
 
 def test_partitioned_and_v2_files_count(spark: SparkSession, tmp_path: Path) -> None:
-    """Partition folders count by value, and the newer file sources list the same files."""
+    """Partition folders count by value; the newer file sources list the same files."""
     for value in (1, 2):
         write_table(tmp_path / f"t/p={value}", files=1)
     read = spark.read.parquet(str(tmp_path / "t"))
@@ -106,7 +106,7 @@ def test_local_rows_count(spark: SparkSession) -> None:
 
 
 def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
-    """An RDD scan is the stage that it reads, or it cannot be recognised."""
+    """An RDD scan is either the stage that it reads, or cannot be recognised."""
     df = spark.createDataFrame([(1, "a")], ["k", "v"]).localCheckpoint().filter("k > 0")
     (reason,) = identify(df).unresolved
     assert "RDD scan (k, v)" in reason
@@ -131,7 +131,7 @@ def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
 
 
 def test_cached_data_frame_is_unresolved(spark: SparkSession) -> None:
-    """What was cached meanwhile is read from the cache, also by a data frame made before."""
+    """Data that was cached in the meantime is read from the cache, also by older data frames."""
     below = spark.range(3).filter("id > 0")
     above = below.select((F.col("id") * 2).alias("x"))
     assert identify(above).unresolved == ()
@@ -145,7 +145,7 @@ def test_cached_data_frame_is_unresolved(spark: SparkSession) -> None:
 
 
 def test_splits_show_bounds_and_shape(spark: SparkSession, tmp_path: Path) -> None:
-    """Other split bounds differ with an equal number of partitions; so do other operators."""
+    """Different split bounds give different identities, even with as many partitions."""
     folder = write_table(tmp_path / "t", files=1)
     size = (tmp_path / "t/part-0.parquet").stat().st_size
 
@@ -172,7 +172,7 @@ def test_splits_show_bounds_and_shape(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_splits_of_pruned_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """A scan pruned by a subquery shows the splits that are left, and the query still runs."""
+    """A scan pruned by a subquery shows the remaining splits, and the query still runs."""
     for value in (1, 2, 3):
         write_table(tmp_path / f"t/p={value}", files=1)
     with setting(spark, adaptive__enabled="false"):
@@ -189,7 +189,7 @@ def test_splits_of_pruned_partitions(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_split_settings_are_effective_values(spark: SparkSession) -> None:
-    """Defaults that depend on the cores are resolved; set values win."""
+    """Defaults that depend on the cores are resolved; values that are set win."""
     found = split_settings(spark)
     assert set(found) <= set(SPLIT_SETTINGS)
     assert found["spark.sql.files.minPartitionNum"] == "2"

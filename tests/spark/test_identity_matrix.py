@@ -1,6 +1,7 @@
-"""Every row of docs/identity.md in both directions: what matters misses, what does not is found.
+"""Each row of docs/identity.md in both directions: a relevant change misses, others hit.
 
-The rows of what is found are compared with Spark's own. Cases are in `support/identity_matrix.py`.
+If a stage is reused, its rows are compared with Spark's own. `support/identity_matrix.py` has the
+cases.
 """
 
 from pathlib import Path
@@ -94,18 +95,18 @@ ELSEWHERE = [
     ("any plan on Spark Connect", "spark/test_connect", "identity_matrix"),
     ("code given to `consume`", "spark/test_consume", "other_code_under_the_same_name_is_refused"),
 ]
-"""Rows that other tests carry, alone or beside a case: row, file, test."""
+"""Rows that other tests cover, alone or in addition to a case: row, file, test."""
 
 
 def rows_of_the_page() -> list[str]:
-    """First cells of the tables of the page."""
+    """Return the first cells of the page's tables."""
     lines = (ROOT / "docs/identity.md").read_text().splitlines()
     cells = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     return [cell for cell in cells if cell != "what" and not cell.startswith("---")]
 
 
 def test_the_page_and_the_cases_have_the_same_rows() -> None:
-    """No row of the page without a test, no case that the page does not tell."""
+    """Every row of the page has a test, and every case is on the page."""
     page = rows_of_the_page()
     assert len(set(page)) == len(page)
     assert set(page) == {case.row for case in CASES} | {row for row, _, _ in ELSEWHERE}
@@ -115,7 +116,7 @@ def test_the_page_and_the_cases_have_the_same_rows() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.row}: {case.what}")
 def test_classic(spark: SparkSession, tmp_path: Path, case: Case) -> None:
-    """The same is found by another driver, the other is not, and the rows are Spark's."""
+    """Another driver finds the same stage, does not find the changed one, and rows are Spark's."""
 
     def drive(session: SparkSession, version: str | None) -> DurableShuffle:
         return DurableShuffle(session, str(tmp_path / "root"), job="matrix", version=version)

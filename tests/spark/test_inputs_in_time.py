@@ -1,4 +1,4 @@
-"""Inputs that change with time: micro-batches, special dates, files that are added, other keys."""
+"""Inputs that change over time: micro-batches, special dates, added files, changed keys."""
 
 import threading
 from collections.abc import Callable
@@ -34,8 +34,8 @@ def each_batch(
 
 
 def test_micro_batches_are_told_apart(spark: SparkSession, root: str, tmp_path: Path) -> None:
-    """One version for a stream: each batch gets its own rows, and a batch asked for twice is a hit;
-    in a thread that does not know its batch the call is refused by name."""
+    """One version for a stream: each batch gets its own rows, and a batch that is requested twice
+    is a hit. In a thread that does not know its batch, the call is refused by name."""
     for start in (0, 10, 20):
         spark.range(start, start + 2, 1, 1).write.mode("append").parquet(str(tmp_path / "in"))
     shuffle = DurableShuffle(spark, root, job="tests", version="v")
@@ -78,7 +78,7 @@ SPECIAL: dict[str, Callable[[SparkSession], DataFrame]] = {
 
 
 def test_special_dates_have_another_value_in_another_run(spark: SparkSession, root: str) -> None:
-    """Whatever the optimizer folds to a time of now is named and made afresh; 'epoch' is not."""
+    """If the optimizer folds a value to the current time, it is computed anew; 'epoch' is not."""
     shuffle = DurableShuffle(spark, root, job="tests")
     for name, make in SPECIAL.items():
         for _ in range(2):
@@ -100,7 +100,7 @@ def test_special_dates_have_another_value_in_another_run(spark: SparkSession, ro
 def test_files_of_other_partitions_do_not_count(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """A day that is added leaves the stages of another day; the day's own new file does not."""
+    """A new day does not change the stages of another day; a new file of the day itself does."""
     folder = str(tmp_path / "events")
 
     def add(day: int, start: int) -> None:
@@ -149,7 +149,7 @@ def test_files_of_other_partitions_do_not_count(
 
 
 def test_keys_that_are_functions_and_slices(spark: SparkSession, root: str) -> None:
-    """The code of a key function and an explicit number of slices are part of what is asked."""
+    """The code of a key function and an explicit number of slices are part of the identity."""
     shuffle = DurableShuffle(spark, root, job="tests")
     df = spark.range(0, 12, 1, 2)
     for modulus in (2, 3):

@@ -1,8 +1,7 @@
-"""`version=` vouches for what a plan does not tell; it never makes two different inputs equal.
+"""`version=` stands for data that a plan does not show; it never makes two different inputs equal.
 
-Every case is judged by rows: what the stage gives against what Spark itself gives at that time, and
-a row of the source changed behind the library's back shows whether the stage was read or made.
-"""
+Every case compares a stage's rows with Spark's own rows at that time. The tests change a row of the
+source without the library's knowledge, which shows whether the stage was read or computed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +36,7 @@ def decisions(shuffle: DurableShuffle) -> list[str]:
 
 @pytest.fixture
 def tables(spark: SparkSession) -> Iterator[Callable[..., DataFrame]]:
-    """Gives two tables of a database with equal columns; both are dropped at the end."""
+    """Give two tables of a database with equal columns; both are dropped at the end."""
     data = {"customers": range(6), "suppliers": range(100, 104)}
     for name, ids in data.items():
         made = spark.createDataFrame([(i, i % 2) for i in ids], "id int, k int")
@@ -52,7 +51,7 @@ def tables(spark: SparkSession) -> Iterator[Callable[..., DataFrame]]:
 
 
 def execute(spark: SparkSession, statement: str) -> None:
-    """Run a statement in the database, past Spark."""
+    """Run a statement in the database, without Spark."""
     connection = spark.sparkContext._jvm.java.sql.DriverManager.getConnection(URL)
     try:
         connection.createStatement().executeUpdate(statement)
@@ -64,8 +63,8 @@ def execute(spark: SparkSession, statement: str) -> None:
 def test_jdbc_tables_and_pushed_filters(
     spark: SparkSession, tables: Callable[..., DataFrame], root: str, call: str
 ) -> None:
-    """Tables, filters, columns and partitions of a read make inputs; the table's rows are the
-    version's, and neither a password nor a new object makes another input."""
+    """Tables, filters, columns and partitions of a read distinguish inputs. The version stands for
+    the table's rows. Neither a password nor a new object makes a new input."""
     shuffle = DurableShuffle(spark, root, job="tests")
     plans = [
         tables("customers"),
@@ -93,7 +92,7 @@ def test_jdbc_tables_and_pushed_filters(
 def test_jdbc_queries_with_pushed_aggregates(
     spark: SparkSession, tables: Callable[..., DataFrame], root: str
 ) -> None:
-    """Queries over one table under one version, which differ in what the database is asked."""
+    """Queries over one table under one version that ask the database for different things."""
     shuffle = DurableShuffle(spark, root, job="tests", version="one for all")
     plans = [
         tables("customers").where("id < 5").groupBy("k").count(),
@@ -111,7 +110,7 @@ def test_jdbc_queries_with_pushed_aggregates(
 
 
 class Days(DataSource):
-    """Rows that are made of an option."""
+    """Rows that depend on an option."""
 
     @classmethod
     def name(cls) -> str:
@@ -132,7 +131,7 @@ class Days(DataSource):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_data_source_v2_options(spark: SparkSession, root: str, call: str) -> None:
-    """Options, filters and limits over a source that shows nothing else make inputs."""
+    """Options, filters and limits distinguish inputs of a source that shows nothing else."""
     spark.dataSource.register(Days)
     shuffle = DurableShuffle(spark, root, job="tests")
 
@@ -149,7 +148,7 @@ def test_data_source_v2_options(spark: SparkSession, root: str, call: str) -> No
 
 
 def test_cached_frames_count_by_their_plans(spark: SparkSession, root: str) -> None:
-    """Two cached frames of equal columns are two inputs; the same one again is a hit."""
+    """Two cached frames with equal columns are two inputs; the same frame again is a hit."""
     shuffle = DurableShuffle(spark, root, job="tests")
     train, test = spark.range(0, 5, 1, 2).cache(), spark.range(50, 55, 1, 2).cache()
     try:
@@ -164,7 +163,7 @@ def test_cached_frames_count_by_their_plans(spark: SparkSession, root: str) -> N
 
 
 def test_rows_of_the_driver_are_recognised(spark: SparkSession, root: str) -> None:
-    """Lists handed to Spark count by their rows and functions, without any version."""
+    """Lists that are passed to Spark count by their rows and functions, without a version."""
 
     def plans() -> list[DataFrame]:
         context = spark.sparkContext
@@ -184,7 +183,7 @@ def test_rows_of_the_driver_are_recognised(spark: SparkSession, root: str) -> No
 
 
 def test_frames_that_nothing_tells_apart_are_refused(spark: SparkSession, root: str) -> None:
-    """Two checkpointed frames under one version are refused by name; one asked for twice is not."""
+    """Two checkpointed frames under one version are refused by name; the same one twice is not."""
     shuffle = DurableShuffle(spark, root, job="tests", version="v")
     base = spark.range(0, 6, 1, 2)
     low, high = base.where("id < 3").localCheckpoint(), base.where("id >= 3").localCheckpoint()
@@ -205,7 +204,7 @@ def test_frames_that_nothing_tells_apart_are_refused(spark: SparkSession, root: 
 
 
 def test_object_stages(spark: SparkSession, root: str) -> None:
-    """Pairs count by their rows and functions; two inputs that tell nothing are refused."""
+    """Pairs count by their rows and functions; two indistinguishable inputs are refused."""
     context = spark.sparkContext
     shuffle = DurableShuffle(spark, root, job="tests")
 

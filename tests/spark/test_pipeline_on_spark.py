@@ -1,7 +1,7 @@
 """Pipelines whose tasks are Spark tasks, on a real cluster: killed, cancelled, stopped, resumed.
 
-One cluster serves all tests of the file. What was published is read without any of our code and
-compared with the numbers themselves. Moments are reached by gates that are files.
+One cluster serves all tests of the file. Published files are read without our code and compared
+with the expected numbers. Tests reach a moment by gates, which are files.
 """
 
 import json
@@ -57,7 +57,7 @@ class Driver:
         self.ask("start", folder=str(folder), partitions=partitions)
 
     def until_complete(self) -> None:
-        """Wait for executors in the place of those that were killed."""
+        """Wait for executors that replace the killed ones."""
         until(lambda: self.ask("slots") == {"slots": 4}, "all executors")
 
     def until(self, condition: Callable[[dict[str, Any]], Any], what: str) -> Any:
@@ -65,7 +65,7 @@ class Driver:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; the bound only ends a test that has failed."""
+    """Wait for a condition; the limit only ends a test that has failed."""
     deadline = time.monotonic() + HANG_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline, f"never: {what}"
@@ -74,7 +74,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def at_gate(folder: Path) -> int:
-    """The Python worker that waits at row 100."""
+    """Return the Python worker that waits at row 100."""
     return int(until(lambda: list(folder.glob("row-*")), "somebody at the gate")[0].read_text())
 
 
@@ -83,7 +83,7 @@ def is_running(state: dict[str, Any]) -> bool:
 
 
 def all_once(folder: Path) -> bool:
-    """Whether the files hold what the two sources say that they made, each number once."""
+    """Whether the files hold each number of both sources exactly once."""
     made = [int((folder / f"made-{producer}").read_text()) for producer in (0, 1)]
     model = {2 * i + producer: 1 for producer, count in enumerate(made) for i in range(count)}
     return len(model) > 0 and dict(published(folder)) == model
@@ -91,7 +91,7 @@ def all_once(folder: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def driver(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    """The cluster of this file."""
+    """The cluster for this file."""
     return Driver(programs, tmp_path_factory.mktemp("cluster"))
 
 
@@ -100,8 +100,8 @@ def driver(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Driver:
 def test_executors_are_killed_while_it_is_operated_from_outside(
     driver: Driver, tmp_path: Path, seed: int
 ) -> None:
-    """The enrichment job is updated, suspended, resumed and drained by processes that run the
-    command line, with executors SIGKILLed meanwhile; then every event is in the files once."""
+    """Processes with the command line update, suspend, resume and drain the enrichment job, while
+    executors are SIGKILLed; at the end every event is in the files once."""
     stream = Stream(driver.process, tmp_path, random.Random(seed), SystemClock())
     driver.until_complete()
     driver.ask("start_enrich", arguments=stream_arguments(tmp_path))
@@ -118,7 +118,7 @@ def test_executors_are_killed_while_it_is_operated_from_outside(
 
 @pytest.mark.soak
 def test_the_demo(tmp_path: Path, seed: int) -> None:
-    """As users start it, on a cluster of its own: its exit status, its figures, and the files."""
+    """The demo as users start it, on its own cluster: exit status, figures, and files."""
     figures, work = tmp_path / "figures.json", tmp_path / "work"
     options = ["--kills", "8", "--seed", str(seed), "--json", str(figures), "--work", str(work)]
     command = [sys.executable, "-m", "durable_shuffle.jobs.cli", "demo", "enrich", "--spark"]
@@ -131,7 +131,7 @@ def test_the_demo(tmp_path: Path, seed: int) -> None:
 
 
 def check_events(out: Path) -> int:
-    """Compare the files with what the events are known to be; return how many there are."""
+    """Compare the files with the expected events; return how many there are."""
     rows = [row for p in out.glob("part-*.parquet") for row in pq.read_table(p).to_pylist()]
     assert len(rows) > 0
     for producer in (0, 1):
@@ -162,8 +162,8 @@ def test_a_python_worker_is_killed(driver: Driver, tmp_path: Path) -> None:
 @pytest.mark.requirement("R-F46-21")
 @pytest.mark.requirement("R-ARR-16")
 def test_fewer_slots_than_tasks(driver: Driver, tmp_path: Path) -> None:
-    """Six tasks on four slots: sources run first, who waits says so, and in the end all have
-    finished with every row once. A cancel of all Spark jobs on the way only makes them restart."""
+    """Six tasks on four slots: sources run first, waiting tasks say so, and in the end all have
+    finished with every row once. If all Spark jobs are cancelled, tasks only restart."""
     folder = tmp_path / "slots"
     folder.mkdir()
     (folder / "go").touch()
@@ -187,7 +187,7 @@ def test_fewer_slots_than_tasks(driver: Driver, tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_says_so(driver: Driver, tmp_path: Path) -> None:
-    """A step that cannot be sent, and a root that executors do not share."""
+    """A step that cannot be pickled, and a root that executors do not share."""
     found = driver.ask("bad_input", folder=str(tmp_path / "bad"))
     assert "cannot be sent to workers" in found["a lock"]
     assert "executors do not share" in found["not shared"]
@@ -197,7 +197,7 @@ def test_what_cannot_run_says_so(driver: Driver, tmp_path: Path) -> None:
 def test_a_driver_is_killed_and_the_pipeline_goes_on_without_spark(
     driver: Driver, tmp_path: Path
 ) -> None:
-    """Workers end by themselves; local processes take over where the logs end."""
+    """Workers end by themselves; local processes continue where the logs end."""
     folder = tmp_path / "driver"
     folder.mkdir()
     (folder / "go").touch()

@@ -1,4 +1,4 @@
-"""Identity of DataFrame plans: equal in another JVM, different when the rows would be."""
+"""Identity of DataFrame plans: equal in another JVM, different if the rows would differ."""
 
 import dataclasses
 import json
@@ -99,7 +99,7 @@ print(json.dumps(result))
 
 
 def run_program(folder: str, cores: int, seed: str, settings: dict[str, str]) -> dict[str, Any]:
-    """The program in a Python process and a JVM of its own."""
+    """Run the program in a separate Python process and JVM."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": seed}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
@@ -115,15 +115,16 @@ def run_program(folder: str, cores: int, seed: str, settings: dict[str, str]) ->
 
 
 def test_equal_in_another_process(tmp_path: Path) -> None:
-    """Another JVM, hash seed and core count give equal components; recorded settings, equal splits.
+    """Another JVM, hash seed and core count give equal components and, with recorded settings,
+    equal splits.
 
-    Six files of 4 MB opening cost each make one split for one core and three for three.
+    Six files with an opening cost of 4 MB each make one split for one core and three for three.
     """
     folder = write_table(tmp_path / "t", files=6)
     first = run_program(folder, 1, "1", {})
     second = run_program(folder, 3, "2", first["settings"])
     assert first["plans"] == second["plans"]
-    same = {"local", "pandas"}  # the same rows by two ways in
+    same = {"local", "pandas"}  # the same rows, created in two ways
     digests = {json.dumps(found) for name, found in first["plans"].items() if name not in same}
     assert len(digests) == len(first["plans"]) - len(same)
     assert first["own"][0] != second["own"][0]
@@ -176,7 +177,7 @@ def test_changed_expressions_differ(spark: SparkSession, table: DataFrame) -> No
 
 
 def test_names_that_nobody_sees_do_not_count(spark: SparkSession, table: DataFrame) -> None:
-    """Table aliases, temporary views and a range's default number of slices are no part of it."""
+    """Table aliases, temporary views and a range's default number of slices do not count."""
     table.createOrReplaceTempView("identity_view")
     plain = table.filter("id > 5").select("id")
     assert differing(table.alias("q").filter("q.id > 5").select("q.id"), plain) == set()
@@ -189,7 +190,7 @@ def test_names_that_nobody_sees_do_not_count(spark: SparkSession, table: DataFra
 
 
 def test_settings_that_change_results_count(spark: SparkSession, table: DataFrame) -> None:
-    """ANSI mode, time zone and unknown settings count; how a query is planned or cut does not."""
+    """ANSI mode, time zone and unknown settings count; settings for planning do not."""
     plan = table.filter("id > 5")
     before = resolved(plan)
 

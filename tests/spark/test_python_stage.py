@@ -1,4 +1,4 @@
-"""`stage` on classic Spark: Spark's own map, repartition and reduce are the oracle."""
+"""`stage` on classic Spark, compared with Spark's own map, repartition and reduce."""
 
 import decimal
 import random
@@ -27,13 +27,13 @@ def shuffle(session: SparkSession, root: str) -> DurableShuffle:
 
 @pytest.fixture
 def tight(session: SparkSession, root: str) -> DurableShuffle:
-    """So little memory that everything goes through many segments and scratch runs."""
+    """A shuffle with so little memory that all data goes through many segments and scratch runs."""
     settings = Settings(writer_memory_bytes=1 << 16, reduce_memory_bytes=1 << 16)
     return DurableShuffle(session, root, job="tests", settings=settings)
 
 
 def frame(session: SparkSession, rows: int = 500, partitions: int = 3) -> DataFrame:
-    """Keys with nulls and a value that is unique."""
+    """Keys with nulls, and a value that is unique."""
     return session.range(0, rows, 1, partitions).selectExpr(
         "if(id % 11 = 0, null, id % 7) as k",
         "cast(id as decimal(12, 2)) / 4 as price",
@@ -72,8 +72,8 @@ def test_map_and_reduce_equal_sparks_own(session: SparkSession, shuffle: Durable
 
 
 def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuffle) -> None:
-    """Each key once with all its rows, from memory or from scratch; the same functions run in
-    Spark, with and without the key."""
+    """Each key comes once with all its rows, from memory or from scratch files. The same functions
+    run in Spark, with and without the key."""
     df = frame(session, 20_000).withColumn("price", F.col("price").cast("decimal(30, 4)"))
 
     def spread(key: tuple[pa.Scalar, ...], group: pa.Table) -> pa.Table:
@@ -101,7 +101,7 @@ def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuf
 
 
 def test_giant_group_is_streamed(session: SparkSession, tight: DurableShuffle) -> None:
-    """One key holds every row: the reducer sees it in batches far smaller than the group."""
+    """One key holds every row: the reducer gets it in batches far smaller than the group."""
     df = session.range(0, 60_000, 1, 3).selectExpr("1 as k", "id as v", "repeat('x', 20) as s")
 
     def total(key: tuple[pa.Scalar, ...], group: Batches) -> Batches:
@@ -127,7 +127,7 @@ def test_giant_group_is_streamed(session: SparkSession, tight: DurableShuffle) -
 def test_sorted_within_partitions_as_spark_sorts(
     session: SparkSession, tight: DurableShuffle, direction: str
 ) -> None:
-    """Partitions are in the order of `sortWithinPartitions`, nulls and NaN included, although they
+    """Partitions have the order of `sortWithinPartitions`, including nulls and NaN, although they
     are far larger than the memory for sorting."""
     df = session.range(0, 20_000, 1, 3).selectExpr(
         "if(id % 5 = 0, null, hash(id) % 100) as a",
@@ -148,7 +148,7 @@ def test_sorted_within_partitions_as_spark_sorts(
 
 
 def test_sorted_within_groups(session: SparkSession, tight: DurableShuffle) -> None:
-    """A grouped reducer finds its rows in the order asked for."""
+    """A grouped reducer gets its rows in the requested order."""
     df = session.range(0, 9_000, 1, 3).selectExpr("id % 4 as k", "hash(id) as h", "'x' as s")
 
     def ordered(group: pa.Table) -> pa.Table:
@@ -171,7 +171,7 @@ def test_sorted_within_groups(session: SparkSession, tight: DurableShuffle) -> N
 def test_combine_shuffles_less_and_changes_nothing(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """Sums combined on the map side are the same sums, from a hundredth of the rows."""
+    """Sums combined on the map side are the same, from a hundredth of the rows."""
     df = session.range(0, 30_000, 1, 3).selectExpr("id % 50 as k", "id as v")
 
     def add(batches: Batches) -> Batches:
@@ -192,7 +192,7 @@ def test_combine_shuffles_less_and_changes_nothing(
 
 
 def test_key_function_places_rows(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A function may say where each row goes; partition numbers are its own."""
+    """A function may return the partition number of each row."""
     df = frame(session)
 
     def place(batch: pa.RecordBatch) -> Any:
@@ -222,7 +222,7 @@ COLUMNS = [
 
 
 def seeded_frames(session: SparkSession, seed: int, count: int) -> Iterator[DataFrame]:
-    """Frames of random columns; the first has no rows, one has a single key."""
+    """Frames of random columns; the first has no rows, and one has a single key."""
     rng = random.Random(seed)
     for number in range(count):
         rows = 0 if number == 0 else rng.choice([1, 300])
@@ -233,7 +233,7 @@ def seeded_frames(session: SparkSession, seed: int, count: int) -> Iterator[Data
 
 
 class Through:
-    """A resumable reducer that says what it is given."""
+    """A resumable reducer that yields its input."""
 
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [batch]
@@ -251,8 +251,8 @@ class Through:
 def test_every_reducer_kind_over_random_schemas(
     session: SparkSession, shuffle: DurableShuffle, seed: int
 ) -> None:
-    """Rows of any type pass every reducer kind as they pass Spark's own operators, in a zone that
-    is not UTC; the dictionary layout is one that a map function may choose."""
+    """Rows of any type pass every reducer kind as they pass Spark's own operators, in a time zone
+    other than UTC; map functions may choose the dictionary layout."""
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
 
     def through(batches: Batches) -> Batches:
@@ -277,7 +277,7 @@ def test_every_reducer_kind_over_random_schemas(
 def test_numbers_of_a_decimal_survive_arithmetic(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """Map functions see decimals as decimals, and what they make of them comes back exactly."""
+    """Map functions get decimals as decimals, and decimals that they compute are stored exactly."""
     df = session.sql("select 1 as k, cast(12.34 as decimal(7, 2)) as d")
 
     def double(batches: Batches) -> Batches:
@@ -292,8 +292,8 @@ def test_numbers_of_a_decimal_survive_arithmetic(
 
 
 def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
-    """The reducer of one stage and the map of the next run in the same process, and give what
-    Spark's own chain gives; both stages are recognised again."""
+    """The reducer of one stage and the map of the next run in the same process and give the same
+    rows as Spark's own chain; both stages are recognised again."""
     shuffle = DurableShuffle(session, root, job="tests", version="processes do not count")
 
     def with_process(batches: Batches) -> Batches:
@@ -317,13 +317,13 @@ def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
         assert all(row.p2 == row.p3 for row in rows)
     assert [s.decision for s in shuffle.report().stages] == ["fresh", "fresh", "reuse", "reuse"]
     assert [s.producers for s in shuffle.report().stages] == [3, 3, 3, 3]
-    # any operation of Spark's in between sends the rows through the JVM, and stays right
+    # any Spark operation in between sends the rows through the JVM; results are still right
     between = shuffle.stage(lower.where("v < 10"), keys="v", partitions=2)
     assert sorted(row.v for row in between.collect()) == list(range(10))
 
 
 def test_small_partitions_are_read_together(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Few tasks read many small partitions; the reducer is called for each by itself."""
+    """Few tasks read many small partitions; the reducer is called separately for each."""
     df = session.range(0, 100, 1, 2).selectExpr("id as k")
 
     def one_row(batches: Batches) -> Batches:

@@ -1,4 +1,4 @@
-"""Ordinary queries are recognised by the next run: another process, another JVM, other counters."""
+"""The next run recognises ordinary queries: in another process and JVM, with other counters."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_second_run_runs_no_producer(programs: Any, tmp_path: Path) -> None:
-    """Rows are Spark's in both runs, and in the second one nothing runs for any of the queries."""
+    """Rows are Spark's in both runs, and no producer runs in the second one, for any query."""
     tables, root = tmp_path / "tables", tmp_path / "root"
     first = programs.run("recognised", tables, root, 1, env={"PYTHONHASHSEED": "1"})
     second = programs.run("recognised", tables, root, 3, env={"PYTHONHASHSEED": "2"})

@@ -1,4 +1,4 @@
-"""Whole queries: right rows, what is stored, what is reused, what is refused."""
+"""Whole queries: correct rows, and which stages are stored, reused and refused."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 SAMPLE = ("q02", "q04", "q11", "q13", "q15", "q18", "q21")
-"""Subqueries, a reused exchange, semi and anti joins, sorts, limits, rows that are stored."""
+"""Subqueries, a reused exchange, semi and anti joins, sorts, limits, stored result rows."""
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,11 @@ def answers(files: TpchFiles) -> Answers:
 
 @pytest.fixture
 def tpch(session: SparkSession, files: TpchFiles) -> SparkSession:
-    """A session with the eight tables and sort-merge joins, so that there is much to cut."""
+    """A session with the eight tables and sort-merge joins, so that there are many cuts."""
     for table in TPCH_TABLES:
         session.read.parquet(str(files.folder / table)).createOrReplaceTempView(table)
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    session.conf.set("spark.sql.shuffle.partitions", "3")  # of 0.01 there is not enough for more
+    session.conf.set("spark.sql.shuffle.partitions", "3")  # scale 0.01 is too little for more
     return session
 
 
@@ -45,7 +45,7 @@ def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableSh
 
 
 def check_query(tpch: SparkSession, root: str, answers: Answers, query: str) -> None:
-    settings = Settings(result_least_bytes=0)  # so little data would not be stored otherwise
+    settings = Settings(result_least_bytes=0)  # otherwise so little data would not be stored
     durable = shuffle_of(tpch, root, settings=settings)
     rows = durable.query(tpch.sql(TPCH_QUERIES[query])).collect()
     assert answers.of(query)
@@ -72,13 +72,13 @@ def test_tpch_sample(tpch: SparkSession, root: str, answers: Answers, query: str
 def test_tpch_all(
     tpch: SparkSession, root: str, answers: Answers, query: str, threshold: str
 ) -> None:
-    """As the sample, all queries, with and without broadcast joins."""
+    """Like the sample, but all queries, with and without broadcast joins."""
     tpch.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
     check_query(tpch, root, answers, query)
 
 
 def test_another_driver_with_other_ids_reuses(tpch: SparkSession, root: str) -> None:
-    """Fingerprints do not depend on the ids that a JVM has counted up to."""
+    """Fingerprints do not depend on the ids that a JVM has reached."""
     first = shuffle_of(tpch, root)
     first.query(tpch.sql(TPCH_QUERIES["q21"]))
     for i in range(7):  # moves every counter of the JVM
@@ -119,7 +119,7 @@ def _with_udf(session: SparkSession, folder: Path) -> DataFrame:
 def test_a_change_below_the_first_exchange_runs_all(
     session: SparkSession, root: str, tmp_path: Path, change: Change
 ) -> None:
-    """A changed filter, file or setting reuses nothing and gives its own rows."""
+    """After a change of a filter, file or setting, nothing is reused and the rows are right."""
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     shuffle_of(session, root).query(_query(session, folder)).collect()
@@ -133,8 +133,8 @@ def test_a_change_below_the_first_exchange_runs_all(
 def test_a_change_above_keeps_what_is_below(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """Another expression after the aggregation reuses the aggregation's exchange; a UDF's body
-    counts."""
+    """If the expression after the aggregation changes, the aggregation's exchange is reused; the
+    body of a UDF counts."""
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     base = shuffle_of(session, root)
@@ -147,7 +147,7 @@ def test_a_change_above_keeps_what_is_below(
 
 
 def test_equal_exchanges_are_one_stage(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """A self-join whose sides are the same aggregation writes it once."""
+    """A self-join with the same aggregation on both sides writes it once."""
     folder = tmp_path / "facts"
     session.range(1000).selectExpr("id % 97 as k", "id as v").write.parquet(str(folder))
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
@@ -165,7 +165,7 @@ def test_equal_exchanges_are_one_stage(session: SparkSession, root: str, tmp_pat
 
 
 def test_every_kind_of_exchange(session: SparkSession, root: str) -> None:
-    """Hash, single, round-robin and range exchanges, asked for and implied, are durable."""
+    """Hash, single, round-robin and range exchanges, explicit and implied, are durable."""
     rows = session.range(0, 500, 1, 5).selectExpr("id", "id % 13 as k", "cast(id as string) s")
     dealt = rows.repartition(3).groupBy("k").agg(F.count("*").alias("n"), F.max("s").alias("m"))
     ranged = dealt.repartitionByRange(4, F.col("k").desc_nulls_first())
@@ -181,8 +181,8 @@ def test_every_kind_of_exchange(session: SparkSession, root: str) -> None:
     "order", ["a asc nulls last, b desc", "b desc nulls first, a asc", "c desc"]
 )
 def test_range_exchanges_sort_as_spark(session: SparkSession, root: str, order: str) -> None:
-    """Nulls at either end, both directions, several columns: the rows of every range partition and
-    their order are a global sort."""
+    """Nulls at either end, both directions, several columns: the rows of all range partitions, in
+    order, are a global sort."""
     rows = session.range(0, 3000, 1, 3).selectExpr(
         "case when id % 7 = 0 then null else (id * 7919) % 100 end as a",
         "case when id % 11 = 0 then null else cast((id * 31) % 53 as double) / 7 end as b",
@@ -211,7 +211,7 @@ def _orders(order: str) -> list[object]:
 
 
 def test_odd_names_types_and_empty_input(session: SparkSession, root: str) -> None:
-    """Repeated and odd column names, nested types, no rows at all."""
+    """Repeated and unusual column names, nested types, and no rows at all."""
     df = session.sql("""
         SELECT k AS `a.b`, max(m) AS ` `, count(*) AS ` `, max(struct(k, s)) AS `\u00e9`
         FROM (SELECT id % 3 AS k, cast(id AS decimal(30, 4)) AS m, array(id) AS s FROM range(50))
@@ -227,7 +227,7 @@ def test_odd_names_types_and_empty_input(session: SparkSession, root: str) -> No
 
 
 def test_types_that_do_not_travel_stay_native(session: SparkSession, root: str) -> None:
-    """An exchange of a type that Arrow does not carry stays Spark's and is named in the report."""
+    """If Arrow cannot carry a type, Spark runs the exchange itself, and the report names it."""
     df = (
         session.sql(
             "SELECT y, count(*) AS n FROM (SELECT make_ym_interval(0, cast(id % 4 AS int)) AS y "
@@ -262,8 +262,8 @@ def test_partition_pruning_by_a_subquery(session: SparkSession, root: str, tmp_p
 
 
 def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """A seeded rand() reuses; an unseeded one gets its seed when the query is made; the time of the
-    query makes each run its own."""
+    """A query with a seeded rand() is reused. An unseeded rand() gets its seed when the query is
+    created. The current time makes each run different."""
     folder = str(tmp_path / "facts")
     session.range(100).write.parquet(folder)
 
@@ -288,7 +288,7 @@ def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_pat
 
 
 def test_rows_without_identity_need_a_version(session: SparkSession, root: str) -> None:
-    """A query over an RDD runs every time, unless the user vouches for it."""
+    """A query over an RDD runs every time, unless the user gives a version."""
     df = session.createDataFrame([(1, 2), (1, 3)], "k long, v long").localCheckpoint()
     counted = df.groupBy("k").count()
     for version, expected in ((None, "fresh"), ("1", "reuse")):
@@ -306,7 +306,7 @@ def test_streams_are_refused(session: SparkSession, root: str) -> None:
 
 
 def test_a_wide_plan(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """More columns than code is generated for in one piece, and a union of several sides."""
+    """More columns than one generated class can hold, and a union of several sides."""
     folder = str(tmp_path / "facts")
     session.range(60).write.parquet(folder)
     base = session.read.parquet(folder)
@@ -331,8 +331,8 @@ def _settings_are_left_alone(session: SparkSession) -> Iterator[None]:
 def test_transparent_covers_the_named_actions(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """collect, toPandas, toArrow, count, write and writeTo go through storage; the block's end
-    gives PySpark back as it was."""
+    """collect, toPandas, toArrow, count, write and writeTo go through storage; the end of the block
+    restores PySpark."""
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     before = dict(DataFrame.__dict__), dict(type(session.range(1)).__dict__)
@@ -354,13 +354,13 @@ def test_transparent_covers_the_named_actions(
             pass
     assert session.read.parquet(str(tmp_path / "out")).orderBy("k").collect() == wanted
     reused = [s for s in durable.report().stages if s.decision == "reuse"]
-    # count() asks for fewer columns, so its exchange is another one
+    # count() asks for fewer columns, so it has a different exchange
     assert len(reused) >= 3, [(s.name, s.decision) for s in durable.report().stages]
     assert (dict(DataFrame.__dict__), dict(type(session.range(1)).__dict__)) == before
 
 
 def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """Before, half way and after: states and reasons, and nothing is written."""
+    """Before, half way and after: explain gives states and reasons, and writes nothing."""
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     durable = shuffle_of(session, root)
@@ -383,7 +383,7 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
 def test_progress_lines(
     session: SparkSession, root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a terminal each exchange says when it starts and what it came to."""
+    """Without a terminal, each exchange prints a line when it starts and one with its result."""
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     shuffle_of(session, root).query(_query(session, folder), progress=True)

@@ -1,4 +1,4 @@
-"""Whole queries whose driver dies: the next one goes on where it stopped."""
+"""Whole queries whose driver dies: the next driver continues where it stopped."""
 
 import random
 import time
@@ -25,14 +25,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TpchFiles:
 def test_a_killed_driver_goes_on(
     programs: Any, files: TpchFiles, tmp_path: Path, committed_producers: Callable[..., set[int]]
 ) -> None:
-    """SIGKILL with seven of eight producers of one exchange committed: the second driver runs the
-    eighth and what is above, and the rows are DuckDB's."""
+    """SIGKILL after seven of eight producers of one exchange committed: the second driver runs the
+    eighth one and everything above it, and the rows are DuckDB's."""
     folder, root = tmp_path / "folder", tmp_path / "root"
     (folder / "runs").mkdir(parents=True)
     gated = PARTS - 1
     first = programs.start("query_driver", root, files.folder, folder, gated, "q12")
     deadline = time.monotonic() + 300
-    # ORDERS whole and sealed, LINEITEM but the one that has begun
+    # ORDERS is sealed; LINEITEM is complete except for the producer that is running
     while len(_commits(root)) < 2 * PARTS - 1 or not _seals(root) or len(_runs(folder)) < PARTS:
         assert first.poll() is None
         assert time.monotonic() < deadline
@@ -52,25 +52,25 @@ def test_a_killed_driver_goes_on(
 
 
 def _commits(root: Path) -> set[str]:
-    """Paths of all first records in producer logs, from names alone."""
+    """Paths of all first records in producer logs, from file names alone."""
     slots = root.glob(f"tests/*/producers/p*/{0:010d}")
     return {str(path.relative_to(root)) for path in slots}
 
 
 def _runs(folder: Path) -> dict[int, int]:
-    """Map task over LINEITEM -> how often it has begun."""
+    """Map task over LINEITEM -> how often it has started."""
     texts = {int(path.name): path.read_text() for path in (folder / "runs").iterdir()}
     return {number: text.count("\n") for number, text in texts.items() if text}
 
 
 def _seals(root: Path) -> list[Path]:
-    """The records behind the first of all stage logs: of a batch stage that is its SEAL."""
+    """The records after the first one in all stage logs: in a batch stage, this is its SEAL."""
     return list(root.glob(f"tests/*/log/{1:010d}"))
 
 
 def test_chaos_sample(tmp_path: Path, seed: int) -> None:
-    """A query drawn by the seed, on a cluster of two executors: one of them, then the driver, dies
-    by SIGKILL at a random point; rows are right and no committed producer runs again."""
+    """The seed chooses a query. On a cluster of two executors, SIGKILL hits an executor and later
+    the driver at a random point. Rows are right and no committed producer runs again."""
     options = ChaosOptions(
         scale=0.01,
         seed=seed,
@@ -89,7 +89,7 @@ def test_chaos_sample(tmp_path: Path, seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_chaos_each(tmp_path: Path, seed: int) -> None:
-    """As the sample, with each of the 22 queries."""
+    """Like the sample, with each of the 22 queries."""
     options = ChaosOptions(
         scale=0.01,
         seed=seed,
@@ -105,7 +105,7 @@ def test_chaos_each(tmp_path: Path, seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_chaos_whole(tmp_path: Path, seed: int) -> None:
-    """All 22 queries under kills, durable alone, with a new seed each time."""
+    """All 22 queries under kills, only with the durable shuffle, with a new seed each time."""
     options = ChaosOptions(
         scale=0.01,
         seed=seed,

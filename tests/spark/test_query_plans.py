@@ -1,4 +1,4 @@
-"""Whole queries, kind by kind: subqueries, pruning, types, sources, what runs when."""
+"""Whole queries by kind: subqueries, pruning, types, sources, and what runs at the same time."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,8 +31,8 @@ def facts(session: SparkSession, tmp_path: Path) -> DataFrame:
 def test_subqueries_and_broadcasts_are_named(
     session: SparkSession, root: str, facts: DataFrame
 ) -> None:
-    """A scalar and an IN subquery give Spark's rows; their exchanges are stages, they themselves
-    and broadcasts are named."""
+    """A scalar and an IN subquery give Spark's rows. Their exchanges are stages; the report names
+    the subqueries themselves and the broadcasts."""
     facts.createOrReplaceTempView("facts")
     df = session.sql("""
         SELECT k, sum(v) AS s FROM facts
@@ -43,7 +43,7 @@ def test_subqueries_and_broadcasts_are_named(
     durable = shuffle_of(session, root)
     assert durable.query(df).collect() == df.collect()
     kinds = {stage.partitioner for stage in durable.report().stages}
-    assert {"single", "hash"} <= kinds  # the average, and what counts per k
+    assert {"single", "hash"} <= kinds  # the average, and the count per k
     named = " ".join(durable.report().native)
     assert "subquery: its rows" in named
     assert "broadcast:" in named
@@ -51,7 +51,7 @@ def test_subqueries_and_broadcasts_are_named(
 
 
 def test_pruning_is_named(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """A scan whose partitions a broadcast chooses."""
+    """A broadcast chooses the partitions of a scan."""
     session.range(80).selectExpr("id", "id % 8 as p").write.partitionBy("p").parquet(
         str(tmp_path / "parted")
     )
@@ -64,7 +64,7 @@ def test_pruning_is_named(session: SparkSession, root: str, tmp_path: Path) -> N
 
 
 def meets(folder: Path, mine: str, other: str) -> Callable[[Iterator[pa.RecordBatch]], Any]:
-    """A map function whose first task goes on once the other function's first has begun."""
+    """A map function whose first task waits until the other function's first task has begun."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
@@ -87,7 +87,7 @@ def meets(folder: Path, mine: str, other: str) -> Callable[[Iterator[pa.RecordBa
 def test_independent_map_sides_run_at_the_same_time(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """Each side of a join waits for the other one to begin: one after the other, neither ends."""
+    """Each side of a join waits until the other begins, so neither would end one by one."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     gates = tmp_path / "gates"
     gates.mkdir()
@@ -106,8 +106,8 @@ def test_independent_map_sides_run_at_the_same_time(
 def test_small_partitions_are_read_together_alike(
     session: SparkSession, root: str, facts: DataFrame
 ) -> None:
-    """Both sides of a join over eight small partitions each are read in as few tasks as there are
-    cores, and rows with equal keys meet."""
+    """Both sides of a join have eight small partitions each. They are read in only as many tasks as
+    there are cores, and rows with equal keys meet."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     counts = facts.groupBy("k").count()
     df = facts.where("v % 2 = 0").join(counts, "k")
@@ -119,7 +119,7 @@ def test_small_partitions_are_read_together_alike(
 
 
 def test_range_bounds_are_drawn_once(session: SparkSession, root: str, facts: DataFrame) -> None:
-    """A range exchange that lost a producer is resumed with the bounds of its first run."""
+    """A range exchange that lost a producer resumes with the bounds of its first run."""
     session.conf.set("spark.sql.files.openCostInBytes", "134217728")  # one file is one map task
     df = facts.repartitionByRange(4, "v").sortWithinPartitions("v")
     first = shuffle_of(session, root)
@@ -141,7 +141,7 @@ def _placed(df: DataFrame) -> list[Any]:
 
 
 def test_all_types(session: SparkSession, root: str) -> None:
-    """Every type that Arrow carries goes through storage as it is, nulls too."""
+    """Every type that Arrow carries passes through storage unchanged, including nulls."""
     df = session.sql("""
         SELECT cast(n AS boolean) AS c0, cast(n AS tinyint) AS c1, cast(n AS smallint) AS c2,
           cast(n AS int) AS c3, n AS c4, cast(n / 3 AS float) AS c5, double('NaN') + n AS c6,
@@ -205,7 +205,7 @@ def test_transparent_write_to(
 def test_eager_statements_are_refused(
     session: SparkSession, root: str, statement: str, named: str
 ) -> None:
-    """SQL that runs a query at once is named and not run, also below WITH and FROM."""
+    """SQL that runs a query at once is named and refused, also below WITH and FROM."""
     with shuffle_of(session, root).transparent(), pytest.raises(InvalidInputError, match=named):
         session.sql(statement)
 
@@ -234,7 +234,7 @@ def test_a_spark_that_lacks_something_is_refused(
     wanted: Any,
     named: str,
 ) -> None:
-    """What is missing is named, once, and nothing is written."""
+    """All missing internals are named at once, and nothing is written."""
     monkeypatch.setitem(getattr(probe, table), of, wanted)
     durable = shuffle_of(session, root)
     with pytest.raises(IncompatibleError) as refused:

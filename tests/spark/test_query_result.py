@@ -1,5 +1,5 @@
-"""The rows of a query that ends in an aggregation of joined exchanges: when they are stored, what
-is reused of them, what a killed driver leaves of them."""
+"""Result rows of a query that ends in an aggregation of joined exchanges: when they are stored,
+when they are reused, and what remains after the driver is killed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def joined(session: SparkSession, tmp_path: Path) -> Callable[..., DataFrame]:
-    """A function that returns a join by `k` which is aggregated by `k`: what is asked for comes
-    from as many Spark partitions as the exchanges below have."""
+    """A function that returns a join by `k`, aggregated by `k`; its rows come from as many Spark
+    partitions as the exchanges below have."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     session.conf.set("spark.sql.shuffle.partitions", "4")
     for name, rows in (("left", 300), ("right", 200)):
@@ -51,8 +51,8 @@ def kinds(durable: DurableShuffle) -> dict[str, list[str]]:
 def test_rows_are_stored_once(
     session: SparkSession, root: str, joined: Callable[..., DataFrame]
 ) -> None:
-    """A second run reads them and looks at nothing below; another LIMIT above shares them, another
-    expression does not."""
+    """A second run reads the stored rows and nothing below them. A different LIMIT above shares
+    them; a different expression does not."""
     rows, first = run(session, root, joined())
     assert rows == joined().collect()
     assert kinds(first) == {"hash": ["fresh", "fresh"], "passthrough": ["fresh"]}
@@ -71,7 +71,7 @@ def test_rows_are_stored_once(
 def test_rows_of_small_inputs_are_not_stored(
     session: SparkSession, root: str, joined: Callable[..., DataFrame]
 ) -> None:
-    """With the default settings so little is cheaper to join again; explain knows it afterwards."""
+    """With default settings, joining so little again is cheaper; explain then knows this."""
     durable = DurableShuffle(session, root, job="tests")
     assert durable.query(joined()).collect() == joined().collect()
     assert kinds(durable) == {"hash": ["fresh", "fresh"]}
@@ -85,7 +85,7 @@ def test_rows_of_small_inputs_are_not_stored(
 def test_tasks_that_finished_are_kept(
     session: SparkSession, root: str, joined: Callable[..., DataFrame]
 ) -> None:
-    """Of what a driver left without a seal, one producer of four missing, that one runs."""
+    """A driver left four producers without a seal; only the missing one runs."""
     rows, first = run(session, root, joined())
     (name,) = [
         f"{s.name}-{s.fingerprint}-{s.incarnation}"
@@ -105,7 +105,7 @@ def test_tasks_that_finished_are_kept(
 def test_what_is_drawn_anew_is_its_own(
     session: SparkSession, root: str, joined: Callable[..., DataFrame]
 ) -> None:
-    """A query with a random number of its own reads its stored rows, another one does not."""
+    """A query with its own random number reads its stored rows; another query does not."""
     rows, first = run(session, root, df := joined(drawn=True))
     assert first.query(df).collect() == rows
     other, second = run(session, root, joined(drawn=True))
@@ -116,7 +116,7 @@ def test_what_is_drawn_anew_is_its_own(
 def test_what_is_no_such_aggregation_stays(
     session: SparkSession, root: str, joined: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
-    """A join alone may give more rows than it reads, one aggregated exchange is cheap to read."""
+    """A join alone may give more rows than it reads; one aggregated exchange is cheap to read."""
     right = session.read.parquet(str(tmp_path / "right"))
     for df in (joined().join(right, "k"), right.groupBy("k").count()):
         rows, durable = run(session, root, df)

@@ -1,4 +1,4 @@
-"""What a DataFrame must not be: observed, or with columns that do not travel. Refused by name."""
+"""DataFrames that are refused by name: observed ones, and columns that Spark cannot pass on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +23,9 @@ CALLS: dict[str, Callable[[DurableShuffle, DataFrame], object]] = {
 
 
 def test_observed_frames_are_refused(session: SparkSession, root: str) -> None:
-    """`Observation.get` would wait for ever, in the run that stores and in one that reuses: so no
-    call takes such a frame, however deep the observation is. Behind the call it gets its value."""
+    """`Observation.get` would wait forever, both in the run that stores and in a run that reuses.
+    So no call accepts such a frame, at any depth of the plan. An observation after the call gets
+    its value."""
     shuffle = DurableShuffle(session, root, job="tests")
     plain = session.range(0, 10, 1, 2)
 
@@ -55,7 +56,7 @@ def test_observed_frames_are_refused(session: SparkSession, root: str) -> None:
 
 
 def test_calendar_intervals_are_refused_by_name(session: SparkSession, root: str) -> None:
-    """Spark does not hand them to Python; inside other types neither. A query leaves them to
+    """Spark cannot pass them to Python, nor inside other types. A query leaves their exchanges to
     Spark."""
     shuffle = DurableShuffle(session, root, job="tests")
     plain = session.range(0, 4, 1, 2).select("id", F.expr("make_interval(1, 2, 0, id)").alias("i"))
@@ -71,6 +72,6 @@ def test_calendar_intervals_are_refused_by_name(session: SparkSession, root: str
 
 @pytest.mark.parametrize("job", [None, 7, b"job", ["job"], ""])
 def test_a_job_must_have_a_name(session: SparkSession, root: str, job: Any) -> None:
-    """Whatever else is given is refused as bad input, not by an error of Python's."""
+    """Any other value is refused as bad input, not by an error of Python's."""
     with pytest.raises(InvalidInputError, match=r"job must be 1 to .* letters"):
         DurableShuffle(session, root, job=job)

@@ -1,5 +1,5 @@
-"""Data that was lost after the seal: `verify --repair` names its producers, the next run of the job
-runs these and nothing else. Spark's own results are the oracle."""
+"""Data lost after the seal: `verify --repair` names its producers, and the next run of the job runs
+only these. Spark's own results are the reference."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -45,8 +45,8 @@ def repair(root: str) -> list[StageRepair]:
 def test_repartition_runs_lost_producers_alone(
     session: SparkSession, root: str, counter: Any
 ) -> None:
-    """Counted by files that the map function writes; an older DataFrame reads on what it can, a
-    third run reuses everything."""
+    """Runs are counted in files that the map function writes. An older DataFrame still reads what
+    it can, and a third run reuses everything."""
     df = session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
     df = df.mapInArrow(counter.function, df.schema)
     first = DurableShuffle(session, root, job="tests", version="1")
@@ -67,7 +67,7 @@ def test_repartition_runs_lost_producers_alone(
 
 
 def test_without_repair_the_error_names_the_segment(session: SparkSession, root: str) -> None:
-    """Missing is never empty, and a sealed stage is not run again on suspicion."""
+    """Missing data is never read as empty, and a sealed stage does not run again on suspicion."""
     df = session.range(0, 300, 1, 2).selectExpr("id % 97 AS k", "id AS v")
     DurableShuffle(session, root, job="tests").repartition(df, 2, "k")
     lose(root, 1)
@@ -80,7 +80,7 @@ def test_without_repair_the_error_names_the_segment(session: SparkSession, root:
 def test_a_description_in_anothers_place_stops_the_next_run(
     session: SparkSession, root: str
 ) -> None:
-    """The stage of 2 partitions would give 2 of 3: nothing is read, nothing runs in silence."""
+    """A stage of 2 partitions would give 2 of 3: nothing is read, and nothing runs silently."""
     df = session.range(0, 300, 1, 2).selectExpr("id % 97 AS k", "id AS v")
     first = DurableShuffle(session, root, job="tests")
     first.repartition(df, 3, "k", name="three")
@@ -96,7 +96,7 @@ def test_a_description_in_anothers_place_stops_the_next_run(
 
 
 def test_query_and_stage_run_lost_producers_alone(session: SparkSession, root: str) -> None:
-    """Exchanges of a query, top down, and Python stages go the same way."""
+    """Exchanges of a query, top down, and Python stages are repaired in the same way."""
     df = session.range(0, 2000, 1, 3).selectExpr("id % 13 AS k", "id AS v")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.shuffle.partitions", "3")
@@ -131,7 +131,7 @@ def test_query_and_stage_run_lost_producers_alone(session: SparkSession, root: s
 def test_rows_that_differ_from_run_to_run_mean_a_fresh_stage(
     session: SparkSession, root: str, committed_producers: Callable[..., set[int]]
 ) -> None:
-    """A plan whose outcome differs from run to run is not mixed with what is left."""
+    """If a plan's rows differ from run to run, they are not mixed with the remaining ones."""
     df = session.range(0, 300, 1, 2).withColumn("r", F.rand()).repartition(3)
     DurableShuffle(session, root, job="tests", version="1").repartition(df, 2, "id")
     lose(root, 0)

@@ -1,7 +1,7 @@
-"""`repartition` and `durable` on classic Spark; Spark's own `repartition` is the oracle.
+"""`repartition` and `durable` on classic Spark, compared with Spark's own `repartition`.
 
-Rows are compared as multisets with what Spark itself gives, their places with `spark_partition_id`
-behind Spark's own exchange, plans by walking the nodes of the physical plan.
+Rows are compared as multisets with Spark's rows, and their partitions with `spark_partition_id`
+after Spark's own exchange. Plans are checked by walking the nodes of the physical plan.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ def shuffle(session: SparkSession, root: str) -> DurableShuffle:
 
 
 def frame(session: SparkSession, rows: int = 200, partitions: int = 3) -> DataFrame:
-    """Keys of three kinds, nulls among them, and a value that is unique."""
+    """Keys of three kinds, including nulls, and a value that is unique."""
     return session.range(0, rows, 1, partitions).selectExpr(
         "if(id % 11 = 0, null, id % 7) as k",
         "concat('key ', id % 5) as s",
@@ -35,18 +35,18 @@ def frame(session: SparkSession, rows: int = 200, partitions: int = 3) -> DataFr
 
 
 def multiset(df: DataFrame) -> Counter[str]:
-    """Rows with their number; as text, because maps and lists cannot be counted."""
+    """Return each row and its count; as text, because maps and lists are not hashable."""
     return Counter(repr(tuple(row)) for row in df.collect())
 
 
 def placed(df: DataFrame) -> Counter[tuple[str, int]]:
-    """Rows with the partition in which they are."""
+    """Return the rows with their partitions."""
     found = df.select("*", F.spark_partition_id()).collect()
     return Counter((repr(tuple(row)[:-1]), tuple(row)[-1]) for row in found)
 
 
 def partition_rows(df: DataFrame, partitions: Sequence[int]) -> list[list[tuple[Any, ...]]]:
-    """Rows of some partitions, in order; no other partition is computed."""
+    """Return the rows of some partitions, in order; compute no other partition."""
     found = df.sparkSession.sparkContext.runJob(
         df.rdd, lambda rows: [[tuple(row) for row in rows]], list(partitions)
     )
@@ -54,7 +54,7 @@ def partition_rows(df: DataFrame, partitions: Sequence[int]) -> list[list[tuple[
 
 
 def physical_nodes(df: DataFrame) -> list[str]:
-    """Class names of the initial physical plan, adaptive or not, from the JVM."""
+    """Return class names of the initial physical plan, adaptive or not, from the JVM."""
 
     def walk(node: Any) -> Iterator[str]:
         name = node.getClass().getSimpleName()
@@ -88,7 +88,7 @@ def exchanges(df: DataFrame) -> list[str]:
 def test_rows_stand_where_spark_puts_them(
     session: SparkSession, shuffle: DurableShuffle, keys: Callable[[], list[str | Column]]
 ) -> None:
-    """Every row is there once, in the partition that Spark's own repartition gives it."""
+    """Every row occurs once, in the partition that Spark's own repartition chooses."""
     df = frame(session)
     out = shuffle.repartition(df, 7, *keys())
     assert placed(out) == placed(df.repartition(7, *keys()))
@@ -96,7 +96,7 @@ def test_rows_stand_where_spark_puts_them(
 
 
 def test_rows_and_groups_equal_duckdbs(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Another engine, given the same rows by formula, finds the same rows and groups."""
+    """DuckDB, given the same rows by formula, finds the same rows and groups."""
     out = shuffle.repartition(frame(session), 5, "k")
     source = (
         "select case when i % 11 = 0 then null else i % 7 end as k, i as v from range(200) t(i)"
@@ -110,7 +110,7 @@ def test_rows_and_groups_equal_duckdbs(session: SparkSession, shuffle: DurableSh
 
 
 def test_group_by_the_key_plans_no_exchange(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """With adaptive execution on, aggregating on the key moves no row, and is right."""
+    """With adaptive execution, aggregation on the key moves no row, and is right."""
     session.conf.set("spark.sql.adaptive.enabled", "true")
     df = frame(session)
     grouped = shuffle.repartition(df, 6, "k").groupBy("k").agg(F.sum("v").alias("sum"))
@@ -122,7 +122,7 @@ def test_group_by_the_key_plans_no_exchange(session: SparkSession, shuffle: Dura
 
 @pytest.mark.also_with_storage_faults
 def test_join_on_the_key_plans_no_exchange(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Two durable sides join without an exchange; a native side brings only its own."""
+    """Two durable sides join without an exchange; a native side adds only its own exchange."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     left = frame(session).select("k", "v")
     right = session.range(0, 20, 1, 2).selectExpr("id % 9 as k", "id * 10 as w")
@@ -139,7 +139,7 @@ def test_join_on_the_key_plans_no_exchange(session: SparkSession, shuffle: Durab
 
 
 def test_statistics_are_stated(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Spark's optimizer sees the exact number of rows and a size from the bytes stored."""
+    """Spark's optimizer sees the exact number of rows, and a size from the stored bytes."""
     rows = 1000
     df = session.range(0, rows, 1, 2).selectExpr("id as k", "id as v")
     stats = shuffle.repartition(df, 3, "k")._jdf.queryExecution().optimizedPlan().stats()
@@ -155,7 +155,7 @@ def test_small_durable_side_is_broadcast(session: SparkSession, shuffle: Durable
 
 
 def test_odd_and_repeated_names_are_kept(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Names with spaces, dots, other letters, nothing at all, and the same name twice."""
+    """Names with spaces, dots, other alphabets, empty names, and repeated names."""
     names = ["a b", "a.b", "ä", " ", "", "v", "v", "V", "c0", "__partition_id"]
     df = session.range(0, 20, 1, 2).select(*[F.col("id") + i for i in range(len(names))])
     df = df.toDF(*names)
@@ -171,7 +171,7 @@ def test_odd_and_repeated_names_are_kept(session: SparkSession, shuffle: Durable
 def test_columns_of_the_input_select_from_the_result(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """Expressions bound to the wrapped DataFrame keep working, as they do after repartition."""
+    """Expressions bound to the wrapped DataFrame still work, as after repartition."""
     df = frame(session)
     out = shuffle.repartition(df, 4, df.k)
     expected = multiset(df.select(df.v, df.s).where(df.v > 50))
@@ -179,7 +179,7 @@ def test_columns_of_the_input_select_from_the_result(
 
 
 def test_self_join(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A result joins with itself, also with the DataFrame that it was made from."""
+    """A result joins with itself, and with the DataFrame that it was made from."""
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     df = session.range(0, 12, 1, 2).selectExpr("id % 4 as k", "id as v")
     out = shuffle.repartition(df, 3, "k")
@@ -192,9 +192,9 @@ def test_self_join(session: SparkSession, shuffle: DurableShuffle) -> None:
 def test_number_of_partitions_defaults_to_sparks(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """Without n, also with a column in its place, `spark.sql.shuffle.partitions` counts."""
+    """Without n, or with a column in its place, `spark.sql.shuffle.partitions` decides."""
     session.conf.set("spark.sql.shuffle.partitions", "5")
-    session.conf.set("spark.sql.adaptive.enabled", "false")  # else Spark joins partitions
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # otherwise Spark merges partitions
     df = frame(session)
     expected = placed(df.repartition("k"))
     assert placed(shuffle.repartition(df, None, "k")) == expected
@@ -204,7 +204,7 @@ def test_number_of_partitions_defaults_to_sparks(
 
 
 def test_round_robin_spreads_rows_evenly(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Without columns every producer deals its rows out in turn."""
+    """Without columns, every producer distributes its rows in turn."""
     producers, partitions = 3, 4
     out = shuffle.repartition(frame(session, 200, producers), partitions)
     rows = partition_rows(out, range(partitions))
@@ -225,7 +225,7 @@ def test_durable_keeps_partitions_and_order(session: SparkSession, shuffle: Dura
 
 @pytest.mark.parametrize("partitions", [0, 1, 2])
 def test_empty_frames(session: SparkSession, shuffle: DurableShuffle, partitions: int) -> None:
-    """No rows, no partitions even: the schema and the number of partitions are still right."""
+    """Without rows, or even partitions, the schema and the number of partitions are right."""
     df = session.range(0, 4, 1, max(1, partitions)).selectExpr("id as k", "map('a', 1) as m")
     df = df.where("k < 0" if partitions else "false")
     assert df.rdd.getNumPartitions() == partitions
@@ -241,7 +241,7 @@ def test_empty_frames(session: SparkSession, shuffle: DurableShuffle, partitions
 
 
 def test_partition_without_rows(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Producers and partitions that hold nothing stand between others that do."""
+    """Empty producers and partitions are between others with rows."""
     df = session.range(0, 90, 1, 3).where("id < 30 or id >= 60").selectExpr("id % 2 as k", "id")
     out = shuffle.repartition(df, 9, "k")
     assert placed(out) == placed(df.repartition(9, "k"))
@@ -272,7 +272,7 @@ TYPES = """
 
 
 def test_all_kinds_of_types_survive(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Nested, null and extreme values of every type come back equal in a zone that is not UTC."""
+    """Nested, null and extreme values of every type come back equal, in a zone other than UTC."""
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     df = session.range(0, 40, 1, 3).selectExpr(*_columns(TYPES))
     out = shuffle.repartition(df, 4, "t", "long_decimal", "record", "nested_list", "d", "span")
@@ -283,12 +283,12 @@ def test_all_kinds_of_types_survive(session: SparkSession, shuffle: DurableShuff
     assert multiset(out.select(*as_text)) == multiset(df.select(*as_text))
     micros = Counter(row[0] for row in df.selectExpr("unix_micros(t)").collect())
     assert Counter(row[0] for row in out.selectExpr("unix_micros(t)").collect()) == micros
-    # the hour that New York had twice: 01:15 summer time is 05:15 UTC
+    # the repeated hour in New York: 01:15 summer time is 05:15 UTC
     assert 1730610900 * 10**6 in micros
 
 
 def _columns(text: str) -> list[str]:
-    """Split a select list at the commas outside of brackets."""
+    """Split a select list at the commas outside brackets."""
     parts, depth = [""], 0
     for char in text.strip():
         depth += (char == "(") + (char == "<") - (char == ")") - (char == ">")
@@ -300,7 +300,7 @@ def _columns(text: str) -> list[str]:
 
 
 def test_one_partition(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """n=1 brings all rows together, with keys and without."""
+    """n=1 puts all rows into one partition, with and without keys."""
     df = frame(session)
     for keys in ([], ["k"]):
         out = shuffle.repartition(df, 1, *keys)
@@ -309,7 +309,7 @@ def test_one_partition(session: SparkSession, shuffle: DurableShuffle) -> None:
 
 
 def test_a_thousand_partitions_of_ten_rows(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Few rows in many partitions: every row is in its place and the rest is empty."""
+    """Few rows in many partitions: every row is in its partition and the others are empty."""
     session.conf.set("spark.sql.adaptive.enabled", "false")
     df = session.range(0, 10, 1, 2).selectExpr("id as k")
     places = {row.k: row.p for row in df.selectExpr("k", "pmod(hash(k), 1000) as p").collect()}
@@ -332,7 +332,7 @@ def test_plain_python_rows_come_back(session: SparkSession, shuffle: DurableShuf
 def test_progress_of_a_stage(
     table: DataFrame, root: str, session: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Asked for, a stage says when it starts and what it came to; else it says nothing."""
+    """If requested, a stage prints its start and its result; otherwise it prints nothing."""
     shuffle = DurableShuffle(session, root, job="tests")
     shuffle.repartition(table, 2)
     assert "repartition:" not in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """A second run reuses what the first one committed, and nothing else runs.
 
-How often producers ran is counted in files by the user's own map function, never taken from the
-report alone; which producers had committed is read off the names of files.
+The user's own map function counts producer runs in files; the report alone is never trusted. File
+names show which producers had committed.
 """
 
 import os
@@ -39,7 +39,7 @@ EXPECTED = sorted((i % 7, i) for i in range(40))
 @pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-19")
 def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any) -> None:
-    """A failing consumer, a second read and a second driver leave the producers alone."""
+    """A failing consumer, a second read and a second driver do not run the producers again."""
     df = numbers(session).mapInArrow(counter.function, "k long, v long")
     out = DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
     once = dict.fromkeys(range(4), 1)
@@ -70,7 +70,7 @@ def test_only_missing_producers_run(
     breaker: Any,
     committed_producers: Callable[[str], set[int]],
 ) -> None:
-    """After a failed map side the next driver runs exactly the producers without a COMMIT."""
+    """After a failed map stage, the next driver runs exactly the producers without a COMMIT."""
     df = numbers(session).mapInArrow(counter.function, "k long, v long")
     df = df.mapInArrow(breaker.function(3, after=3), "k long, v long")
     with pytest.raises(Exception, match="broken on purpose"):
@@ -94,9 +94,9 @@ def test_only_missing_producers_run(
 def test_killed_driver_is_finished_by_one_with_other_cores(
     tmp_path: Path, root: str, programs: Any, committed_producers: Callable[[str], set[int]]
 ) -> None:
-    """A driver SIGKILLed in mid-map leaves commits that a driver with one core goes on from.
+    """A driver with one core continues from the commits of a driver that was SIGKILLed in its map.
 
-    By itself one core would read these files as one split, four cores read them as four.
+    On its own, one core would read these files as one split; four cores read them as four.
     """
     source, folder = tmp_path / "source", tmp_path / "gate"
     (folder / "runs").mkdir(parents=True)
@@ -126,19 +126,19 @@ def test_killed_driver_is_finished_by_one_with_other_cores(
 
 
 def runs_in(folder: Path) -> dict[str, str]:
-    """Producer -> a line for each of its runs."""
+    """Producer -> one line for each of its runs."""
     return {path.name: path.read_text() for path in (folder / "runs").iterdir()}
 
 
 @pytest.fixture(scope="module")
 def reruns(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Answers of three processes: first run, the same again, all inputs changed."""
+    """Answers of three processes: the first run, the same again, and with all inputs changed."""
     folder = tmp_path_factory.mktemp("reruns")
     table, module = folder / "table.parquet", folder / "helper.py"
     pq.write_table(pa.table({"v": [1, 2, 3]}), table)
     module.write_text("def change(value):\n    return value + 1\n")
     path = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{folder}"
-    # compiled files are told apart by whole seconds and size, both equal here
+    # compiled files are compared by whole seconds and size, which are equal here
     env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     arguments = (folder / "root", folder)
     answers = [programs.run("rerun", *arguments, 3, env=env) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_same_inputs_are_reused_by_another_process(reruns: list[Any], stage: str
 
 @pytest.mark.parametrize("stage", CHANGED)
 def test_changed_input_makes_a_fresh_stage_and_is_named(reruns: list[Any], stage: str) -> None:
-    """A changed module, file or local row is seen, the reason says which of them it was."""
+    """A change of a module, file or local row is noticed, and the reason names it."""
     aspect, before, after = CHANGED[stage]
     first, _, third = (answer[stage] for answer in reruns)
     assert (third["decision"], third["hit"]) == ("fresh", False)
@@ -179,13 +179,13 @@ def test_changed_input_makes_a_fresh_stage_and_is_named(reruns: list[Any], stage
 
 
 def test_unchanged_stage_is_reused_beside_changed_ones(reruns: list[Any]) -> None:
-    """What did not change stays stored when everything around it did."""
+    """An unchanged stage stays stored even if everything around it changed."""
     stage = reruns[2]["steady"]
     assert (stage["decision"], stage["producers_run"], stage["rows"]) == ("reuse", 0, [0, 2, 4, 6])
 
 
 def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
-    """What cannot be recognised is never reused, and the way out is named."""
+    """An unrecognisable input is never reused, and the message names the solution."""
     for answer in reruns:
         stage = answer["rdd"]
         assert (stage["decision"], stage["hit"], stage["producers_reused"]) == ("fresh", False, 0)
@@ -197,7 +197,7 @@ def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
 def test_version_vouches_for_an_rdd_source(
     session: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    """Equal versions are reused, another version is a fresh stage that names the version."""
+    """Equal versions are reused; another version makes a fresh stage that names the version."""
 
     def run(version: str, last: int) -> tuple[str, str, list[int]]:
         (tmp_path / "numbers").write_text(f"1\n{last}\n")
@@ -216,7 +216,7 @@ def test_version_vouches_for_an_rdd_source(
 
 
 def test_reuse_never_starts_afresh(session: SparkSession, root: str, counter: Any) -> None:
-    """`reuse="never"` runs every producer although all are committed, in a new incarnation."""
+    """`reuse="never"` runs all producers in a new incarnation, although they are committed."""
     df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
     DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
     never = DurableShuffle(session, root, job="tests", reuse="never")
@@ -229,7 +229,7 @@ def test_reuse_never_starts_afresh(session: SparkSession, root: str, counter: An
 
 
 def test_reuse_require_runs_nothing_unknown(session: SparkSession, root: str, counter: Any) -> None:
-    """`reuse="require"` refuses what is not stored, and reads what is."""
+    """`reuse="require"` refuses a stage that is not stored, and reads one that is."""
     df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
     require = DurableShuffle(session, root, job="tests", reuse="require")
     with pytest.raises(IncompatibleError, match="no stage named 'repartition'"):
@@ -245,7 +245,7 @@ def test_reuse_require_runs_nothing_unknown(session: SparkSession, root: str, co
 
 
 def test_other_request_on_the_same_rows_is_another_stage(session: SparkSession, root: str) -> None:
-    """Keys, number and kind of partitions belong to the identity, the label too."""
+    """Keys, and number and kind of partitions, belong to the identity; so does the label."""
     df = numbers(session, 2)
     shuffle = DurableShuffle(session, root, job="tests")
     shuffle.repartition(df, 3, "k")
@@ -259,7 +259,7 @@ def test_other_request_on_the_same_rows_is_another_stage(session: SparkSession, 
 
 
 def test_setting_that_changes_rows_makes_a_fresh_stage(session: SparkSession, root: str) -> None:
-    """The session's time zone decides what a text means as a time."""
+    """The session's time zone decides which time a text means."""
     shuffle = DurableShuffle(session, root, job="tests")
 
     def seconds(zone: str) -> tuple[str, set[int]]:
@@ -282,7 +282,7 @@ def test_random_rows_below_an_exchange_are_never_mixed(
     breaker: Any,
     committed_producers: Callable[[str], set[int]],
 ) -> None:
-    """Commits of a run whose exchange dealt rows out at random are of no use to another run."""
+    """Commits of a run with a random exchange are of no use to another run."""
     df = session.range(0, 40, 1, 2).repartition(3, F.floor(F.rand(7) * 1000))
     df = df.mapInArrow(counter.function, "id long").mapInArrow(
         breaker.function(2, after=2), "id long"
@@ -324,7 +324,7 @@ def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: A
 
 @pytest.mark.also_with_storage_faults
 def test_release_frees_the_data_and_the_next_run_is_fresh(session: SparkSession, root: str) -> None:
-    """A released stage is gone for good: its reader says so, and a new run makes a new one."""
+    """A released stage is gone for good: its reader says so, and a new run creates a new one."""
     df = numbers(session, 2)
     shuffle = DurableShuffle(session, root, job="tests")
     out = shuffle.repartition(df, 3, "k")

@@ -1,6 +1,6 @@
-"""retention="when_consumed": a stage goes when the consumers that were declared have finished.
+"""retention="when_consumed": a stage is deleted when its declared consumers have finished.
 
-Consumers are written record by record into their logs; what is left is seen by looking at files.
+The tests write the consumers' records into their logs, and look at files to see what remains.
 """
 
 import random
@@ -39,7 +39,7 @@ def run(shuffle: DurableShuffle, session: SparkSession, root: str) -> StageHandl
 
 
 def finish(stage: StageHandle, subpartitions: list[int]) -> None:
-    """Have the consumer read these to their end."""
+    """Have the consumer read these subpartitions to their end."""
     random.shuffle(subpartitions)
     for k in subpartitions:
         consumer = StoredConsumer(stage.storage, stage, k, "reader", RandomIds())
@@ -48,12 +48,12 @@ def finish(stage: StageHandle, subpartitions: list[int]) -> None:
 
 
 def segments(root: str) -> int:
-    """How many segments lie below the root."""
+    """Return how many segments are below the root."""
     return len(list(Path(root).rglob("*.seg")))
 
 
 def finish_and_fail(session: SparkSession, root: str, stage: StageHandle) -> None:
-    """Leave the block by an error after the last consumer finished."""
+    """Leave the block with an error after the last consumer finished."""
     with DurableShuffle(session, root, job="tests", retention="when_consumed"):
         finish(stage, [0])
         raise ZeroDivisionError
@@ -61,7 +61,7 @@ def finish_and_fail(session: SparkSession, root: str, stage: StageHandle) -> Non
 
 @pytest.mark.requirement("R-F135-2")
 def test_stage_goes_with_its_last_consumer(session: SparkSession, root: str) -> None:
-    """Not while one subpartition is unread, nor when the block fails; then once, with the cause."""
+    """Not while one subpartition is unread, nor if the block fails; then once, with the cause."""
     with DurableShuffle(session, root, job="tests", retention="when_consumed") as shuffle:
         stage = run(shuffle, session, root)
         finish(stage, [1])
@@ -78,7 +78,7 @@ def test_stage_goes_with_its_last_consumer(session: SparkSession, root: str) -> 
 
 
 def test_fenced_driver_leaves_the_block_without_an_error(session: SparkSession, root: str) -> None:
-    """What it would have released is the newer driver's business."""
+    """The newer driver decides about the stages that it would have released."""
     with DurableShuffle(session, root, job="tests", retention="when_consumed") as shuffle:
         finish(run(shuffle, session, root), [0, 1])
         DurableShuffle(session, root, job="tests")
@@ -86,8 +86,8 @@ def test_fenced_driver_leaves_the_block_without_an_error(session: SparkSession, 
 
 
 def test_consume_holds_its_stage_back(session: SparkSession, root: str) -> None:
-    """It is registered before its first record is read: a closed set must name it, an unfinished
-    one keeps the stage, and the stage goes once it finished, too."""
+    """The consumer is registered before it reads its first record. A closed set must name it, an
+    unfinished consumer keeps the stage, and the stage is deleted once it has finished."""
 
     def failing(batch: pa.RecordBatch) -> None:
         raise ZeroDivisionError("on purpose")

@@ -1,6 +1,6 @@
-"""Rows count as Spark counts them: with columns and without, and if some are lost on the way.
+"""Rows are counted as in Spark: with and without columns, and if some are lost on the way.
 
-Spark itself is the oracle: its plan without this library, and the numbers that its JVM gave rows.
+The reference is Spark: its plan without this library, and the row numbers from its JVM.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ STORED: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
 def test_rows_without_columns_are_rows(
     session: SparkSession, shuffle: DurableShuffle, way: str
 ) -> None:
-    """Stored and read back, and again by the next call, their number stays what Spark says."""
+    """Stored, read back, and read by the next call, their number is the one that Spark gives."""
     df = no_columns(session)
     for _ in range(2):
         stored = STORED[way](shuffle, df)
@@ -91,7 +91,7 @@ QUERIES = {
 def test_exchanges_that_need_no_column_keep_their_rows(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """Spark prunes such exchanges to no columns at all; through `query` and `transparent`."""
+    """Spark prunes such exchanges to zero columns; through `query` and `transparent`."""
     session.range(0, ROWS, 1, 4).createOrReplaceTempView("t")
     session.range(0, 10, 1, 2).createOrReplaceTempView("u")
     for name, text in QUERIES.items():
@@ -107,7 +107,7 @@ def test_exchanges_that_need_no_column_keep_their_rows(
 def test_other_readers_see_rows_without_columns(
     session: SparkSession, shuffle: DurableShuffle, root: str
 ) -> None:
-    """A view and a consumer get them all; a data source, to which Spark gives none, refuses."""
+    """A view and a consumer get all rows; a data source, which gets none from Spark, refuses."""
     df = no_columns(session)
     stored = shuffle.durable(df, name="none")
     counts = shuffle.consume(
@@ -132,7 +132,7 @@ def test_other_readers_see_rows_without_columns(
 def test_rows_of_the_drivers_memory_are_counted_per_partition(
     session: SparkSession, root: str
 ) -> None:
-    """Spark's optimizer evaluates what it can over such rows before they have partitions."""
+    """Spark's optimizer evaluates expressions over such rows before they have partitions."""
     shuffle = DurableShuffle(session, root, job="tests")
     frames = [
         session.createDataFrame(pa.table({"k": [1, 2, 3, 4]})),
@@ -150,7 +150,7 @@ def test_rows_of_the_drivers_memory_are_counted_per_partition(
 
 
 def _drop(kind: str, held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The batches of a task without some of their rows."""
+    """Return the batches of a task without some of their rows."""
     first, last = held[0], held[-1]
     return {
         "first batch": held[1:],
@@ -177,7 +177,7 @@ KINDS = [
 
 
 def _losing_before(kind: str) -> Callable[[Any], Any]:
-    """Rows vanish between Spark's worker and the task's function."""
+    """Lose rows between Spark's worker and the task's function."""
 
     def wrap(function: Any) -> Any:
         return lambda batches: function(iter(_drop(kind, list(batches))))
@@ -186,7 +186,7 @@ def _losing_before(kind: str) -> Callable[[Any], Any]:
 
 
 def _losing_behind(function: Any) -> Any:
-    """The producer loses its first batch after the rows were counted."""
+    """Make the producer lose its first batch after the rows were counted."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from durable_shuffle.shuffle.write import producer
@@ -223,8 +223,8 @@ def test_rows_lost_on_the_way_are_never_committed(
     committed_producers: Callable[..., set[int]],
     way: str,
 ) -> None:
-    """Rows vanish in the worker, before and behind the check: the task says so, and no producer
-    that lost a row has a COMMIT. Without the loss the same call stores all of them."""
+    """Rows vanish in the worker, before and after the check. The task reports it, and no producer
+    that lost a row has a COMMIT. Without the loss, the same call stores all rows."""
     df = session.range(0, 20_000, 1, 2).selectExpr("id", "id % 7 as k", "concat('s', id) as s")
     losses = {kind: _losing_before(kind) for kind in KINDS} | {"behind": _losing_behind}
     for number, (kind, wrap) in enumerate(losses.items()):

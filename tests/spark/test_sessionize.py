@@ -1,4 +1,4 @@
-"""The ready-made job, killed twice with SIGKILL: right sessions, and no producer runs again."""
+"""The sessionize job, killed twice with SIGKILL: right sessions, and no producer runs again."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Job:
-    """The job in processes of its own, which stop where they are told and are killed there."""
+    """The job in separate processes, which stop at a given point and are killed there."""
 
     def __init__(self, programs: Any, folder: Path) -> None:
         self._programs, self._folder = programs, folder
@@ -30,7 +30,7 @@ class Job:
             *(folder / "root", "--events", EVENTS, "--users", USERS, "--ack-rows", 1),
             *("--partitions", PARTITIONS, "--output", folder / "sessions"),
         )
-        # workers look for the storage there
+        # workers import the storage from there
         self._path = {"PYTHONPATH": f"{PROGRAMS.parents[2] / 'src'}:{PROGRAMS}"}
 
     def killed_at(self, slot: int) -> None:
@@ -47,18 +47,18 @@ class Job:
         self._programs.kill(process)
 
     def whole(self) -> dict[str, Any]:
-        """Run to the end, and return what it prints."""
+        """Run to the end, and return the printed result."""
         answer: dict[str, Any] = self._programs.run(
             "sessionize_driver", -1, "-", *self._arguments, env=self._path
         )
         return answer
 
     def seals(self) -> list[Path]:
-        """The records behind the first of stage logs."""
+        """The records after the first one in stage logs."""
         return list(self.root.glob(f"clickstream-*/log/{1:010d}"))
 
     def written(self) -> dict[Path, int]:
-        """All that producers wrote, and when; hidden files are no objects."""
+        """All objects of producers, with their times; hidden files are not objects."""
         found = (
             path
             for kind in ("producers/*/*", "segments/*/*", "index/*")
@@ -67,7 +67,7 @@ class Job:
         return {path: path.stat().st_mtime_ns for path in found if path.name[0] != "."}
 
     def acknowledgements(self) -> dict[Path, int]:
-        """Consumer log -> its records but the first, which opens it."""
+        """Consumer log -> the number of its records after the first, which opens it."""
         logs = self.root.glob("consumers/*/*")
         return {log: max(len(list(log.glob("0*"))) - 1, 0) for log in logs}
 
@@ -75,8 +75,9 @@ class Job:
 def test_killed_after_the_map_and_inside_the_reducer(
     session: SparkSession, programs: Any, tmp_path: Path
 ) -> None:
-    """Lives: killed as the stage is sealed and no reducer has begun; killed after a reducer's
-    fourth acknowledgement; whole. The sessions are those of Spark's own window functions."""
+    """Three runs: killed when the stage is sealed and before a reducer begins; killed after a
+    reducer's fourth acknowledgement; complete. Sessions equal those of Spark's own window
+    functions."""
     job = Job(programs, tmp_path)
     job.killed_at(0)
     assert len(job.seals()) == 1
@@ -122,12 +123,12 @@ def test_killed_after_the_map_and_inside_the_reducer(
     differing = Counter(found)
     differing.subtract(tuple(row) for row in rows)
     wrong = [session for session, count in differing.items() if count]
-    # a few of them: a comparison of all sessions takes minutes to explain
+    # only a few: pytest takes minutes to explain a comparison of all sessions
     assert not wrong[:5], f"{len(wrong)} of {len(rows)} sessions differ"
     assert (answer["sessions"], answer["events"]) == (len(rows), EVENTS)
 
 
 def micros(times: pa.ChunkedArray) -> list[int]:
-    """Microseconds since 1970, in whatever unit the file keeps them."""
+    """Microseconds since 1970, whatever the unit in the file."""
     found: list[int] = times.cast(pa.timestamp("us", "UTC")).cast("int64").to_pylist()
     return found

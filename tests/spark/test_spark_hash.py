@@ -1,6 +1,6 @@
-"""Spark itself is the oracle: its hash and its placement of the same rows, in the same job.
+"""Spark's own hash and placement of the same rows, in the same job, are the reference.
 
-The rows and Spark's answer go through `mapInArrow` together; the comparison runs in the worker.
+The rows and Spark's answer pass through `mapInArrow` together; the worker compares them.
 """
 
 import datetime as dt
@@ -107,7 +107,7 @@ KEYS = [
     ("null", "nest", "double", "decimal_38", "boolean"),
     tuple(COLUMNS),
 ]
-# Built in the JVM: the types that cannot be sent there through Arrow.
+# Built in the JVM: types that cannot be sent there through Arrow.
 EXPRESSIONS = {
     "calendar_interval": "if(id % 7 = 0, null, make_interval(id % 5, -id, 0, id, 4, 5, id / -7))",
     "nan_bits": "if(id % 2 = 0, -double('NaN'), sqrt(-id - 1.0d))",
@@ -142,7 +142,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 def disagreements(keyed: DataFrame, partitions: int) -> list[tuple[int, int, int, str]]:
     """Return per batch: rows, differing hashes, differing ids, the first row that differs.
 
-    The last two columns of `keyed` are Spark's hash and Spark's partition id of the others.
+    The last two columns of `keyed` are Spark's hash and partition id of the other columns.
     """
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -182,27 +182,27 @@ def test_hash_and_placement_equal_sparks(rows: DataFrame, keys: tuple[str, ...])
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_types_made_in_the_jvm_equal_sparks(spark: SparkSession, name: str) -> None:
-    """Types that only Spark's own expressions produce, unusual NaNs and zeros among them."""
+    """Types that only Spark's own expressions produce, including unusual NaNs and zeros."""
     frame = spark.range(0, 300, 1, 2).select(F.expr(EXPRESSIONS[name]).alias("k"))
     check(frame, ("k",), 5, 300)
 
 
 def test_times_of_day_equal_sparks(spark: SparkSession) -> None:
-    """Nanoseconds of the day, a type that Spark has behind a setting."""
+    """Nanoseconds of the day, a type that needs a Spark setting."""
     with setting(spark, "spark.sql.timeType.enabled", "true"):
         time = F.expr("if(id % 7 = 0, null, make_time(id % 24, id % 60, id % 59 + 0.123456))")
         check(spark.range(0, 300, 1, 2).select(time.alias("k")), ("k",), 5, 300)
 
 
 def test_nan_payloads_survive_to_the_worker_and_hash_alike(spark: SparkSession) -> None:
-    """NaNs with other bits than Java's own hash as Spark hashes them."""
+    """NaNs with bits that differ from Java's own hash as in Spark."""
     bits = np.array([0x7FF8 << 48, (0x7FF8 << 48) + 77, 0xFFF8 << 48, 0, 1 << 63], np.uint64)
     values = pa.Array.from_buffers(pa.float64(), len(bits), [None, pa.py_buffer(bits)])
     check(spark.createDataFrame(pa.table({"k": values})), ("k",), 9, len(bits))
 
 
 def test_large_layouts_equal_sparks(spark: SparkSession, rows: DataFrame) -> None:
-    """Spark may be set to send strings with 64-bit offsets; the hash is the same."""
+    """If Spark is set to send strings with 64-bit offsets, the hash is the same."""
     with setting(spark, "spark.sql.execution.arrow.useLargeVarTypes", "true"):
         check(rows, ("string", "binary", "texts"), 7, ROWS)
 
@@ -220,7 +220,7 @@ def test_large_layouts_equal_sparks(spark: SparkSession, rows: DataFrame) -> Non
 def test_types_that_spark_refuses_are_refused(
     spark: SparkSession, expression: str, named: str
 ) -> None:
-    """As they arrive in the worker, maps, variants and shapes are refused by name."""
+    """Maps, variants and shapes are refused by name when they arrive in the worker."""
 
     def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from durable_shuffle.serialization.errors import InvalidInputError

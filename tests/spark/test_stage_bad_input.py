@@ -1,4 +1,4 @@
-"""What goes wrong in the functions of a stage: an error that names it, and nothing stored."""
+"""Errors in the functions of a stage: each is named, and nothing is stored."""
 
 import ctypes
 import re
@@ -70,7 +70,7 @@ def test_map_with_another_schema_is_named(
     change: Callable[[pa.RecordBatch], Any],
     message: str,
 ) -> None:
-    """Column, expected and found type are named, the error is typed, nothing is left behind."""
+    """The error is typed and names column, expected and actual type; no data remains."""
 
     def wrong(batches: Batches) -> Iterator[Any]:
         for batch in batches:
@@ -86,7 +86,7 @@ def test_map_with_another_schema_is_named(
 def test_reducer_with_another_schema_is_named(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """The action fails and says which column; the stored rows are there for a right reducer."""
+    """The action fails and names the column; the rows stay stored for a correct reducer."""
 
     def wrong(batches: Batches) -> Batches:
         for batch in batches:
@@ -108,7 +108,7 @@ def test_reducer_with_another_schema_is_named(
 def test_map_that_yields_nothing_gives_an_empty_stage(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
-    """No batches, or batches without rows, are an output like any other."""
+    """No batches, or batches without rows, are valid output."""
 
     def silent(batches: Batches) -> Batches:
         for _ in batches:
@@ -138,7 +138,7 @@ def test_function_that_returns_no_iterator_is_named(
 def test_map_that_raises_midway_commits_nothing(
     session: SparkSession, shuffle: DurableShuffle, root: str
 ) -> None:
-    """The user's own error comes through; rows yielded before it never count."""
+    """The user's own error is raised; rows yielded before it never count."""
 
     def breaks(batches: Batches) -> Batches:
         yield next(batches)
@@ -154,7 +154,7 @@ def test_map_that_raises_midway_commits_nothing(
 def test_closure_that_cannot_travel_is_named(
     session: SparkSession, shuffle: DurableShuffle, argument: str
 ) -> None:
-    """Before anything is written the error says which argument, and what to do."""
+    """Before anything is written, the error names the argument and what to do."""
     lock = threading.Lock()
 
     def locked(batches: Any) -> Any:
@@ -168,7 +168,7 @@ def test_closure_that_cannot_travel_is_named(
 
 
 def test_input_is_not_writable(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A map function that writes into its input gets an error; nothing else sees the change."""
+    """A map function that writes into its input gets an error; the change has no other effect."""
 
     def mutates(batches: Batches) -> Batches:
         for batch in batches:
@@ -180,8 +180,8 @@ def test_input_is_not_writable(session: SparkSession, shuffle: DurableShuffle) -
 
 
 def test_buffers_may_be_used_again(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """A map function that fills one buffer for every batch loses no row, nor does one that writes
-    into its input by force after the batch was yielded."""
+    """A map function that fills one buffer for every batch loses no row. Neither does one that
+    forces a write into its input after the batch was yielded."""
 
     def reuses(batches: Batches) -> Batches:
         buffer = np.zeros(10, dtype=np.int64)
@@ -216,8 +216,8 @@ def test_reducer_need_not_read(session: SparkSession, shuffle: DurableShuffle) -
 def test_limit_closes_the_reducer_and_is_no_end_of_input(
     session: SparkSession, shuffle: DurableShuffle, tmp_path: Path
 ) -> None:
-    """An early end over the result is a cancel: the generator is closed where it stands, what it
-    would do at the end of its input does not happen."""
+    """An early end of the result cancels the reducer: its generator is closed where it is, and does
+    not run the code after its input."""
     notes = tmp_path / "notes"
     notes.mkdir()
     folder = str(notes)
@@ -238,7 +238,7 @@ def test_limit_closes_the_reducer_and_is_no_end_of_input(
     df = session.range(0, 300_000, 1, 2).selectExpr("1 as k", "id as v")
     found = shuffle.stage(df, keys="k", partitions=1, reduce=watched)
     assert len(found.limit(1).collect()) == 1
-    for _ in range(3000):  # the worker ends after the answer is there; bounded by 30 seconds
+    for _ in range(3000):  # the worker ends after the answer has arrived; limited to 30 seconds
         if any(notes.iterdir()):
             break
         threading.Event().wait(0.01)
@@ -286,6 +286,6 @@ def test_wrong_arguments_are_named(
 def test_bad_ids_are_named(
     session: SparkSession, shuffle: DurableShuffle, ids: Any, message: str
 ) -> None:
-    """A key function answers with one id per row, within the partitions."""
+    """A key function must return one id per row, within the number of partitions."""
     with pytest.raises(InvalidInputError, match=message):
         shuffle.stage(frame(session), keys=ids, partitions=3)

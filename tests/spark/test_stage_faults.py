@@ -1,7 +1,7 @@
-"""Workers killed in the middle, and functions that never answer the same twice.
+"""Workers killed during a task, and functions that never return the same rows twice.
 
-A worker kills itself with SIGKILL at a stated moment; its death fails the Spark job, the next call
-goes on. How often producers ran is counted in files.
+A worker kills itself with SIGKILL at a given moment. Its death fails the Spark job, and the next
+call continues. Files count how often producers ran.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 pytestmark = pytest.mark.spark
 
 Died = (PySparkException, Py4JJavaError)
-"""What Spark says of a job whose worker died, depending on who started it."""
+"""Spark's error for a job whose worker died; it depends on the caller."""
 Batches = Iterator[pa.RecordBatch]
 Wrap = Callable[[Batches], Batches]
 
@@ -57,7 +57,7 @@ def in_partition(number: int) -> Callable[[], bool]:
 
 
 def after_commits(root: str, number: int, commits: int) -> Callable[[], bool]:
-    """True in one producer, once so many others have committed, seen by the names of files."""
+    """True in one producer once so many others have committed, as file names show."""
     here = in_partition(number)
 
     def ready() -> bool:
@@ -78,7 +78,7 @@ def after_commits(root: str, number: int, commits: int) -> Callable[[], bool]:
 def test_worker_killed_in_the_map(
     session: SparkSession, root: str, tmp_path: Path, counter: Any
 ) -> None:
-    """What others committed stays; only the dead one's producer runs again, and gives every row."""
+    """Commits of other producers stay; only the dead worker's producer runs again, for all rows."""
     settings = Settings(writer_memory_bytes=1 << 16)
     shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"
@@ -126,9 +126,9 @@ def test_worker_killed_in_the_reduce(
 
 
 def test_attempts_never_mix(session: SparkSession, root: str, tmp_path: Path) -> None:
-    """Rows from rand(), from the system's randomness and in the order of a set: what one attempt
-    of a producer wrote counts whole, what the one before it wrote not at all, and every read gives
-    the same rows."""
+    """Rows come from rand(), from the system's randomness and in the order of a set. The output of
+    one attempt at a producer counts completely, that of the attempt before not at all, and every
+    read gives the same rows."""
     settings = Settings(writer_memory_bytes=1 << 16)
     shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"
@@ -186,8 +186,8 @@ def test_attempts_never_mix(session: SparkSession, root: str, tmp_path: Path) ->
 
 @dataclass
 class Running:
-    """A resumable reducer: says each row with the number of rows before it in its partition, and
-    kills its worker once, after so many rows."""
+    """A resumable reducer that yields each row with the number of rows before it in its partition.
+    It kills its worker once, after a given number of rows."""
 
     marker: str
     die_after: int
@@ -221,8 +221,8 @@ class Running:
 def test_worker_killed_inside_a_resumable_reducer(
     session: SparkSession, root: str, tmp_path: Path, counter: Any
 ) -> None:
-    """The next attempt starts at the last acknowledgement, in the middle of the partition; output
-    is there once; a third action runs nothing of the reducer."""
+    """The next attempt starts at the last acknowledgement, inside the partition; each output row
+    occurs once; a third action does not run the reducer."""
     settings = Settings(frame_bytes=1024, ack_rows=500)
     shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     died = tmp_path / "died"

@@ -1,4 +1,4 @@
-"""`stage_objects` in place of `partitionBy` and `groupByKey`, which are the oracle."""
+"""`stage_objects` instead of `partitionBy` and `groupByKey`, which are the reference."""
 
 import datetime as dt
 import decimal
@@ -27,7 +27,7 @@ def shuffle(session: SparkSession, root: str) -> DurableShuffle:
 
 
 def placed(rdd: RDD[Any]) -> list[list[str]]:
-    """Every partition's items, sorted: `partitionBy` promises no order."""
+    """The items of every partition, sorted, because `partitionBy` promises no order."""
     return rdd.mapPartitions(lambda items: [sorted(repr(item) for item in items)]).collect()
 
 
@@ -52,7 +52,7 @@ def value_of(key: Any) -> Any:
 
 
 def test_partition_by(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Pairs of many types stand where Spark puts them, and come back as they were."""
+    """Pairs of many types are in Spark's partitions, and come back unchanged."""
     pairs = [(key, value_of(key)) for key in KEYS for _ in range(30)]
     rdd = session.sparkContext.parallelize(pairs, 3)
     found = shuffle.stage_objects(rdd, 5)
@@ -69,7 +69,7 @@ def test_partition_by(session: SparkSession, shuffle: DurableShuffle) -> None:
 def test_command_line_knows_pairs(
     session: SparkSession, shuffle: DurableShuffle, root: str
 ) -> None:
-    """`verify` reads every byte of an object stage, finds a flipped one, and `cat` shows pairs."""
+    """`verify` reads every byte of an object stage and finds a flipped one; `cat` shows pairs."""
     shuffle.stage_objects(session.sparkContext.parallelize([(i, {i}) for i in range(50)], 2), 3)
 
     def run(*arguments: str) -> Result:
@@ -91,7 +91,7 @@ def test_command_line_knows_pairs(
 
 
 def test_partition_function(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """The user's function places pairs, negative and large numbers included."""
+    """The user's function places pairs, also by negative and large numbers."""
     rdd = session.sparkContext.parallelize([(i, i) for i in range(100)], 2)
     place = lambda key: (key - 50) * 10**20  # noqa: E731 - as users write it
     found = shuffle.stage_objects(rdd, 7, partition_function=place)
@@ -99,7 +99,7 @@ def test_partition_function(session: SparkSession, shuffle: DurableShuffle) -> N
 
 
 def test_group_by_key_moves_nothing_again(session: SparkSession, shuffle: DurableShuffle) -> None:
-    """Groups are Spark's, by the stored partitioning, without another shuffle."""
+    """Groups are Spark's, from the stored partitions, without another shuffle."""
     rdd = session.sparkContext.parallelize([(i % 13, i) for i in range(2000)], 3)
 
     def listed(grouped: RDD[Any]) -> list[tuple[Any, list[Any]]]:

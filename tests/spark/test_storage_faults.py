@@ -1,4 +1,4 @@
-"""A storage that fails every fifth call changes no result: by hand here, for the suite in soak."""
+"""A storage that fails one call in five changes no result: here, and for the suite in soak."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_rows_are_right_and_the_report_counts_what_it_took(
 
 
 def test_report_of_a_sound_storage_counts_no_retries(session: SparkSession, root: str) -> None:
-    """Counts start at nothing, unless the whole run is on a storage that fails."""
+    """Counts start at zero, unless the whole run uses a storage that fails."""
     shuffle = DurableShuffle(session, root, job="tests")
     shuffle.durable(session.range(0, 10, 1, 2))
     if "DURABLE_SHUFFLE_STORAGE_FAULTS" not in os.environ:
@@ -56,7 +56,7 @@ def test_whole_spark_suite_on_a_storage_that_fails(seed: int, tmp_path: Path) ->
         "HYPOTHESIS_PROFILE": "ci",
     }
     command = [sys.executable, "-m", "pytest", "tests/spark", "-m", "spark and not soak", "-q"]
-    command += ["--ignore=tests/spark/test_demo.py"]  # runs in processes that no fault reaches
+    command += ["--ignore=tests/spark/test_demo.py"]  # runs in processes without faults
     command += ["--timeout=1800", "-o", "faulthandler_timeout=0"]
     command += [f"--basetemp={tmp_path / 'inner'}"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

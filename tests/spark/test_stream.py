@@ -24,9 +24,9 @@ pytestmark = pytest.mark.spark
 
 @contextmanager
 def suppress_slow_worker() -> Iterator[None]:
-    """Pass over the one failure that a busy machine brings: Spark gives a planner's process 10 s.
+    """Retry after the one failure of a busy machine: Spark gives a planner's process only 10 s.
 
-    The query is then started again, as whoever operates it would.
+    The query is then started again, as an operator would do.
     """
     try:
         yield
@@ -36,7 +36,7 @@ def suppress_slow_worker() -> Iterator[None]:
 
 
 class Streams:
-    """Queries over one stage below a folder; each waits for its end."""
+    """Queries over one stage in a folder; each waits for its end."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         register(spark)
@@ -44,7 +44,7 @@ class Streams:
         self.place = {"url": str(folder / "root"), "job": "tests", "stage": "hop"}
 
     def rows(self, first: int, end: int, **more: str) -> None:
-        """Put a file of rows numbered [first, end) into the input folder."""
+        """Write a file of rows numbered [first, end) into the input folder."""
         columns = [f"{text} AS {name}" for name, text in more.items()]
         df = self.spark.range(first, end, 1, 1).selectExpr("id", "id % 7 AS k", *columns)
         df.write.mode("append").parquet(str(self.folder / "in"))
@@ -59,7 +59,7 @@ class Streams:
         return self._run(writer, checkpoint)
 
     def read(self, **options: Any) -> StreamingQuery:
-        """Read what is new to files."""
+        """Read the new rows of the stage into files."""
         chosen = {**self.place, **options}
         checkpoint = chosen.pop("checkpoint", self.folder / "read")
         frame = self.spark.readStream.format("durable_shuffle").options(**chosen).load()
@@ -72,7 +72,7 @@ class Streams:
         return self.spark.read.format("durable_shuffle").options(**chosen).load()
 
     def delivered(self) -> Counter[int]:
-        """How often each row came out of the reader."""
+        """How often the reader returned each row."""
         found = self.spark.read.parquet(str(self.folder / "out")).collect()
         return Counter(row.id for row in found)
 
@@ -94,7 +94,7 @@ def streams(session: SparkSession, tmp_path: Path) -> Streams:
 def test_a_session_is_told_of_the_source_once(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is the active one: Spark warns of each name that is registered once more."""
+    """Also if it is the active session: Spark warns about each name that is registered twice."""
     told = []
     tell = DataSourceRegistration.register
 
@@ -103,7 +103,7 @@ def test_a_session_is_told_of_the_source_once(
         tell(registration, source)
 
     monkeypatch.setattr(DataSourceRegistration, "register", counted)
-    session.createDataFrame([(1,)], "id int")  # makes it the thread's active one
+    session.createDataFrame([(1,)], "id int")  # makes it the active session of the thread
     register(session)
     register(session)
     assert told == ["durable_shuffle"]
@@ -115,7 +115,7 @@ def once(first: int, end: int) -> Counter[int]:
 
 @pytest.mark.requirement("R-F135-1")
 def test_rows_pass_a_stage_once_and_in_place(streams: Streams) -> None:
-    """Written by one query, read by another in steps, both stopped and started again."""
+    """One query writes, another reads in steps, and both are stopped and restarted."""
     streams.rows(0, 300)
     streams.write()
     query = streams.read(maxRecordsPerTrigger=70)
@@ -136,7 +136,7 @@ def test_rows_pass_a_stage_once_and_in_place(streams: Streams) -> None:
 
 
 def test_a_batch_that_is_replayed_with_other_rows_is_dropped(streams: Streams) -> None:
-    """The sink had committed, Spark's log had not: what stands stays, whatever comes again."""
+    """The sink had committed, Spark's log had not: old rows stay, the new ones are dropped."""
     streams.rows(0, 100)
     streams.rows(100, 200)
     streams.write()
@@ -158,7 +158,7 @@ def test_a_batch_that_is_replayed_with_other_rows_is_dropped(streams: Streams) -
 
 
 def test_columns_may_be_added_and_nothing_else(streams: Streams) -> None:
-    """Old rows have null in a new column; a change of type names both schemas."""
+    """Old rows have null in a new column; after a change of type, the error names both schemas."""
     streams.rows(0, 10)
     streams.write()
     streams.rows(10, 20, note="cast(id AS string)")
@@ -183,7 +183,7 @@ def test_columns_may_be_added_and_nothing_else(streams: Streams) -> None:
 
 
 def test_batches_write_and_read_by_the_same_name(streams: Streams) -> None:
-    """Append, overwrite, keys where Spark puts them, filters that are pushed down."""
+    """Append, overwrite, keys in Spark's partitions, filters that are pushed down."""
     spark = streams.spark
     rows = spark.range(40).selectExpr("id", "id % 7 AS k")
 
@@ -208,14 +208,14 @@ def test_batches_write_and_read_by_the_same_name(streams: Streams) -> None:
     streams.rows(0, 3)
     streams.place["stage"] = "other"
     streams.write()
-    save(rows, "append")  # beside a query, and between two of its batches
+    save(rows, "append")  # while a query runs, and between two of its batches
     streams.rows(3, 5)
     streams.write()
     assert Counter(row.id for row in streams.stored().collect()) == once(0, 5) + once(0, 40)
 
 
 def test_write_jobs_at_once_all_succeed(streams: Streams) -> None:
-    """One is slow: others plan, write and commit between its first row and its commit."""
+    """One job is slow: others plan, write and commit between its first row and its commit."""
     spark, folder = streams.spark, streams.folder
     begun, go_on = folder / "begun", folder / "go_on"
     os.mkfifo(begun)
@@ -256,8 +256,8 @@ def _others_meanwhile(streams: Streams, save: Callable[[DataFrame], None], begun
 
 
 def test_a_log_that_lost_a_record_is_refused(streams: Streams) -> None:
-    """A slot in the middle: as a table, as a stream, by both kinds of writers; no row is left out
-    without a word."""
+    """A slot in the middle of the log is missing: tables, streams and both kinds of writers refuse
+    it, so no row is left out silently."""
     for n in range(4):
         streams.rows(n * 10, n * 10 + 10)
     streams.write()
@@ -281,7 +281,7 @@ def test_a_log_that_lost_a_record_is_refused(streams: Streams) -> None:
 
 
 def test_stages_of_other_makers_are_tables_and_the_other_way_round(streams: Streams) -> None:
-    """`repartition` first, the source reads; a stream first, a view without Spark reads."""
+    """`repartition` writes and the source reads; a stream writes and a view without Spark reads."""
     spark = streams.spark
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     numbers = spark.range(100).selectExpr("id", "id % 7 AS k", "cast(id / 4 AS decimal(9,2)) AS d")
@@ -310,7 +310,7 @@ def test_stages_of_other_makers_are_tables_and_the_other_way_round(streams: Stre
 
 
 def test_checkpoints_of_other_stages_are_refused(streams: Streams) -> None:
-    """A reader's and a writer's; misspelled options; an output mode that makes no sense."""
+    """A reader's and a writer's; misspelled options; an unsupported output mode."""
     streams.rows(0, 10)
     streams.write()
     streams.read()

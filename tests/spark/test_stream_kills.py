@@ -1,7 +1,7 @@
 """A driver of two streaming queries is killed with SIGKILL in every phase of a micro-batch.
 
-The moment is a storage call at which the process that makes it stops (`programs/gates`). What came
-out is read by DuckDB from the files that the file sink's own log names.
+A gate (`programs/gates`) stops the process at a given storage call. DuckDB reads the output from
+the files that the file sink's own log names.
 """
 
 import json
@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def live(programs: Any, folder: Path, life: int, gate: str) -> None:
-    """Run one life: to its end without a gate, else to the gate, and kill it there."""
+    """Run once: to the end without a gate, or to the gate, and kill it there."""
     (folder / "gate").write_text(gate)
     reached = folder / "reached"
     reached.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ def live(programs: Any, folder: Path, life: int, gate: str) -> None:
 
 
 def published(folder: Path) -> Counter[int]:
-    """How often each number is in the files that count."""
+    """How often each number occurs in the files that count."""
     names = {
         json.loads(line)["path"].removeprefix("file://")
         for entry in (folder / "out" / "_spark_metadata").iterdir()
@@ -56,7 +56,7 @@ def published(folder: Path) -> Counter[int]:
 
 
 def run_kills(programs: Any, folder: Path, gates: list[str]) -> None:
-    """One life per gate, each killed there, then one to the end."""
+    """Run once per gate and kill it there, then run once to the end."""
     folder.mkdir()
     for life, gate in enumerate([*gates, ""]):
         live(programs, folder, life, gate)
@@ -68,7 +68,7 @@ def run_kills(programs: Any, folder: Path, gates: list[str]) -> None:
 def test_a_killed_driver_loses_and_doubles_nothing(
     programs: Any, tmp_path: Path, seed: int
 ) -> None:
-    """One kill while it writes and one while it reads, at a phase that the seed chooses."""
+    """One kill while it writes and one while it reads, in a phase that the seed chooses."""
     draw = random.Random(seed)
     gates = [f"{draw.choice(side)} {draw.choice(['before', 'after'])}" for side in (WRITER, READER)]
     print(seed, gates)
@@ -86,7 +86,7 @@ def test_every_phase(programs: Any, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
 def test_two_hundred_kills(programs: Any, tmp_path: Path, seed: int) -> None:
-    """Two hundred lives of one pair of queries, each killed at a phase that the seed chooses."""
+    """Two hundred runs of one pair of queries, each killed in a phase that the seed chooses."""
     draw = random.Random(seed)
     phases = [f"{p} {when}" for p in WRITER + READER for when in ("before", "after")]
     run_kills(programs, tmp_path / "f", [draw.choice(phases) for _ in range(200)])

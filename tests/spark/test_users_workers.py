@@ -1,8 +1,7 @@
-"""Python workers as pip-installed PySpark starts them for users: with its zip first on their path.
+"""Python workers as pip-installed PySpark starts them: with its zip first on their path.
 
-All other tests leave the zip out, see `linked_spark_home`, and their workers are forks of a
-daemon that has imported pandas, see `quick_workers`.
-"""
+All other tests leave out the zip (`linked_spark_home`), and their workers are forks of a daemon
+that has imported pandas (`quick_workers`)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Workers prove which code of the user's they run: no row of other code is ever stored."""
+"""Workers prove which version of the user's code they run: rows of other code are never stored."""
 
 import json
 import os
@@ -30,7 +30,7 @@ OLD, NEW = [1, 2, 3, 4], [1000, 1001, 1002, 1003]
 
 
 def driver(folder: Path, root: str, mode: str) -> dict[str, Any]:
-    """What a driver process prints."""
+    """The output of a driver process."""
     source = Path(__file__).parents[2] / "src"
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder), root, mode],
@@ -51,7 +51,7 @@ def driver(folder: Path, root: str, mode: str) -> dict[str, Any]:
 
 @pytest.fixture
 def module(tmp_path: Path) -> Path:
-    """A folder with the user's module and the file that it reads when it is imported."""
+    """A folder with the user's module, and the file that the module reads on import."""
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "edited.py").write_text(EDITED)
@@ -60,8 +60,8 @@ def module(tmp_path: Path) -> Path:
 
 
 def test_module_edited_and_loaded_anew(module: Path, root: str) -> None:
-    """Reused workers hold the old module: stored rows are the new one's, and a process that starts
-    with the new one takes them over as its own."""
+    """Reused workers hold the old module. Stored rows are those of the new module, and a process
+    that starts with the new module reuses them."""
     edited = driver(module, root, "edits")
     rated, anew = [0, 3, 6, 9], [0, 7, 14, 21]
     for name, rows in edited["rows"].items():
@@ -74,8 +74,8 @@ def test_module_edited_and_loaded_anew(module: Path, root: str) -> None:
 
 
 def test_executors_with_another_file(module: Path, root: str) -> None:
-    """Workers that find another file under the module's name are refused by name, whichever way
-    the function runs; plain Spark runs on."""
+    """Workers that find another file under the module's name are refused by name, however the
+    function runs; plain Spark continues."""
     found = driver(module, root, "ships")["rows"]
     assert found.pop("plain") == found.pop("plain, RDD") == OLD
     for name, refusal in found.items():

@@ -1,7 +1,7 @@
 """A driver on a cluster of two executor processes: `cluster_driver.py ROOT FOLDER`.
 
-Producer 2 writes the process id of its worker to FOLDER/worker, then waits for FOLDER/open, in its
-first try only. Every run of a producer adds a line to FOLDER/runs/<producer>. One JSON line.
+Producer 2 writes the process id of its worker to FOLDER/worker, then waits for FOLDER/open, only on
+its first try. Every run of a producer adds a line to FOLDER/runs/<producer>. Prints one JSON line.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A Spark Connect client with a local server: `connect_client.py ROOT FOLDER`; one JSON line.
 
-A process cannot have a classic and a Connect session, so that these checks have one of their own.
-Each step's observation goes into the answer; the test judges.
+A process cannot have both a classic and a Connect session, so these checks run in this one. The
+answer holds the observations of each step; the test judges them.
 """
 
 import json
@@ -23,7 +23,7 @@ from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A map function that adds a line to FOLDER/<partition> for each partition with rows read."""
+    """A map function that adds a line to FOLDER/<partition> for each partition that it reads."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pathlib import Path
@@ -39,7 +39,7 @@ def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """Class and text of our error, or "none"."""
+    """Return class and text of our error, or "none"."""
     try:
         call()
     except DurableShuffleError as e:
@@ -48,7 +48,7 @@ def outcome(call: Callable[[], object]) -> str:
 
 
 def failure(call: Callable[[], object]) -> str:
-    """Text of any error."""
+    """Return the text of any error."""
     try:
         call()
     except Exception as e:  # noqa: BLE001
@@ -57,12 +57,12 @@ def failure(call: Callable[[], object]) -> str:
 
 
 def to_first(batch: pa.RecordBatch) -> Any:
-    """All rows into partition 0."""
+    """Put all rows into partition 0."""
     return np.zeros(batch.num_rows, dtype=np.int64)
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """v and twice v."""
+    """Return v and twice v."""
     values = batch.column("v").to_pylist()
     return pa.RecordBatch.from_pydict({"v": values, "w": [2 * v for v in values]})
 
@@ -73,12 +73,12 @@ def runs_in(folder: str) -> dict[str, int]:
 
 
 def placed(df: DataFrame) -> list[list[Any]]:
-    """Rows with their partition, sorted."""
+    """Return the rows with their partitions, sorted."""
     return sorted(list(row) for row in df.select("*", F.spark_partition_id()).collect())
 
 
 def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
-    """Repartition, keep, reuse, explain and release."""
+    """Repartition, durable, reuse, explain and release."""
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
     counted = df.mapInArrow(counting(folder), "k long, v long")
@@ -145,7 +145,7 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
 
 
 def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The sum of v of each k."""
+    """Return the sum of v for each k."""
     rows = list(batches)
     if rows:
         sums = pa.Table.from_batches(rows).group_by("k").aggregate([("v", "sum")])
@@ -153,7 +153,7 @@ def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
-    """A Python map and reduce, grouped, in a chain; and what needs classic Spark."""
+    """A Python map and reduce, grouped, and chained; and calls that need classic Spark."""
     shuffle = DurableShuffle(spark, root, job="tests", version="1")
     df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
 
@@ -178,7 +178,7 @@ def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
 
 
 def remote(spark: SparkSession, root: str) -> dict[str, Any]:
-    """The storage contract, carried out by tasks."""
+    """The storage contract, as tasks carry it out."""
     storage = RemoteStorage(spark, LocalStorage(root))
     content = bytes(range(256)) * 40
     found: dict[str, Any] = {
@@ -203,9 +203,9 @@ def remote(spark: SparkSession, root: str) -> dict[str, Any]:
 
 
 def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
-    """Plans that differ under one version: rows and decisions, asked for twice.
+    """Different plans under one version: rows and decisions, requested twice.
 
-    The second time everything is built anew: plan ids, lambda variables and pickled code differ.
+    The second time all objects are new: plan ids, lambda variables and pickled code differ.
     """
     Path(root, "text").write_text("a\n")
 
@@ -276,7 +276,7 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
 
 
 def matrix(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
-    """What is wrong with each case of the identity matrix."""
+    """Return the errors of each case of the identity matrix."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
     from identity_judge import OneDriver, World, judge
     from identity_matrix import CASES
@@ -298,7 +298,7 @@ def matrix(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
 
 
 class Elsewhere(LocalStorage):
-    """A folder as a client on another host would see it: its own, although the path is equal.
+    """A folder as a client on another host would see it: a different folder under the same path.
 
     A copy that reached a task sees the executors' folder.
     """
@@ -312,7 +312,7 @@ class Elsewhere(LocalStorage):
 
 
 def other_host(spark: SparkSession, root: str) -> dict[str, Any]:
-    """What the check before the first write decides for clients that see other folders."""
+    """Decisions of the check before the first write, for clients that see other folders."""
     ids = RandomIds()
     near, far = f"{root}-client", f"{root}-executors"
     through_tasks = preflight(spark, Elsewhere(near, far), "tests", ids)
@@ -327,7 +327,7 @@ def other_host(spark: SparkSession, root: str) -> dict[str, Any]:
 
 
 def pipeline(spark: SparkSession) -> str:
-    """What comes of running a pipeline's tasks here."""
+    """Return the result of trying to run a pipeline's tasks here."""
     try:
         spark_tasks(spark)
     except DurableShuffleError as error:

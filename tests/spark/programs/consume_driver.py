@@ -1,10 +1,10 @@
 """A driver with consumers that stop on purpose: `consume_driver.py MASTER ROOT FOLDER`.
 
-Producers add a line to FOLDER/producers. Every call of a consumer adds the values that it was given
-to FOLDER/<consumer>, before anything else. `gated` stops until there is FOLDER/open: subpartition 0
-in its second call; subpartition 1 in its fifth, once the other has stopped, and with its worker's
-process id in FOLDER/worker. `flaky` and `sums` fail at the third call of each subpartition, once.
-One JSON line: the report, and what each consumer published.
+Producers add a line to FOLDER/producers. Every call of a consumer first adds its values to
+FOLDER/<consumer>. `gated` stops until FOLDER/open exists: subpartition 0 in its second call;
+subpartition 1 in its fifth call, after the other has stopped, with its worker's process id in
+FOLDER/worker. `flaky` and `sums` fail once, at the third call of each subpartition.
+Prints one JSON line: the report, and the published rows of each consumer.
 """
 
 import json
@@ -22,7 +22,7 @@ ROWS, PARTITIONS, EVERY = 3000, 2, 100
 
 
 def doubling(folder: str, consumer: str) -> Any:
-    """A function that notes what it is given, stops where it should, and doubles."""
+    """A function that records its input, stops where it should, and doubles."""
 
     def process(batch: pa.RecordBatch) -> pa.RecordBatch:
         note(folder, consumer, batch)
@@ -38,7 +38,7 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Sums:
-    """Keeps a sum and a count; says them at the end."""
+    """Keeps a sum and a count, and yields them at the end."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -51,20 +51,20 @@ class Sums:
         self._count += batch.num_rows
 
     def snapshot(self) -> bytes:
-        """Both numbers as text."""
+        """Return both numbers as text."""
         return f"{self._total} {self._count}".encode()
 
     def restore(self, state: bytes) -> None:
-        """Both numbers from text."""
+        """Read both numbers from text."""
         self._total, self._count = map(int, state.split())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """One row."""
+        """Yield one row."""
         yield pa.RecordBatch.from_pydict({"v": [self._total], "w": [self._count]})
 
 
 def note(folder: str, consumer: str, batch: pa.RecordBatch) -> None:
-    """Write down a call, then wait or fail where this consumer should."""
+    """Record a call, then wait or fail where this consumer should."""
     import os
     from pathlib import Path
 
@@ -89,7 +89,7 @@ def note(folder: str, consumer: str, batch: pa.RecordBatch) -> None:
 
 
 def wait_for(path: Path) -> None:
-    """Return once the file is there."""
+    """Return once the file exists."""
     import time
 
     deadline = time.monotonic() + 300
@@ -100,7 +100,7 @@ def wait_for(path: Path) -> None:
 
 
 def main(master: str, root: str, folder: str) -> None:
-    """Store one stage, consume it three times, print what came out."""
+    """Store one stage, consume it three times, and print the results."""
 
     def produced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pathlib import Path

@@ -1,7 +1,7 @@
 """A second driver of random programs: `differential_driver.py TABLES ROOT SEED PROGRAM...`.
 
-It draws the programs again from their names and runs them over what another process stored; one
-JSON line tells their rows and the stages of which a producer ran.
+It creates the programs again from their names and runs them over data that another process stored.
+One JSON line has their rows, and the stages in which a producer ran.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A driver whose producer 3 waits for a file: `gated_driver.py MASTER ROOT INPUT FOLDER`.
 
-Each run of a producer adds a line to FOLDER/runs/<producer>. Producer 3 goes on once FOLDER/open
-is there. At the end: one JSON line with the report and the rows.
+Each run of a producer adds a line to FOLDER/runs/<producer>. Producer 3 continues once FOLDER/open
+exists. At the end, one JSON line has the report and the rows.
 """
 
 import json

@@ -1,8 +1,8 @@
 """A producer that outlived its driver: `late_producer.py ROOT STAGE PRODUCER FIRST LAST`.
 
-Writes the rows (id % 7, id) of FIRST to LAST, exclusive, and stops right before it sends its COMMIT
-until it is given a line. No Spark: what is left of a dead driver is one worker process. JSON lines:
-{"at": "commit"}, then what became of it.
+Writes the rows (id % 7, id) of FIRST to LAST, exclusive. Before it sends its COMMIT, it waits for a
+line. No Spark: one worker process is all that remains of a dead driver. Prints JSON lines:
+{"at": "commit"}, then the outcome.
 """
 
 import json
@@ -26,7 +26,7 @@ class GatedStorage(LocalStorage):
     """Waits for a line on stdin before it creates anything in a producer's log."""
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        """Say where we are, wait, then create."""
+        """Report the position, wait, then create."""
         if "/producers/" in key:
             print(json.dumps({"at": "commit"}), flush=True)
             sys.stdin.readline()

@@ -1,8 +1,8 @@
 """Pipelines on a cluster of two executor processes with two cores each: `pipeline_driver.py WORK`.
 
-Reads JSON lines and answers each with one. `start` runs the pipeline `copying` in a folder, endless
-until there is FOLDER/end, with a gate at row 100 in the consumer; `state`, `stop`, `wait` and
-`cancel_all` are about the one started last. `bad_input` is what becomes of starts that cannot be.
+Reads JSON lines and answers each with one. `start` runs the pipeline `copying` in a folder, until
+FOLDER/end exists, with a gate at row 100 in the consumer. `state`, `stop`, `wait` and `cancel_all`
+concern the pipeline that was started last. `bad_input` returns the errors of impossible starts.
 """
 
 import json
@@ -31,7 +31,7 @@ LINE = LineSettings(heartbeat_seconds=1, silence_seconds=300, command_seconds=0.
 
 
 class Elsewhere(LocalStorage):
-    """A folder that executors see under the same path, with other content."""
+    """A folder that executors see under the same path, with different content."""
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
         return LocalStorage, (f"{self.description}-of-executors",)
@@ -48,11 +48,11 @@ class Driver:
         self._running: RunningPipeline | None = None
 
     def slots(self) -> dict[str, Any]:
-        """How many there are."""
+        """Return the number of slots."""
         return {"slots": sum(executor_slots(self._spark).values())}
 
     def start(self, folder: str, partitions: int) -> dict[str, Any]:
-        """Start it."""
+        """Start the pipeline."""
         pipeline = copying(
             Path(folder),
             NumbersUntilEnd(2, folder),
@@ -74,7 +74,7 @@ class Driver:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Where it is."""
+        """Return its state."""
         assert self._running is not None
         return {
             "phase": self._running.phase,
@@ -90,19 +90,19 @@ class Driver:
         return {}
 
     def wait(self) -> dict[str, Any]:
-        """Its end."""
+        """Wait for its end and return how it ended."""
         assert self._running is not None
         result = self._running.wait()
         repeats = self._running._supervisor._watch.repeats
         return {"phase": result.phase, "restarts": result.restarts, "repeats": repeats}
 
     def cancel_all(self) -> dict[str, Any]:
-        """As somebody does who presses "kill" in Spark's UI."""
+        """Cancel all jobs, as the "kill" link in Spark's UI does."""
         self._spark.sparkContext.cancelAllJobs()
         return {}
 
     def bad_input(self, folder: str) -> dict[str, Any]:
-        """What each of these comes to, in words."""
+        """Return the error of each of these starts."""
         lock = threading.Lock()
         with_lock = copying(Path(folder), Numbers(1, 10), lambda _: lock.locked(), **PATIENT)
         usual = copying(Path(folder), Numbers(1, 10), Gated(folder, -1), **PATIENT)
@@ -118,7 +118,7 @@ class Driver:
 
 
 def main(work: str) -> None:
-    """Do what is asked for."""
+    """Carry out the requests."""
     driver = Driver(Path(work))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

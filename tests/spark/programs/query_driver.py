@@ -1,7 +1,7 @@
 """A driver that answers TPC-H queries durably: `query_driver.py ROOT DATA FOLDER GATED QUERY…`.
 
-Each map task over LINEITEM adds a line to FOLDER/runs/<partition>. Partition GATED (-1: none) goes
-on once FOLDER/open is there. After every query: one JSON line with the rows and the report so far.
+Each map task over LINEITEM adds a line to FOLDER/runs/<partition>. Partition GATED (-1: none) waits
+until FOLDER/open exists. After every query, one JSON line has the rows and the report so far.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Runs ordinary queries through `query` and `durable`, and tells rows and producers that ran.
+"""Runs ordinary queries through `query` and `durable`, and reports rows and the producers that ran.
 
-Arguments: folder of the tables (made if it is missing), root of the stages, how many other plans
-are made first (so that the JVM's counters stand elsewhere than in another run). Rows are compared
+Arguments: folder of the tables (created if it is missing), root of the stages, and how many other
+plans are made first, so that the JVM's counters differ from those of another run. Rows are compared
 with those of Spark alone, which the first run leaves in the folder.
 """
 
@@ -92,7 +92,7 @@ QUERIES = {
 
 
 def write_tables(folder: Path) -> None:
-    """Three small tables."""
+    """Write three small tables."""
     names = ["ALGERIA", "BRAZIL", "CHINA", "JAPAN", "PERU", "A", "B"]
     nation = {
         "n": list(range(21)),
@@ -113,7 +113,7 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def main(folder: str, root: str, plans_before: str) -> None:
-    """Judge all queries."""
+    """Run and check all queries."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

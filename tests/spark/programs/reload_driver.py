@@ -1,7 +1,7 @@
-"""A driver in whose session a module is edited and loaded anew, as in a notebook.
+"""A driver whose module is edited and reloaded during the session, as in a notebook.
 
-Arguments: the module's folder, a root, "edits" or "fresh" or "ships". Prints one line of JSON: rows
-per way to run the module's function.
+Arguments: the module's folder, a root, and "edits", "fresh" or "ships". Prints one JSON line: the
+rows of each way to run the module's function.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from durable_shuffle.serialization.errors import IncompatibleError
 
 
 def ways(spark: SparkSession, shuffle: DurableShuffle) -> dict[str, Callable[[], list[int]]]:
-    """Name -> a way in which stored rows come out of the module's functions."""
+    """Name -> a way in which the module's functions produce stored rows."""
     import edited
 
     numbers = spark.range(0, 4, 1, 2)
@@ -70,7 +70,7 @@ def ways(spark: SparkSession, shuffle: DurableShuffle) -> dict[str, Callable[[],
 
 
 def outcome(way: Callable[[], list[int]]) -> Any:
-    """Rows, or the refusal; a reducer runs in the user's own job, in Spark's words therefore."""
+    """Return rows or the refusal; a reducer runs in the user's job, so Spark words its error."""
     try:
         return way()
     except IncompatibleError as error:

@@ -1,7 +1,7 @@
 """A job of several stages with different inputs: `rerun.py ROOT INPUTS VALUE`.
 
-INPUTS holds `table.parquet` and the module `helper`, which is on the path. VALUE changes the rows
-that the driver makes itself. One JSON line: per stage what `explain` said, what was done, the rows.
+INPUTS holds `table.parquet` and the module `helper`, and is on the path. VALUE changes the rows
+that the driver creates. One JSON line: per stage the explanation, the decision and the rows.
 """
 
 import json
@@ -17,13 +17,13 @@ from durable_shuffle import DurableShuffle
 
 
 def double(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Double the first column, here."""
+    """Double the first column with code of this file."""
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"v": [2 * v for v in batch.column(0).to_pylist()]})
 
 
 def through_module(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Change the first column by a function of the helper module."""
+    """Change the first column with a function of the helper module."""
     for batch in batches:
         yield pa.RecordBatch.from_pydict(
             {"v": [helper.change(v) for v in batch.column(0).to_pylist()]}

@@ -1,6 +1,6 @@
-"""The ready-made job, stopping on purpose: `sessionize_driver.py SLOT STOPPED ARGUMENT…`.
+"""The sessionize job, which stops on purpose: `sessionize_driver.py SLOT STOPPED ARGUMENT…`.
 
-Consumers stop before they write slot SLOT of their logs and make the file STOPPED; -1: none does.
+Consumers stop before they write slot SLOT of their logs, and create the file STOPPED. -1: none.
 The arguments are those of `python -m durable_shuffle.bench.sessions.sessionize`.
 """
 

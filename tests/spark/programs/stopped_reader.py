@@ -1,4 +1,4 @@
-"""A reader that stops in the middle: `stopped_reader.py ROOT STAGE`; says so in a line of JSON."""
+"""A reader that stops inside a partition: `stopped_reader.py ROOT STAGE`; prints a JSON line."""
 
 import json
 import sys

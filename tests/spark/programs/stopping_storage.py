@@ -1,4 +1,4 @@
-"""A folder as storage in which consumers stop at a given record of their logs."""
+"""A folder as storage that stops consumers at a given record of their logs."""
 
 import time
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 class StoppingStorage(LocalStorage):
-    """Whoever would create slot `slot` of a consumer's log makes the file `stopped`, and waits."""
+    """Before it creates slot `slot` of a consumer's log, it creates file `stopped` and waits."""
 
     def __init__(self, root: str, slot: int, stopped: str) -> None:
         super().__init__(root)
         self._arguments = root, slot, stopped
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
-        """Wait at that slot, to be killed; other objects are created."""
+        """Wait at that slot, to be killed; create other objects."""
         _, slot, stopped = self._arguments
         if "/consumers/" in key and key.endswith(f"/{slot_name(slot)}"):
             Path(stopped).touch()
@@ -31,7 +31,7 @@ class StoppingStorage(LocalStorage):
 
 
 def install(slot: int, stopped: str) -> None:
-    """Have every folder that this process opens from now on stop its consumers."""
+    """Make every folder that this process opens from now on stop its consumers."""
 
     def open_stopping(url: str, options: Mapping[str, object]) -> Storage:
         assert not options

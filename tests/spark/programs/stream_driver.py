@@ -1,7 +1,7 @@
-"""Two streaming queries over one stage, one life: `stream_driver.py FOLDER LIFE ROWS`.
+"""Two streaming queries over one stage, run once: `stream_driver.py FOLDER LIFE ROWS`.
 
-Adds the numbers [LIFE * ROWS, (LIFE + 1) * ROWS) to the input, writes what is new to the stage,
-then reads what is new of it to files. At the end: one JSON line.
+Adds the numbers [LIFE * ROWS, (LIFE + 1) * ROWS) to the input, writes new input to the stage, then
+reads the new rows of the stage to files. At the end, prints one JSON line.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A driver that claims a job, waits for a line, then wants a stage: `waiting_driver.py ROOT`.
+"""A driver that claims a job, waits for a line, then requests a stage: `waiting_driver.py ROOT`.
 
-Two JSON lines: its generation once it has claimed, and what became of the stage.
+Prints two JSON lines: its generation once it has claimed, and the outcome of the stage.
 """
 
 import json

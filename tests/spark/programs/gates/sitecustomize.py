@@ -1,8 +1,8 @@
-"""Stops a process at a storage call of a stream: on PYTHONPATH it is loaded by every Python process
-of a driver, Spark's planners and workers among them.
+"""Stops a process at a storage call of a stream. On PYTHONPATH, every Python process of a driver
+loads it, including Spark's planners and workers.
 
-`$DURABLE_SHUFFLE_GATE/gate` names the call as `PHASE WHEN`. Who meets it first writes `reached`
-beside it and goes no further: the test kills it.
+`$DURABLE_SHUFFLE_GATE/gate` names the call as `PHASE WHEN`. The first process that reaches it
+writes `reached` beside it and waits: the test kills it.
 """
 
 import os
@@ -19,11 +19,11 @@ PHASES = {
     "rows": ("read_ranges", r"/segments/", b""),
     "cursor": ("put_if_absent", r"/consumers/", b""),
 }
-"""Storage call, pattern of its key, and what the record holds."""
+"""Storage call, pattern of its key, and the content of the record."""
 
 
 class Gated:
-    """A storage that waits for ever before or after one call."""
+    """A storage that waits forever before or after one call."""
 
     def __init__(self, storage: Any, folder: Path) -> None:
         self._storage, self._folder = storage, folder

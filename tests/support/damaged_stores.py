@@ -237,13 +237,13 @@ class Damage:
 
 
 UNKNOWABLE = {
-    "the end of a log": "The end of a log is its first empty slot. If the last record is lost, and "
-    "no other object proves it, the log is one that ends a record earlier.",
-    "a closed log": "Lower slots of a log that ends in CLOSED may have been deleted on purpose.",
-    "an index of before": "What a REPLACE or COMPACT took the place of is read by nobody new.",
-    "an index anew": "A lost COMPACT, or REPLACE that only made the index anew, costs no row: "
-    "readers read the index of before.",
-    "a newer reuse": "A second STAGE of a stage says only that it was used again.",
+    "the end of a log": "A log ends at its first empty slot. If the last record is lost and no "
+    "other object proves it, the log looks as if it ended one record earlier.",
+    "a closed log": "In a log that ends in CLOSED, lower slots may have been deleted on purpose.",
+    "an index of before": "New readers do not read what a REPLACE or COMPACT has replaced.",
+    "an index anew": "A lost COMPACT, or a lost REPLACE that only made the index again, costs no "
+    "row: readers use the index from before.",
+    "a newer reuse": "A second STAGE record of a stage says only that it was used again.",
 }
 """Losses that `verify` cannot know of, each with the reason; docs/guarantees.md explains them."""
 

@@ -1,5 +1,6 @@
 """Python workers of tests, of which each driver starts a few."""
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -29,5 +30,7 @@ def quick_workers() -> str:
     """
     path = Path(sysconfig.get_path("purelib")) / f"{_MODULE}.py"
     if not path.exists() or path.read_text() != _TEXT:
-        path.write_text(_TEXT)
+        whole = path.with_name(f".{_MODULE}.{os.getpid()}")  # other processes import it meanwhile
+        whole.write_text(_TEXT)
+        whole.replace(path)
     return f"--conf spark.python.daemon.module={_MODULE} pyspark-shell"

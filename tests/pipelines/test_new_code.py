@@ -27,6 +27,10 @@ class Task:
         link.say(TaskPhase.STARTING)
         link.say(TaskPhase.FINISHED, commit={number})
 
+class Raises:
+    def __call__(self, link):
+        raise AttributeError("no such thing")
+
 @pipeline_factory
 def make(**arguments):
     pipeline = Pipeline("new", "memory://new", version="{number}")
@@ -93,4 +97,19 @@ def test_code_that_is_not_there_is_a_failure_of_the_task(folder: Path) -> None:
     failure = heard[-1].failure
     assert failure is not None
     assert "users_code" in failure.text
+    launcher.close()
+
+
+def test_an_error_outside_of_the_task_is_told(folder: Path) -> None:
+    """A task that raises, instead of reporting a failure, is reported with its error."""
+    import users_code
+
+    heard: list[TaskReport] = []
+    task = users_code.Raises()
+    launcher = LocalProcesses(task, heard.append, heartbeat_seconds=1, silence_seconds=60)
+    launcher.start("task", 1, 0)
+    until(lambda: heard, "a report")
+    failure = heard[-1].failure
+    assert failure is not None
+    assert "no such thing" in failure.text
     launcher.close()

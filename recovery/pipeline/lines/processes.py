@@ -213,12 +213,10 @@ def _main(
     threading.Thread(target=listen, daemon=True).start()
     threading.Thread(target=beat, daemon=True).start()
     try:
-        try:
-            run: RunAttempt = pickle.loads(run_task)
-        except BaseException as error:  # noqa: BLE001 - for example, its code is not importable
-            link.failed(error, 0)
-        else:
-            run(link)
+        run: RunAttempt = pickle.loads(run_task)
+        run(link)
+    except BaseException as error:  # noqa: BLE001 - for example, its code is not importable
+        link.failed(error, 0)
     finally:
         over.set()
         with lock:

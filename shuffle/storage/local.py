@@ -46,6 +46,7 @@ from durable_shuffle.shuffle.storage.contract import (
 from durable_shuffle.shuffle.storage.errors import Place, storage_errors
 from durable_shuffle.shuffle.storage.local_files import (
     KnownFiles,
+    not_an_object,
     open_folder,
     open_object,
     refuse_links,
@@ -182,6 +183,10 @@ class LocalStorage:
                 descriptor = open_folder(self._folder, folder)
                 try:
                     _remove(name, descriptor)
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY:
+                        raise
+                    raise not_an_object(self._folder, key) from error
                 finally:
                     os.close(descriptor)
 

@@ -49,7 +49,7 @@ def open_object(root: str, key: str, known: KnownFiles) -> tuple[int, int]:
         descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise _strange(root, key) from error
+            raise not_an_object(root, key) from error
         raise
     try:
         return descriptor, _checked_size(descriptor, root, key, known)
@@ -74,7 +74,7 @@ def open_folder(root: str, folder: str) -> int:
         raise
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise _strange(root, folder) from error
+            raise not_an_object(root, folder) from error
         raise
     try:
         _check_place(descriptor, root, folder)
@@ -89,7 +89,7 @@ def refuse_links(root: str, key: str) -> None:
     path, above = Path(root, key), Path(root)
     while path != above:
         if path.is_symlink():
-            raise _strange(root, path.relative_to(above).as_posix())
+            raise not_an_object(root, path.relative_to(above).as_posix())
         path = path.parent
 
 
@@ -99,7 +99,7 @@ def _checked_size(descriptor: int, root: str, key: str, known: KnownFiles) -> in
     if known.get(key) == file:
         return status.st_size
     if not stat.S_ISREG(status.st_mode):
-        raise _strange(root, key)
+        raise not_an_object(root, key)
     _check_place(descriptor, root, key)
     if len(known) >= _MOST_KNOWN:
         known.clear()
@@ -116,7 +116,8 @@ def _check_place(descriptor: int, root: str, key: str) -> None:
         refuse_links(root, key)
 
 
-def _strange(root: str, key: str) -> CorruptDataError:
+def not_an_object(root: str, key: str) -> CorruptDataError:
+    """Return the error for something other than an object that has an object's name."""
     return CorruptDataError(
         f"file:{root}: {key} is a link, a folder or a special file: objects are regular files in "
         f"folders below the root; nothing is read, written or deleted through it: remove it, run "

@@ -134,6 +134,15 @@ def test_a_slot_that_is_no_regular_file_is_listed_refused_and_mended(
     assert len(list(outside.rglob("*"))) == 4
 
 
+def test_a_repair_never_deletes_what_a_folder_holds(root: Path, outside: Path) -> None:
+    """A folder with files has the name of a slot: the error says to remove it, the files stay."""
+    JobLog.claim(LocalStorage(root), "job", "a" * 32)
+    full_folder(root / "job/log/0000000001", outside)
+    with pytest.raises(CorruptDataError, match="job/log/0000000001 is a link, a folder or"):
+        repair_job_log(LocalStorage(root), "job", RandomIds())
+    assert (root / "job/log/0000000001/x").exists()
+
+
 @pytest.mark.parametrize("log", ["commands", "requests", "status"])
 @pytest.mark.parametrize("make", [*STRANGE, full_folder], ids=lambda f: f.__name__)
 def test_an_only_slot_that_is_no_regular_file_is_found(

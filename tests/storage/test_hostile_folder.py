@@ -136,7 +136,9 @@ def test_a_slot_that_is_no_regular_file_is_listed_refused_and_mended(
 
 def test_a_repair_never_deletes_what_a_folder_holds(root: Path, outside: Path) -> None:
     """A folder with files has the name of a slot: the error says to remove it, the files stay."""
-    JobLog.claim(LocalStorage(root), "job", "a" * 32)
+    for claim in ("a" * 32, "b" * 32, "c" * 32):
+        JobLog.claim(LocalStorage(root), "job", claim)
+    (root / "job/log/0000000001").unlink()
     full_folder(root / "job/log/0000000001", outside)
     with pytest.raises(CorruptDataError, match="job/log/0000000001 is a link, a folder or"):
         repair_job_log(LocalStorage(root), "job", RandomIds())

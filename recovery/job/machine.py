@@ -35,10 +35,11 @@ from durable_shuffle.recovery.job.phases import (
     check_reached,
     check_transition,
 )
-from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph
+from durable_shuffle.recovery.job.restarts import START, RestartBudget, RestartGraph
 from durable_shuffle.recovery.job.starts import (
     ENDED_WELL,
     ENDING,
+    PUBLISHED,
     BarrierState,
     JobTimeouts,
     StartBarrier,
@@ -120,9 +121,24 @@ class Job:
         return [*old, *self._launch(self._to_start, now)]
 
     def generation_lost(self, failure: Failure, now: float) -> list[JobAction]:
-        """No generation could be made durable."""
+        """No generation could be made durable: ask again after a delay, if that can help."""
         self._asked_generation = False
-        return self._give_up("", failure) + self._settle(now)
+        if not failure.retry:
+            return self.ended_by(failure, now)
+        if self._lets_go:
+            return self._settle(now)  # nothing is to be started
+        self._note_cause("", failure)
+        delay = self.budget.failed(now)
+        if delay is None:
+            return self._give_up() + self._settle(now)
+        self.restart_at = now + delay
+        self._to(JobPhase.RECOVERING)
+        return []
+
+    def ended_by(self, failure: Failure, now: float) -> list[JobAction]:
+        """The coordinator itself cannot go on: this outranks every failure of a task."""
+        self.cause, self.cause_task = failure, ""
+        return self._give_up() + self._settle(now)
 
     def said(self, message: TaskReport, now: float) -> list[JobAction]:
         """Take in a report.
@@ -154,8 +170,10 @@ class Job:
         state.phase = phase
         if phase is TaskPhase.PREPARED:
             state.commit = message.commit
-        elif phase in (TaskPhase.FINISHED, TaskPhase.SUSPENDED):
+        elif phase in PUBLISHED:
             state.commit = 0
+        if phase is TaskPhase.STARTED:
+            self.budget.running(now, message.task)
         if phase in ENDING:
             state.end_by = now + self.timeouts.stop_seconds
         actions: list[JobAction] = []
@@ -201,8 +219,10 @@ class Job:
             return []
         if self._slots_by is not None and now >= self._slots_by:
             text = f"no slot for any task within {self.timeouts.start_seconds:g} s"
-            return self._give_up("", Failure("no_slots", text, retry=False)) + self._settle(now)
-        if self.restart_at is not None and now >= self.restart_at:
+            self._note_cause("", Failure("no_slots", text, retry=False))
+            return self._give_up() + self._settle(now)
+        restart_at = self._restart_due
+        if restart_at is not None and now >= restart_at:
             self.restart_at = None
             if self._to_start:
                 return self._schedule()
@@ -223,8 +243,13 @@ class Job:
         """Return when `tick` has something to do, None if that depends on what happens."""
         due = [start.start_by for start in self._starting.values()]
         due += [end for task in self._live() if (end := self.tasks[task].end_by) is not None]
-        due += [moment for moment in (self.restart_at, self._slots_by) if moment is not None]
+        due += [moment for moment in (self._restart_due, self._slots_by) if moment is not None]
         return min(due) if due and self.phase not in ENDS else None
+
+    @property
+    def _restart_due(self) -> float | None:
+        """When to ask for a generation: never for two at a time."""
+        return None if self._asked_generation else self.restart_at
 
     @property
     def slots(self) -> int | None:
@@ -263,7 +288,7 @@ class Job:
         Args:
             graph: of all tasks from here on, without those in `drop`.
             replace: tasks whose attempt ends where it is, before the next one starts.
-            drop: tasks that end where they are and start no more.
+            drop: tasks that end where they are and start no more, until another update names them.
 
         Raises:
             InvalidInputError: not all tasks run, or it is being stopped. Nothing changed.
@@ -271,7 +296,9 @@ class Job:
         if self.phase is not JobPhase.RUNNING:
             raise InvalidInputError(f"a job is updated while it runs, it is {self.phase}")
         self.graph, self.drained = graph, drained
-        new = [task for task in graph.tasks if task not in self.tasks]
+        back = self._dropping.intersection(graph.tasks)
+        self._dropping -= back
+        new = [task for task in graph.tasks if task not in self.tasks or task in back]
         self.tasks |= {task: TaskState() for task in new}
         self._to_start |= set(new)
         leaving = [t for t in self._live() if t in replace or t in drop]
@@ -391,7 +418,8 @@ class Job:
             return actions + self._settle(now)
         names, epoch = sorted(wave.launch), self.generation
         for task in names:
-            self.tasks[task] = TaskState(epoch)
+            before = self.tasks[task]
+            self.tasks[task] = TaskState(epoch, commit=before.commit, records=before.records)
         until = now + self.timeouts.start_seconds
         self._starting[epoch] = Starting(epoch, StartBarrier(names), until)
         return [*actions, *(Launch(task, epoch) for task in names)]
@@ -474,16 +502,16 @@ class Job:
 
     def _failed(self, task: str, failure: Failure, now: float) -> list[JobAction]:
         state = self.tasks[task]
+        ran = state.phase in STARTED_ONCE
         state.phase = TaskPhase.FAILED
         if self._leaves(task) and not self._lets_go:
             self._left(task, now)
             return self._settle(now)
-        if self.cause is None or (self.cause.secondary and not failure.secondary):
-            self.cause, self.cause_task = failure, task
+        self._note_cause(task, failure)
         if self.phase is JobPhase.FAILING or self.mode in (StopMode.CANCEL, StopMode.SUSPEND):
             return self._settle(now)  # what was committed stays; a later run goes on there
         if not failure.retry:
-            return self._give_up(task, failure) + self._settle(now)
+            return self._give_up() + self._settle(now)
         restart = set(self.graph.restart_set([task]))
         actions: list[JobAction] = []
         start = self._starting.get(state.epoch)
@@ -495,17 +523,20 @@ class Job:
         self._to_start |= restart
         if waiting:
             return actions  # one restart for all that fell since the last
-        delay = self.budget.failed(now)
+        delay = self.budget.failed(now, task if ran else START)
         if delay is None:
-            return actions + self._give_up(task, failure) + self._settle(now)
+            return actions + self._give_up() + self._settle(now)
         self.restart_at = now + delay
         self._to(JobPhase.RECOVERING)
         return actions
 
-    def _give_up(self, task: str, failure: Failure) -> list[JobAction]:
-        """End the job: what still runs is closed."""
-        if self.cause is None:
+    def _note_cause(self, task: str, failure: Failure) -> None:
+        """Remember the first failure, unless it is a consequence of this one."""
+        if self.cause is None or (self.cause.secondary and not failure.secondary):
             self.cause, self.cause_task = failure, task
+
+    def _give_up(self) -> list[JobAction]:
+        """End the job: what still runs is closed."""
         self._to(JobPhase.FAILING)
         return self._kill_waiting()
 

@@ -6,9 +6,11 @@ producer that runs again may write other data than before, so its readers restar
 producer never does that: it goes on where its log ends. After the region strategy of Flink
 (`RestartPipelinedRegionFailoverStrategy`) with re-connectable results as boundaries.
 
-Budget: one count of restarts, taken back after a healthy interval. The delay doubles from one
-restart to the next up to a cap; half of it is random, so that jobs that failed together do not
-start together. After Arroyo, whose power of two overflowed before it was capped.
+Budget: one count of restarts per task, and one of starts that did not succeed, each taken back
+after a healthy interval. Tasks restart alone, so a hundred tasks that each fail once an hour are as
+healthy as one. The delay doubles from one restart to the next up to a cap; half of it is random, so
+that jobs that failed together do not start together. After Arroyo, whose power of two overflowed
+before it was capped.
 
 Liveness: every attempt is watched from its first message to its last. If its launcher finds it
 gone, or it says nothing for too long, a message takes the place of its last one.
@@ -104,7 +106,8 @@ class RestartSettings:
     """
 
     max_restarts: int = 20
-    """In a row, without `healthy_seconds` between them; -1: no limit."""
+    """Of one task in a row, or of starts that did not succeed, without `healthy_seconds` between
+    them; -1: no limit."""
     first_delay_seconds: float = 0.25
     """Before the first restart; doubles from one to the next."""
     cap_seconds: float = 60.0
@@ -131,33 +134,43 @@ class RestartSettings:
         )
 
 
+START = ""
+"""Key of the count of starts that did not succeed, whichever task failed."""
+
+
 class RestartBudget:
     """The restarts of one job so far. Times are of one monotonic clock, in seconds."""
 
     def __init__(self, settings: RestartSettings, jitter: Jitter) -> None:
         self._settings, self._jitter = settings, jitter
-        self._running_since: float | None = None
+        self._running_since: dict[str, float] = {}
+        self._used: dict[str, int] = {}
         self.used = 0
-        """Restarts since the last healthy interval."""
+        """Restarts since the last healthy interval of what failed last."""
         self.total = 0
         """Restarts in all."""
 
-    def running(self, now: float) -> None:
-        """Take note that all tasks run."""
-        if self._running_since is None:
-            self._running_since = now
+    def running(self, now: float, key: str = START) -> None:
+        """Take note that a task runs, or, without a key, that all tasks do."""
+        self._running_since.setdefault(key, now)
 
-    def failed(self, now: float) -> float | None:
-        """Count a failure; return the delay before the restart, None if the budget is spent."""
-        since, self._running_since = self._running_since, None
+    def failed(self, now: float, key: str = START) -> float | None:
+        """Count a failure; return the delay before the restart, None if the budget is spent.
+
+        Args:
+            key: the task that ran and failed. Without it a start did not succeed.
+        """
+        since = self._running_since.pop(key, None)
         if since is not None:
             if now < since:
                 raise InvalidInputError(f"time goes forward: running since {since}, now {now}")
             if now - since >= self._settings.healthy_seconds:
-                self.used = 0
+                self._used.pop(key, None)
+        self.used = self._used.get(key, 0)
         delay = self._settings.backoff.delay_seconds(self.used + 1, self._jitter)
         if delay is not None:
             self.used += 1
+            self._used[key] = self.used
             self.total += 1
         return delay
 

@@ -126,6 +126,8 @@ class Starting:
 
 
 ENDED_WELL = frozenset((TaskPhase.SUSPENDED, TaskPhase.CANCELED))
+PUBLISHED = frozenset((TaskPhase.AT_BARRIER, TaskPhase.FINISHED, TaskPhase.SUSPENDED))
+"""An attempt that has reached one of these has published what earlier attempts had committed."""
 ENDING = frozenset(
     (TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.SUSPENDING)
 )

@@ -137,6 +137,50 @@ def test_what_is_dropped_starts_no_more(way: str) -> None:
     assert job.machine.phase is JobPhase.FINISHED
 
 
+@pytest.mark.requirement("R-MZ-10")
+@pytest.mark.parametrize("way", ["suspended", "failed", "hangs"])
+def test_what_was_dropped_and_is_named_again_goes_on(way: str) -> None:
+    """As often as it is left out and brought back, whatever became of its attempt."""
+    job = Updated("s", "a")
+    for epoch in (2, 3, 4):
+        job.update("s", drop="a")
+        if way == "suspended":
+            job.say("a", *SUSPENDED)
+        elif way == "failed":
+            job.say("a", TaskPhase.FAILED, failure=BROKEN)
+        else:
+            job.tick(STOP_SECONDS)
+        job.tick()
+        assert job.machine.phase is JobPhase.RUNNING
+        job.update("s", "a")
+        assert Launch("a", epoch) in job.tick()
+        job.come_up("a")
+        assert job.machine.phase is JobPhase.RUNNING
+        assert job.machine.tasks["a"].phase is TaskPhase.RUNNING
+    job.stop(StopMode.SUSPEND)
+    job.say("s", *SUSPENDED)
+    assert job.machine.phase is JobPhase.STOPPING, "a is waited for"
+
+
+def test_one_generation_at_a_time() -> None:
+    """A neighbour's restart is being won when what is replaced ends: it goes with that start."""
+    job = Updated("s", "a", "b")
+    job.update("s", "a", "b", replace="a")
+    job.say("b", TaskPhase.FAILED, failure=BROKEN)
+    assert job.machine.tick(1.0) == [WinGeneration()], "the answer is on its way"
+    job.now = 1.0
+    job.say("a", *SUSPENDED)
+    for _ in range(3):
+        assert job.machine.tick(1.5) == []
+        assert job.machine.next_when() is None, "the loop does not spin"
+    launched = [c for c in job.machine.generation_won(2, 2.0) if isinstance(c, Launch)]
+    assert launched == [Launch("a", 2), Launch("b", 2)]
+    job.generation, job.now = 2, 2.0
+    assert job.tick() == []
+    job.come_up("a", "b")
+    assert job.machine.phase is JobPhase.RUNNING
+
+
 @pytest.mark.parametrize("way", ["failed", "hangs"])
 def test_a_replaced_attempt_may_end_badly(way: str) -> None:
     """Killed or fallen, it is replaced all the same."""

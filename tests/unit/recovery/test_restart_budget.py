@@ -1,5 +1,6 @@
 """Whether and when a job starts again, with a clock and a chance of the test's own."""
 
+import bisect
 import random
 
 import pytest
@@ -54,6 +55,24 @@ def test_a_healthy_interval_forgives() -> None:
         budget.running(now)
         now += 99
         assert (budget.failed(now) is None) == (left == 0)
+
+
+@pytest.mark.requirement("R-ARR-11")
+def test_tasks_that_fail_now_and_then_do_not_add_up(seed: int) -> None:
+    """A hundred tasks that each fail about once an hour run for a week; one that always fails,
+    among them, does not."""
+    chance = random.Random(seed)
+    budget = RestartBudget(RestartSettings(), chance.random)
+    week, now = 7 * 24 * 3600.0, 0.0
+    due = sorted((chance.expovariate(1 / 3600), f"task{n}") for n in range(100))
+    while now < week:
+        now, task = due.pop(0)
+        assert budget.failed(now, task) is not None, (now, seed)
+        budget.running(now + 1, task)
+        bisect.insort(due, (now + 1 + chance.expovariate(1 / 3600), task))
+    assert budget.total > 10_000
+    delays = [budget.failed(now + n, "broken") for n in range(30)]
+    assert delays.index(None) == 20
 
 
 @pytest.mark.parametrize("bad", [{"max_restarts": -2}, {"jitter": 2}, {"healthy_seconds": -1}])

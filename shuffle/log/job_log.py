@@ -4,25 +4,25 @@ The newest CLAIM wins. Nobody can tell a dead driver from a slow one, so an olde
 its next write. A driver that makes, reuses or releases a stage first wins a slot here, so a release
 cannot race a driver that plans to reuse. A released stage stays released: a STAGE record behind
 RELEASED of the same incarnation is void, and `append` refuses to write one.
+
+Reading begins at the newest snapshot (`job_state.py`), and writers leave a new one now and then.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from durable_shuffle.serialization.errors import (
-    ConflictError,
-    CorruptDataError,
-    FencedError,
-    IncompatibleError,
-    InvalidInputError,
-    NotFoundError,
+from durable_shuffle.serialization.errors import ConflictError, FencedError, NotFoundError
+from durable_shuffle.shuffle.log.job_state import (
+    JobState,
+    keep_snapshot,
+    newest_snapshot,
+    with_job_record,
 )
-from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, parse_stage_folder
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
 from durable_shuffle.shuffle.log.records import (
     JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
-    Closed,
     JobRecord,
     StageBegun,
     StageReleased,
@@ -32,114 +32,17 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog, refuse_older
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """What the records of a job log add up to."""
-
-    job: str
-    next_slot: int = 0
-    generation: int = 0
-    owner: str = ""
-    """`record_id` of the newest CLAIM."""
-    stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
-    """(name, fingerprint) -> newest incarnation that is not released."""
-    order: tuple[StagePath, ...] = ()
-    """All stages that are not released, oldest first."""
-    released: tuple[StagePath, ...] = ()
-    """Stages whose release was decided, oldest first; their data may not all be gone yet."""
-    begun: tuple[StagePath, ...] = ()
-    """Stages that writers make and that do not count yet."""
-    given_up: tuple[StagePath, ...] = ()
-    """Released stages that never counted."""
-
-    def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
-        """Return the stage that a record names.
-
-        Raises:
-            CorruptDataError: it names none that can be.
-        """
-        try:
-            return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
-        except InvalidInputError as error:
-            raise CorruptDataError(
-                f"a record of job {self.job!r} names no stage: {error}"
-            ) from error
-
-
-def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobState:
-    """Return the state behind the record of slot `state.next_slot`. Pure.
-
-    Raises:
-        InvalidInputError: the log belongs to another job.
-        IncompatibleError: a newer version claimed the job.
-        CorruptDataError: the record names no stage, or does not belong into a job log.
-    """
-    state = replace(state, next_slot=state.next_slot + 1)
-    match record:
-        case Claim():
-            return _claimed(state, record)
-        case StageBegun():
-            return replace(state, begun=(*state.begun, state.path_of(record)))
-        case StageUse():
-            return _used(state, record)
-        case StageReleased():
-            return _released(state, state.path_of(record))
-        case Closed():
-            raise CorruptDataError(f"not a job record: key={name!r}")
-
-
-def _claimed(state: JobState, record: Claim) -> JobState:
-    if record.job != state.job:
-        raise InvalidInputError(
-            f"this root belongs to another job: expected job={state.job!r} found "
-            f"job={record.job!r}; give another url or another job name"
-        )
-    if record.layout_version > LAYOUT_VERSION:
-        raise IncompatibleError(
-            f"the job was written by a newer durable-shuffle: layout "
-            f"found={record.layout_version} supported={LAYOUT_VERSION} job={state.job!r}"
-        )
-    return replace(state, generation=record.generation, owner=record.record_id)
-
-
-def _used(state: JobState, record: StageUse) -> JobState:
-    path = state.path_of(record)
-    if path in state.released:
-        return state
-    state = replace(
-        state,
-        begun=tuple(p for p in state.begun if p != path),
-        stages={**state.stages, (path.name, path.fingerprint): path},
-        order=state.order if path in state.order else (*state.order, path),
-    )
-    replaced = parse_stage_folder(state.job, record.replaced)
-    return state if replaced is None else _released(state, replaced)
-
-
-def _released(state: JobState, path: StagePath) -> JobState:
-    known = path in state.released
-    return replace(
-        state,
-        begun=tuple(p for p in state.begun if p != path),
-        given_up=(*state.given_up, path) if path in state.begun else state.given_up,
-        order=tuple(p for p in state.order if p != path),
-        released=state.released if known else (*state.released, path),
-        stages={key: p for key, p in state.stages.items() if p != path},
-    )
-
-
 JobRecords = TypedLog[JobRecord, JobState]
 
 
 def job_records(storage: Storage, job: str) -> JobRecords:
-    """Return a job's log, to be read from `JobState(job)` on."""
+    """Return a job's log. To read it use `read_job`, which begins at the newest snapshot."""
     return TypedLog(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record)
 
 
 def read_job(storage: Storage, job: str) -> JobState:
     """Read a job's log to its end, without claiming it."""
-    return job_records(storage, job).read(JobState(job))
+    return job_records(storage, job).read(newest_snapshot(storage, job))
 
 
 class JobLog:
@@ -174,8 +77,8 @@ class JobLog:
             return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
 
         log = job_records(storage, job)
-        state, _ = log.decide(log.read(JobState(job)), claim)
-        return cls(log, state, record_id)
+        state, _ = log.decide(read_job(storage, job), claim)
+        return cls(log, keep_snapshot(storage, state), record_id)
 
     @property
     def generation(self) -> int:
@@ -209,7 +112,8 @@ class JobLog:
                 _refuse_released(state, state.path_of(record))
             return None if unless(state) else record
 
-        self._state, won = self._log.decide(self._state, wanted)
+        state, won = self._log.decide(self._state, wanted)
+        self._state = keep_snapshot(self._log.slots.storage, state)
         return won is not None
 
     def check_owner(self) -> None:
@@ -298,8 +202,8 @@ def enter_stage(
         standing = newest_named(state, path.name)
         if standing is not None and not replaces:
             return None
-        counted = path in state.released and path not in state.given_up
-        if path in state.order or (replaces and counted):
+        counted = path in state.gone and not state.gone[path]
+        if path in state.live or (replaces and counted):
             replaced = None
             return None  # it counts, or did until another took its place
         _refuse_released(state, path)
@@ -333,7 +237,7 @@ def _write_unclaimed(
 
     if record(state) is not None:
         state, _ = log.decide(state, claimed_first)
-    return log.decide(state, record)[0]
+    return keep_snapshot(storage, log.decide(state, record)[0])
 
 
 def newest_named(state: JobState, name: str) -> StagePath | None:
@@ -342,7 +246,7 @@ def newest_named(state: JobState, name: str) -> StagePath | None:
 
 
 def _refuse_released(state: JobState, path: StagePath) -> None:
-    if path in state.released:
+    if path in state.gone:
         raise NotFoundError(
             f"the stage was released and cannot be used again: {path.prefix!r}; run again, which "
             "makes a new one"

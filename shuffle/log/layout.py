@@ -50,6 +50,11 @@ def job_log_prefix(job: str) -> str:
     return f"{check_name('job', job)}/log/"
 
 
+def job_snapshots_prefix(job: str) -> str:
+    """Prefix of the job log's snapshots, each named by the slot up to which it replaces the log."""
+    return f"{check_name('job', job)}/snapshots/"
+
+
 def command_log_prefix(job: str) -> str:
     """Prefix of the slots in which a pipeline's coordinator speaks to its tasks."""
     return f"{check_name('pipeline', job)}/commands/"

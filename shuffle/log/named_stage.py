@@ -7,7 +7,8 @@ more than its DESCRIBE proves a record of the job log. `repair/job_log.py` enter
 from collections.abc import Callable, Collection, Mapping
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.log.job_log import JobState, newest_named, read_job
+from durable_shuffle.shuffle.log.job_log import newest_named, read_job
+from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     check_name,

@@ -5,7 +5,8 @@ that holds more than its DESCRIBE proves a record of the job log. Damaged and lo
 with the missing records, oldest stage first, and then with CLAIMs. The remaining records are
 appended at the end, after a new CLAIM, which fences the driver that ran the job before.
 
-It must not touch a readable slot, nor any object outside the job log.
+It must not touch a readable slot, nor any object outside the job log and its snapshots. All
+snapshots go if anything was wrong; the next driver writes a new one.
 """
 
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from typing import Any
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.job_log import JobLog, JobState, with_job_record
-from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_state import JobState, snapshots_listed, with_job_record
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, job_snapshots_prefix
 from durable_shuffle.shuffle.log.named_stage import written_stages
 from durable_shuffle.shuffle.log.records import (
     JOB_RECORDS,
@@ -29,6 +31,7 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
+from durable_shuffle.shuffle.verify.snapshots import check_snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,10 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
     bad = [slot for slot in range(last.get(prefix, -1) + 1) if slot not in copy.records]
+    wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records)]
+    if bad or missing or wrong:  # they may hold what the repaired log does not say
+        slots = SlotLog(storage, job_snapshots_prefix(job))
+        storage.delete([slots.key(slot) for slot in snapshots_listed(storage, job)])
     if not bad and not missing:
         return JobRepair()
     left = [record for _, record in missing]

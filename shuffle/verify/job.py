@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind,
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, OutputRef, StateRef
-from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
+from durable_shuffle.shuffle.log.job_state import JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
@@ -49,6 +49,7 @@ from durable_shuffle.shuffle.verify.report import (
     finding_of,
 )
 from durable_shuffle.shuffle.verify.segment import StoredBytes, check_bytes
+from durable_shuffle.shuffle.verify.snapshots import check_snapshots
 from durable_shuffle.shuffle.verify.stage import OnProgress, check_stage
 
 
@@ -140,6 +141,8 @@ class JobCopy:
         log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
         judged, state = _judge(job, log)
         findings = [*problems, *log.findings, *judged, *repeated(log)]
+        if not findings:
+            findings += check_snapshots(storage, job, log.records)
         named = [r for r in log.records.values() if isinstance(r, StageUse | StageReleased)]
         paths = {state.path_of(record): None for record in named}
         if findings or not log.records:

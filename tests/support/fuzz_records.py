@@ -12,7 +12,7 @@ from durable_shuffle.serialization import field_types
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold
 from durable_shuffle.shuffle.log.appender_log import Append
-from durable_shuffle.shuffle.log.job_log import JobState, with_job_record
+from durable_shuffle.shuffle.log.job_state import JobState, with_job_record
 from durable_shuffle.shuffle.log.records import Claim, Commit
 from durable_shuffle.shuffle.log.stage import StageState, with_record
 

@@ -1,0 +1,287 @@
+"""What the records of a job log add up to: the fold, and its snapshots.
+
+A snapshot holds the state below one slot, so that a reader need not begin at slot 0. It stands
+beside the log under the name of that slot and decides nothing: every writer still meets each record
+that it has not read. A snapshot that is damaged, lost or late only makes a reader read more. Why no
+slot of the log may go because of it: `tests/protocol_model/protocol/snapshot_model.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from durable_shuffle.shuffle.log.layout import (
+    StagePath,
+    job_snapshots_prefix,
+    parse_stage_folder,
+)
+from durable_shuffle.shuffle.log.records import (
+    LAYOUT_VERSION,
+    Claim,
+    Closed,
+    JobRecord,
+    StageBegun,
+    StageReleased,
+    StageUse,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
+from durable_shuffle.shuffle.storage.contract import Storage
+
+SNAPSHOT_EVERY = 12
+"""Most records from one snapshot to the next, and so most that opening a job reads behind one."""
+_KEPT = 2
+"""Snapshots that stay: the newest, and one that a reader may have just found in a listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the records of a job log add up to."""
+
+    job: str
+    next_slot: int = 0
+    generation: int = 0
+    owner: str = ""
+    """`record_id` of the newest CLAIM."""
+    stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
+    """(name, fingerprint) -> newest incarnation that is not released."""
+    live: Mapping[StagePath, None] = field(default_factory=dict)
+    """All stages that are not released, oldest first."""
+    gone: Mapping[StagePath, bool] = field(default_factory=dict)
+    """Stages whose release was decided, oldest first; their data may not all be gone yet. True if
+    the stage never counted."""
+    begun: tuple[StagePath, ...] = ()
+    """Stages that writers make and that do not count yet."""
+    snapshot: int = field(default=0, compare=False)
+    """Slot of the newest snapshot that is known; 0 if none is."""
+
+    @property
+    def order(self) -> tuple[StagePath, ...]:
+        """All stages that are not released, oldest first."""
+        return tuple(self.live)
+
+    @property
+    def released(self) -> tuple[StagePath, ...]:
+        """Stages whose release was decided, oldest first."""
+        return tuple(self.gone)
+
+    @property
+    def given_up(self) -> tuple[StagePath, ...]:
+        """Released stages that never counted."""
+        return tuple(path for path, unfinished in self.gone.items() if unfinished)
+
+    def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
+        """Return the stage that a record names.
+
+        Raises:
+            CorruptDataError: it names none that can be.
+        """
+        try:
+            return StagePath(self.job, record.name, record.fingerprint, record.incarnation)
+        except InvalidInputError as error:
+            raise CorruptDataError(
+                f"a record of job {self.job!r} names no stage: {error}"
+            ) from error
+
+
+def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobState:
+    """Return the state behind the record of slot `state.next_slot`. Pure.
+
+    Raises:
+        InvalidInputError: the log belongs to another job.
+        IncompatibleError: a newer version claimed the job.
+        CorruptDataError: the record names no stage, or does not belong into a job log.
+    """
+    state = replace(state, next_slot=state.next_slot + 1)
+    match record:
+        case Claim():
+            return _claimed(state, record)
+        case StageBegun():
+            return replace(state, begun=(*state.begun, state.path_of(record)))
+        case StageUse():
+            return _used(state, record)
+        case StageReleased():
+            return _released(state, state.path_of(record))
+        case Closed():
+            raise CorruptDataError(f"not a job record: key={name!r}")
+
+
+def _claimed(state: JobState, record: Claim) -> JobState:
+    if record.job != state.job:
+        raise InvalidInputError(
+            f"this root belongs to another job: expected job={state.job!r} found "
+            f"job={record.job!r}; give another url or another job name"
+        )
+    if record.layout_version > LAYOUT_VERSION:
+        raise IncompatibleError(
+            f"the job was written by a newer durable-shuffle: layout "
+            f"found={record.layout_version} supported={LAYOUT_VERSION} job={state.job!r}"
+        )
+    return replace(state, generation=record.generation, owner=record.record_id)
+
+
+def _used(state: JobState, record: StageUse) -> JobState:
+    path = state.path_of(record)
+    if path in state.gone:
+        return state
+    state = replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        stages={**state.stages, (path.name, path.fingerprint): path},
+        live={**state.live, path: None},
+    )
+    replaced = parse_stage_folder(state.job, record.replaced)
+    return state if replaced is None else _released(state, replaced)
+
+
+def _released(state: JobState, path: StagePath) -> JobState:
+    key = path.name, path.fingerprint
+    stages = state.stages
+    if stages.get(key) == path:
+        stages = {k: p for k, p in stages.items() if k != key}
+    never_counted = state.gone.get(path, False) or path in state.begun
+    return replace(
+        state,
+        begun=tuple(p for p in state.begun if p != path),
+        live={p: use for p, use in state.live.items() if p != path},
+        gone={**state.gone, path: never_counted},
+        stages=stages,
+    )
+
+
+# -- snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """The state below a slot, which is the object's name. Stages are named by their folders."""
+
+    KIND: ClassVar[str] = "SNAPSHOT"
+    job: str
+    generation: int
+    owner: str
+    live: tuple[str, ...]
+    """Oldest first."""
+    older: tuple[str, ...]
+    """Those of `live` that are not the newest of their name and fingerprint."""
+    released: tuple[str, ...]
+    """Oldest first, without those of `given_up`."""
+    given_up: tuple[str, ...]
+    begun: tuple[str, ...]
+
+
+JOB_SNAPSHOTS: RecordCodec[JobSnapshot] = RecordCodec((JobSnapshot,))
+
+
+def snapshot_of(state: JobState) -> JobSnapshot:
+    """Return the snapshot of a state. Pure."""
+    current = set(state.stages.values())
+    return JobSnapshot(
+        state.job,
+        state.generation,
+        state.owner,
+        _folders(state.live),
+        _folders(path for path in state.live if path not in current),
+        _folders(path for path, unfinished in state.gone.items() if not unfinished),
+        _folders(state.given_up),
+        _folders(state.begun),
+    )
+
+
+def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
+    """Return the state that the snapshot named `slot` holds. Pure.
+
+    Raises:
+        CorruptDataError: it is of another job, or names a stage that cannot be.
+    """
+    if snapshot.job != job:
+        raise CorruptDataError(f"a snapshot of job {snapshot.job!r} stands at {job!r}")
+    live, older = _paths(job, snapshot.live), set(snapshot.older)
+    return JobState(
+        job,
+        slot,
+        snapshot.generation,
+        snapshot.owner,
+        {(p.name, p.fingerprint): p for p in live if p.folder not in older},
+        dict.fromkeys(live),
+        {
+            **dict.fromkeys(_paths(job, snapshot.released), False),
+            **dict.fromkeys(_paths(job, snapshot.given_up), True),
+        },
+        tuple(_paths(job, snapshot.begun)),
+        slot,
+    )
+
+
+def _folders(paths: Iterable[StagePath]) -> tuple[str, ...]:
+    return tuple(path.folder for path in paths)
+
+
+def _paths(job: str, folders: Iterable[str]) -> list[StagePath]:
+    paths = []
+    for folder in folders:
+        path = parse_stage_folder(job, folder)
+        if path is None:
+            raise CorruptDataError(f"a snapshot of job {job!r} names no stage: {folder!r:.200}")
+        paths.append(path)
+    return paths
+
+
+def snapshots_listed(storage: Storage, job: str) -> list[int]:
+    """Return the slots of a job's snapshots, newest first, as a listing shows them."""
+    prefix = job_snapshots_prefix(job)
+    listed = slots_listed(info.key for info in storage.list(prefix))
+    return sorted(listed.get(prefix, ()), reverse=True)
+
+
+def read_snapshot(storage: Storage, job: str, slot: int) -> JobState | None:
+    """Return the state that a snapshot holds, None if there is no such snapshot.
+
+    Raises:
+        CorruptDataError, IncompatibleError: it cannot be used.
+    """
+    slots = SlotLog(storage, job_snapshots_prefix(job))
+    data = slots.read(slot)
+    return (
+        None if data is None else state_at(job, slot, JOB_SNAPSHOTS.decode(data, slots.key(slot)))
+    )
+
+
+def newest_snapshot(storage: Storage, job: str) -> JobState:
+    """Return the newest state that a snapshot holds, else the state of an empty log.
+
+    A snapshot that cannot be read is passed over: the log holds what it says. `verify` reports it.
+    """
+    for slot in snapshots_listed(storage, job):
+        with suppress(CorruptDataError, IncompatibleError):
+            state = read_snapshot(storage, job, slot)
+            if state is not None:
+                return state
+    return JobState(job)
+
+
+def keep_snapshot(storage: Storage, state: JobState) -> JobState:
+    """Write a snapshot if the last one is old, and delete older ones.
+
+    A storage that refuses it does not stop the caller: the next writer tries again.
+
+    Returns:
+        The state with the slot of the newest snapshot.
+    """
+    if state.next_slot - state.snapshot < SNAPSHOT_EVERY:
+        return state
+    slots = SlotLog(storage, job_snapshots_prefix(state.job))
+    with suppress(UnavailableError, OutcomeUnknownError):
+        slots.append(state.next_slot, JOB_SNAPSHOTS.encode(snapshot_of(state)))
+        old = snapshots_listed(storage, state.job)[_KEPT:]
+        if old:
+            storage.delete([slots.key(slot) for slot in old])
+    return replace(state, snapshot=state.next_slot)

@@ -21,7 +21,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-2",
         "a coordinator goes on behind a newer one",
-        "recovery/pipeline/commands/orders.py",
+        "recovery/pipeline/commands/emitter.py",
         "if slot.generation > self._generation:",
         "if slot.generation > self._generation + 99:",
         f"{SUCCESSION} -k of_four",

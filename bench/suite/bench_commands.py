@@ -21,7 +21,7 @@ from light_worker import LightWorker
 
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.commands.orders import Emitter
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.requests import ChangeSettings
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline

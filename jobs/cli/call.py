@@ -55,7 +55,8 @@ StorageOptionsEnv = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
-FAILURE, MISUSE = 1, 2
+FAILURE, MISUSE, FENCED = 1, 2, 3
+"""Exit codes. FENCED: another coordinator took over, so starting again would fence that one."""
 
 PATIENCE_SECONDS = 15.0
 """How long one call to the storage is retried. It is short because a person waits."""
@@ -113,9 +114,9 @@ class Call:
                 f"the first: {job.findings[0]}; run `durable-shuffle verify`"
             )
 
-    def fail(self) -> None:
-        """End with the exit code for findings."""
-        raise typer.Exit(FAILURE)
+    def fail(self, code: int = FAILURE) -> None:
+        """End with an exit code, by default that for findings."""
+        raise typer.Exit(code)
 
     def __enter__(self) -> "Call":
         return self

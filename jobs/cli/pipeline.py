@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from durable_shuffle.jobs.cli.call import AsJson, Call, Debug, command, placed_between
+from durable_shuffle.jobs.cli.call import FENCED, AsJson, Call, Debug, command, placed_between
 from durable_shuffle.jobs.text import fields, table, when
 from durable_shuffle.recovery.job.phases import ENDS, JobPhase
 from durable_shuffle.recovery.pipeline.client import Answer, PipelineClient
@@ -20,7 +20,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.coordinator.reporter import ALIVE_SECONDS
 from durable_shuffle.recovery.pipeline.plan.updates import arguments_of, pipeline_of
 from durable_shuffle.recovery.pipeline.status import PartView, StatusView
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import ErrorKind, InvalidInputError
 from durable_shuffle.shuffle.base.clock import SystemClock
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
@@ -64,7 +64,9 @@ def run(
 ) -> None:
     """Run a pipeline in this terminal until it ends; Ctrl-C or SIGTERM suspends it.
 
-    If it is suspended from another terminal, it keeps running here, so that it can be resumed.
+    If it is suspended from another terminal, it keeps running here, so that it can be resumed. If
+    it is started somewhere else as well, the newer one takes over, and this one ends with exit code
+    3: do not start it again.
 
     \b
     Examples:
@@ -86,6 +88,9 @@ def run(
             "restarts": result.restarts,
         }
         call.emit(document, f"{result.phase}{cause}")
+        failed = result.phase is JobPhase.FAILED and result.cause is not None
+        if failed and result.cause.kind == ErrorKind.FENCED:
+            call.fail(FENCED)
         if result.phase not in (JobPhase.FINISHED, JobPhase.SUSPENDED):
             call.fail()
 

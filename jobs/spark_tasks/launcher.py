@@ -117,9 +117,12 @@ class SparkTasks:
         """How many tasks the present executors run at once."""
         return None if self._on_demand else sum(self._executors.values())
 
+    def check(self, run_task: Callable[[TaskLink], None]) -> None:
+        check_function("the pipeline", run_task)
+
     def use(self, run_task: Callable[[TaskLink], None]) -> None:
         assert isinstance(run_task, RunTask)
-        check_function("the pipeline", run_task)
+        self.check(run_task)
         self._run_task = replace(run_task, plan=with_absolute_paths(run_task.plan))
 
     def start(self, task: str, epoch: int, slot: int) -> None:

@@ -136,8 +136,9 @@ class Job:
         return []
 
     def ended_by(self, failure: Failure, now: float) -> list[JobAction]:
-        """The coordinator itself cannot go on: this outranks every failure of a task."""
-        self.cause, self.cause_task = failure, ""
+        """The coordinator itself cannot go on: this outranks failures that a restart follows."""
+        if self.phase is not JobPhase.FAILING:
+            self.cause, self.cause_task = failure, ""
         return self._give_up() + self._settle(now)
 
     def said(self, message: TaskReport, now: float) -> list[JobAction]:

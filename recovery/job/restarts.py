@@ -207,6 +207,10 @@ class Liveness:
             self._heard[attempt] = now
         return True
 
+    def paused(self, seconds: float) -> None:
+        """Take in that nobody listened for so long: no attempt was silent meanwhile."""
+        self._heard = {attempt: heard + seconds for attempt, heard in self._heard.items()}
+
     def forget(self, attempt: AttemptKey) -> None:
         """Watch an attempt no longer: it was killed."""
         self._heard.pop(attempt, None)

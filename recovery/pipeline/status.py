@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.serialization.errors import FencedError, NotFoundError
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.appender_log import producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
@@ -17,6 +17,7 @@ from durable_shuffle.shuffle.log.layout import ConsumerPath, status_log_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
+from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 
 WHOLE_EVERY = 64
@@ -89,6 +90,25 @@ class Status:
 
 
 STATUSES: RecordCodec[Status] = RecordCodec((Status,))
+
+
+def append_status(slots: SlotLog, tail: Tail[Status] | None, status: Status) -> Tail[Status]:
+    """Append a status; return the end of the log behind it.
+
+    Args:
+        tail: the end of the log as it was known before; None: look for it.
+
+    Raises:
+        FencedError: a newer coordinator has written one.
+    """
+
+    def propose(tail: Tail[Status]) -> Status:
+        if tail.last is not None and tail.last.generation > status.generation:
+            raise FencedError(f"another coordinator leads, generation {tail.last.generation}")
+        return status
+
+    log = TypedLog(slots, STATUSES, Tail[Status].followed_by)
+    return log.decide(Tail(slots.find_end(), None) if tail is None else tail, propose)[0]
 
 
 def added_up(records: Iterable[Status]) -> Status:

@@ -16,6 +16,9 @@ from pipelines import until
 
 from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 WAIT = 600.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -178,6 +181,21 @@ def test_sigterm_suspends(terminals: Terminals) -> None:
     assert terminals.client.status().restarts == ()
     assert set(Counter(n for n, _ in terminals.rows("copy")).values()) == {1}
     until(lambda: not any(_lives(pid) for pid in tasks), "the end of the tasks")
+
+
+@pytest.mark.requirement("R-ARR-6")
+def test_a_coordinator_that_is_fenced_ends_with_an_exit_code_of_its_own(
+    terminals: Terminals,
+) -> None:
+    """A service manager that starts it again would fence its successor in turn."""
+    terminals.run({"copy": 1})
+    until(lambda: terminals.rows("copy"), "rows")
+    JobLog.claim(LocalStorage(terminals.folder / "data"), NAME, RandomIds().new_id())
+    found = terminals.end()
+    assert found["phase"] == "failed"
+    assert found["cause"].startswith("fenced: another coordinator")
+    assert terminals.coordinator is not None
+    assert terminals.coordinator.returncode == 3
 
 
 def test_an_unknown_pipeline(terminals: Terminals) -> None:

@@ -5,17 +5,12 @@ same order. Slots are pushed or read, and may arrive early, late, or twice; `Slo
 slot once, without gaps. It compares the emitter's numbers, and so detects a log that lost a record,
 and an emitter that writes after its successor. docs/format.md lists the fields.
 
-Two coordinators may both believe that they lead. The log decides: an `Emitter` that finds a slot of
-a higher generation is fenced permanently and emits nothing more. It skips slots of a lower
-generation.
-
 A new coordinator reads the newest LEAD and everything after it. The newest LEAD is never far back:
 every coordinator begins with one and repeats it every so many slots. After the LEAD,
 acknowledgements say which requests count.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -30,9 +25,8 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     handle,
 )
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
-from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.log.slot_log import SlotLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,114 +196,6 @@ def _check(before: Decided | None, after: Decided, slot: int) -> None:
             f"generation above {before.generation}, found number={after.number} of generation "
             f"{after.generation}"
         )
-
-
-class Emitter:
-    """Writes the command log. Used by one thread.
-
-    Args:
-        coordinator: random id of the coordinator that emits.
-        generation: the generation that the coordinator won in the job log.
-        end: the first empty slot. Default: the emitter looks for it.
-    """
-
-    def __init__(
-        self,
-        log: SlotLog,
-        coordinator: str,
-        generation: int,
-        ids: IdSource,
-        end: int | None = None,
-    ) -> None:
-        self._log, self._coordinator, self._ids = log, coordinator, ids
-        self._generation = generation
-        self._next_slot = log.find_end() if end is None else end
-        self._broken: Exception | None = None
-        self.number = 0
-        """How many slots it has won."""
-
-    def lead(self, generation: int) -> None:
-        """Emit under a newer generation of the same coordinator from now on."""
-        self._generation = generation
-
-    def begin(self, *commands: InternalCommand) -> bool:
-        """Try to win the slot at the end of the log; return False if an older coordinator won it.
-
-        In that case the caller has not read the whole log. Raises: as for `emit`.
-        """
-        return self._won(self._record(commands))
-
-    def emit(self, *commands: InternalCommand) -> tuple[int, bytes]:
-        """Win a slot for the commands of one step; return the slot and its record.
-
-        Raises:
-            FencedError: a newer coordinator emits. Permanent.
-            CorruptDataError, IncompatibleError: the slot holds an impossible record. Permanent.
-            OutcomeUnknownError, UnavailableError: raised by the storage. Permanent, because the
-                record may have been written.
-        """
-        with self._for_good():
-            record = self._record(commands)
-            while not self._won(record):
-                pass  # terminates: every turn skips a record of an older coordinator
-        return self._next_slot - 1, record
-
-    def check(self) -> None:
-        """Check with one request whether another coordinator emits.
-
-        Raises:
-            FencedError, CorruptDataError, IncompatibleError: as for `emit`.
-        """
-        record = None if self._broken else self._log.read(self._next_slot)
-        with self._for_good():
-            if record is not None:
-                self._pass(record)
-
-    @contextmanager
-    def _for_good(self) -> Iterator[None]:
-        """Make every later call raise again whatever is raised inside."""
-        if self._broken is not None:
-            raise self._broken
-        try:
-            yield
-        except Exception as error:
-            self._broken = error
-            raise
-
-    def _record(self, commands: tuple[InternalCommand, ...]) -> bytes:
-        return encode_slot(
-            commands,
-            record_id=self._ids.new_id(),
-            coordinator=self._coordinator,
-            generation=self._generation,
-            number=self.number,
-        )
-
-    def _won(self, record: bytes) -> bool:
-        """Try to win the next slot; skip it if an older coordinator won it."""
-        answer = self._log.append(self._next_slot, record)
-        if isinstance(answer, Lost):
-            self._pass(answer.existing)
-            return False
-        self._next_slot += 1
-        self.number += 1
-        return True
-
-    def _pass(self, existing: bytes) -> None:
-        """Skip a record of an older coordinator."""
-        key = self._log.key(self._next_slot)
-        slot = decode_slot(existing, name=key)
-        if slot.generation > self._generation:
-            raise FencedError(
-                f"another coordinator leads: mine=generation {self._generation}, "
-                f"newest=generation {slot.generation}: {key!r}; this one must stop"
-            )
-        if self.number or slot.generation == self._generation:
-            raise CorruptDataError(
-                f"a log lost a record: {key!r} holds generation {slot.generation} behind mine, "
-                f"{self._generation}; run verify"
-            )
-        self._next_slot += 1
 
 
 LEAD_EVERY = 64

@@ -10,7 +10,7 @@ complaint of an attempt that has been replaced since then says nothing about the
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,12 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     Request,
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
+from durable_shuffle.recovery.pipeline.task.link import PASSING
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
-    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ _log = logging.getLogger(__name__)
 
 
 class Control:
-    """Handles the requests to one coordinator. Used only by the control loop."""
+    """Handles the requests to one coordinator. Used only by the control loop.
+
+    Args:
+        check_plan: refuses a plan whose tasks cannot be launched; callable from any thread.
+    """
 
     def __init__(
         self,
@@ -59,16 +63,17 @@ class Control:
         companion: Companion,
         reporter: Reporter,
         settings: PipelineSettings,
+        check_plan: Callable[[PipelinePlan], None],
     ) -> None:
         self._job, self._logs, self._companion = job, logs, companion
-        self._reporter, self._settings = reporter, settings
+        self._reporter, self._settings, self._check_plan = reporter, settings, check_plan
         self._restarts = RestartRequests(settings.complaint_seconds)
         self._next: PreparedPlan | None = None
         """Accepted, but not adopted yet."""
         self._drops: list[tuple[DropPart, PreparedPlan]] = []
         """Each drop with the plan that ran before it."""
         self._asking = False
-        self._look_at = 0.0
+        self._look_at = self._drop_at = 0.0
 
     @property
     def target(self) -> PreparedPlan | None:
@@ -97,7 +102,7 @@ class Control:
             if due:
                 _log.warning("restart of %s", ", ".join(f"{p}: {cause}" for p, cause in due))
                 self._job.go_on_with(self._job.running, [part for part, _ in due], ())
-        self._finish_drops()
+        self._finish_drops(now)
 
     def complain(self, report: TaskReport, part: str, now: float) -> None:
         """Take in that a task asks for a restart of its part."""
@@ -111,7 +116,7 @@ class Control:
 
     def _cannot_read(self, error: Exception) -> None:
         self._asking = False
-        if isinstance(error, UnavailableError):
+        if isinstance(error, PASSING):
             _log.warning("cannot look for requests: %s", error)
         else:
             self._job.lost(error)
@@ -134,9 +139,10 @@ class Control:
         if not runs:
             self._carry_out(request, commands, None)
             return
+        assert target is not None
         wanted = runs[-1].description
         self._companion.submit(
-            lambda: self._logs.prepare(wanted, target),
+            lambda: self._logs.prepare(wanted, target, self._check_plan),
             lambda prepared: self._carry_out(request, commands, prepared),
             lambda error: self._answer(request, _told(error)),
         )
@@ -186,6 +192,8 @@ class Control:
         target = self.target
         assert prepared is not None
         assert target is not None
+        for drop, _ in self._drops:  # is for good: no later description brings it back
+            prepared = prepared.without(drop.part)
         changes = target.changes_to(prepared.parts, prepared.description)
         for part in changes.drop:  # at the command, not only when its tasks have ended
             self._gone(part)
@@ -260,17 +268,27 @@ class Control:
             self._next = None
             self._job.go_on_with(wanted, changes.replace, changes.drop)
 
-    def _finish_drops(self) -> None:
+    def _finish_drops(self, now: float) -> None:
         """End parts for good once their tasks have ended."""
-        if self._next is not None:
+        if self._next is not None or not self._drops or now < self._drop_at:
             return
+        self._drop_at = now + self._settings.request_seconds
         for drop in list(self._drops):
             command, before = drop
             tasks = [t for t, a in before.plan.tasks.items() if a.owner == command.part]
             if self._job.ended(tasks):
                 self._drops.remove(drop)
-                work = partial(self._logs.drop, command, before)
-                self._companion.submit(work, lambda _: None, self._cannot_read)
+                self._end_part(drop)
+
+    def _end_part(self, drop: tuple[DropPart, PreparedPlan]) -> None:
+        def failed(error: Exception) -> None:
+            if isinstance(error, PASSING):
+                _log.warning("cannot end %s yet: %s", drop[0].part, error)
+                self._drops.append(drop)  # a later turn tries again
+            else:
+                self._job.lost(error)
+
+        self._companion.submit(partial(self._logs.drop, *drop), lambda _: None, failed)
 
 
 def _told(error: Exception) -> DurableShuffleError:

@@ -5,14 +5,14 @@ stages. It decides nothing.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     LEAD_EVERY,
     Acknowledge,
-    Emitter,
     InternalCommand,
     StartTasks,
     Succession,
@@ -30,30 +30,31 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     StopIt,
     handle,
 )
+from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     FirstLook,
     allow_release,
+    check_stored,
     drop_part,
     first_look,
 )
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, own_stage
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, plan_of, plan_parts
-from durable_shuffle.recovery.pipeline.status import STATUSES, Status
+from durable_shuffle.recovery.pipeline.status import Status, append_status
 from durable_shuffle.serialization.errors import (
     ConflictError,
     DurableShuffleError,
-    FencedError,
     InvalidInputError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import (
     command_log_prefix,
     request_log_prefix,
     status_log_prefix,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
+from durable_shuffle.shuffle.log.typed_log import Tail
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 
@@ -113,7 +114,8 @@ class PipelineLogs:
     ) -> None:
         self._packages = packages
         self._plan, self._given, self._clock, self._ids = plan, given, clock, ids
-        self._job: JobLog | None = None
+        self._planned: tuple[Description | None, PipelinePlan, Description] | None = None
+        """What was asked for when this coordinator looked first, and its plan."""
         self._emitter: Emitter | None = None
         self._succession = Succession(given)
         self._looked_up: set[str] = set()
@@ -130,17 +132,34 @@ class PipelineLogs:
 
     # -- the job log
 
+    @cached_property
+    def _claim(self) -> JobClaim:
+        return JobClaim(self._storage, self._plan.name, self._ids.new_id())
+
+    def first_plan(self) -> PipelinePlan:
+        """Return the plan that the first `claim` will run. Writes nothing: a start that is refused
+        does not disturb a coordinator that leads.
+
+        Raises:
+            InvalidInputError: the requested plan cannot be imported.
+            IncompatibleError: it does not fit the stored data.
+        """
+        wanted = succeed(self._commands, self._requests, self._given)[0].wanted.run
+        plan, _ = self._plan_for(wanted)
+        state = read_job(self._storage, self._plan.name)
+        check_stored(plan, state, self._storage, plan.consumers)
+        return plan
+
     def claim(self) -> Claimed:
         """Win the next generation; the first time, also prepare the requested plan.
 
         Raises:
             FencedError: another coordinator leads.
-            IncompatibleError: the requested plan does not fit the stored data.
+            InvalidInputError, IncompatibleError: as for `first_plan`.
         """
-        if self._job is not None:
-            self._job.check_owner()
-        self._job = JobLog.claim(self._storage, self._plan.name, self._ids.new_id())
-        generation = self._job.generation
+        if self._planned is None:
+            self.first_plan()
+        generation = self._claim.win()
         if self._emitter is not None:
             self._emitter.lead(generation)
             return Claimed(generation, None, self._settings)
@@ -154,11 +173,9 @@ class PipelineLogs:
 
     def _succeeded(self, generation: int) -> PreparedPlan | None:
         """Adopt the requests so far, carry out open ones, and lead; None: read the log again."""
-        plan, commands = self._plan, self._log(command_log_prefix(self._plan.name))
-        self._succession, end = succeed(commands, self._requests, self._given)
+        self._succession, end = succeed(self._commands, self._requests, self._given)
         self._before = self._requests.find_end(self._succession.handled)
-        wanted = self._succession.wanted.run
-        prepared = self._made(plan, self._given) if wanted is None else self.prepare(wanted, None)
+        prepared = self._made(*self._plan_for(self._succession.wanted.run))
         for drop in self._succession.wanted.drops:  # drops that nobody has completed
             self.drop(drop, prepared)
         for release in self._succession.wanted.releases:
@@ -167,7 +184,7 @@ class PipelineLogs:
             except InvalidInputError as error:  # not a stage of this description
                 _log.warning("not released: %s", error)
                 self._succession.carried_out(release)
-        emitter = Emitter(commands, self._ids.new_id(), generation, self._ids, end)
+        emitter = Emitter(self._commands, self._ids.new_id(), generation, self._ids, end)
         if not emitter.begin(self._succession.lead()):
             return None
         self._emitter = emitter
@@ -183,32 +200,49 @@ class PipelineLogs:
     def _settings(self) -> Mapping[str, int | float]:
         return self._succession.wanted.settings
 
-    def prepare(self, description: Description, running: PreparedPlan | None) -> PreparedPlan:
+    def _plan_for(self, wanted: Description | None) -> tuple[PipelinePlan, Description]:
+        """Return the plan of a description, None: of the one that was given. Imports it once."""
+        if self._planned is None or self._planned[0] != wanted:
+            plan, described = self._plan, self._given
+            if wanted is not None:
+                plan, _ = plan_of(wanted, packages=self._packages, like=self._plan)
+                described = replace(wanted, version=wanted.version or plan.version)
+            self._planned = wanted, plan, described
+        return self._planned[1:]
+
+    def prepare(
+        self,
+        description: Description,
+        running: PreparedPlan,
+        check: Callable[[PipelinePlan], None] = lambda _: None,
+    ) -> PreparedPlan:
         """Import the pipeline that a description names, and create the stages that it needs.
 
         Args:
             running: the plan that it replaces.
+            check: raises if the plan cannot be run for another reason.
 
         Raises:
-            InvalidInputError: the description cannot be imported, or belongs to another pipeline.
+            InvalidInputError: the description cannot be imported, or belongs to another pipeline;
+                or as `check`.
             IncompatibleError: it does not fit the running plan or the stored data. Nothing changed.
         """
         plan, undo = plan_of(description, packages=self._packages, like=self._plan)
         try:
             described = replace(description, version=description.version or plan.version)
-            if running is not None:
-                running.changes_to(plan_parts(plan), described)
+            changes = running.changes_to(plan_parts(plan), described)
+            check(plan)
+            check_stored(plan, self._claim.log.state, self._storage, changes.start)
             return self._made(plan, described)
         except BaseException:
             undo()
             raise
 
     def _made(self, plan: PipelinePlan, description: Description) -> PreparedPlan:
-        assert self._job is not None
         paths = {
             name: own_stage(
                 self._storage,
-                self._job,
+                self._claim.log,
                 stage,
                 settings=plan.settings.shuffle,
                 ids=self._ids,
@@ -230,9 +264,10 @@ class PipelineLogs:
         return emitter.emit(*commands)
 
     def check(self) -> None:
-        """Raise FencedError if another coordinator leads."""
+        """Write what could not be written before; raise FencedError if the job was claimed."""
         assert self._emitter is not None
         self._emitter.check()
+        self._claim.check()
 
     def start(self, prepared: PreparedPlan, epoch: int, tasks: Collection[str]) -> Started:
         """Write START for tasks. For tasks that never began, first look up where they begin."""
@@ -301,17 +336,19 @@ class PipelineLogs:
 
     def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
         """End a part for good in its logs. Its tasks have ended, or are fenced by this call."""
-        assert self._job is not None
         drop_part(
-            prepared, self._storage, command.part, generation=self._job.generation, ids=self._ids
+            prepared,
+            self._storage,
+            command.part,
+            generation=self._claim.log.generation,
+            ids=self._ids,
         )
         self._succession.carried_out(command)
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:
         """Delete consumed data of a stage; return a description of what was deleted, for people."""
-        assert self._job is not None
         text = allow_release(
-            prepared, self._storage, command, generation=self._job.generation, ids=self._ids
+            prepared, self._storage, command, generation=self._claim.log.generation, ids=self._ids
         )
         self._succession.carried_out(command)
         return text
@@ -324,17 +361,12 @@ class PipelineLogs:
         Raises:
             FencedError: another coordinator leads.
         """
-
-        def propose(tail: Tail[Status]) -> Status:
-            if tail.last is not None and tail.last.generation > status.generation:
-                raise FencedError(f"another coordinator leads, generation {tail.last.generation}")
-            return status
-
         slots = self._log(status_log_prefix(self._plan.name))
-        if self._status_tail is None:
-            self._status_tail = Tail(slots.find_end(), None)
-        log = TypedLog(slots, STATUSES, Tail[Status].followed_by)
-        self._status_tail, _ = log.decide(self._status_tail, propose)
+        self._status_tail = append_status(slots, self._status_tail, status)
+
+    @property
+    def _commands(self) -> SlotLog:
+        return self._log(command_log_prefix(self._plan.name))
 
     @property
     def _requests(self) -> SlotLog:

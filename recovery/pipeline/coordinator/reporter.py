@@ -48,6 +48,7 @@ class Frontiers:
 
     def __init__(self) -> None:
         self._seen: dict[str, Frontier] = {}
+        """The highest of each part so far."""
         self._reported: dict[str, Frontier] = {}
         """The requested parts, with the last reported frontier of each."""
         self._dropped: list[str] = []
@@ -59,7 +60,8 @@ class Frontiers:
 
     def seen(self, part: str, frontier: Frontier) -> None:
         """Take in the current frontier of a part, which may be behind its earlier one."""
-        self._seen[part] = frontier
+        before = self._seen.get(part, Frontier())
+        self._seen[part] = Frontier(max(before.records, frontier.records), frontier.final)
 
     def drop(self, part: str) -> bool:
         """Have the next report say that a part is dropped. Return False if nobody asked for it."""
@@ -70,7 +72,7 @@ class Frontiers:
         return True
 
     def reset(self, parts: Collection[str]) -> None:
-        """Report only these parts from now on, in full again."""
+        """Report only these parts from now on, in full again, and not behind what was reported."""
         self._reported = {part: Frontier() for part in parts}
         self._dropped = []
 
@@ -81,9 +83,8 @@ class Frontiers:
             seen = self._seen.get(part)
             if seen is None or said.final:
                 continue
-            ahead = Frontier(max(seen.records, said.records), seen.final)
-            if ahead != said:
-                advanced[part] = self._reported[part] = ahead
+            if seen != said:
+                advanced[part] = self._reported[part] = seen
         dropped, self._dropped = tuple(self._dropped), []
         return advanced, dropped
 
@@ -162,9 +163,10 @@ class Reporter:
         for part, frontier in _seen(machine, plan).items():
             self.frontiers.seen(part, frontier)
         reached, dropped = self.frontiers.report()
-        self._gone += dropped
+        asked = self.frontiers.asked
+        self._gone = [p for p in (*self._gone, *dropped) if p not in asked]
         if whole:
-            self.frontiers.reset(self.frontiers.asked)
+            self.frontiers.reset(asked)
             (reached, _), dropped = self.frontiers.report(), tuple(self._gone)
         tasks = tuple(
             TaskStatus(name, str(state.phase), state.epoch)

@@ -19,9 +19,14 @@ from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
     StartAt,
+    stored_stage,
 )
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor
@@ -33,6 +38,7 @@ from durable_shuffle.shuffle.log.appender_log import (
     whole_tail,
 )
 from durable_shuffle.shuffle.log.consumer_records import Finished
+from durable_shuffle.shuffle.log.job_log import JobState
 from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
@@ -94,6 +100,46 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
             if new and plan.tasks[task].owner == owner and vector:
                 positions[task] = pack_positions(_column(stage, vector, plan.tasks[task].index))
     return FirstLook(finished, positions)
+
+
+def check_stored(
+    plan: PipelinePlan, state: JobState, storage: Storage, parts: Collection[str]
+) -> None:
+    """Refuse a plan that does not fit what is stored. Writes nothing.
+
+    Args:
+        state: of the pipeline's job.
+        parts: of these, consumers must read what they read when they last ran, if they ever did.
+
+    Raises:
+        IncompatibleError: names the first stage or consumer that does not fit.
+    """
+    folders: dict[str, str] = {}
+    for stage in plan.stages.values():
+        if stage.elsewhere is None:
+            path = stored_stage(state, stage)
+            folders[stage.name] = "" if path is None else path.folder
+    consumers = {
+        name: consumer
+        for name, consumer in plan.consumers.items()
+        if name in parts and consumer.reads in folders
+    }
+    tasks = [task for task, address in plan.tasks.items() if address.owner in consumers]
+
+    def other_input(task: str) -> str:
+        name = plan.tasks[task].owner
+        log = SlotLog(storage, ConsumerPath(plan.name, name, task).log_prefix)
+        mine = folders[consumers[name].reads]
+        return next((f for f, _ in read_resume_set(log).inputs if f != mine), "")
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for task, other in zip(tasks, pool.map(other_input, tasks), strict=True):
+            if other:
+                consumer = consumers[plan.tasks[task].owner]
+                raise IncompatibleError(
+                    f"consumer {consumer.name!r} has read stage {other!r} before and would read "
+                    f"{consumer.reads!r}: give it another name, or put its input back"
+                )
 
 
 def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, AppenderRecord]]:

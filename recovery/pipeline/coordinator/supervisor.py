@@ -8,8 +8,7 @@ the logs fence it.
 """
 
 import logging
-import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -30,8 +29,9 @@ from durable_shuffle.recovery.job.phases import (
     Told,
     WinGeneration,
 )
-from durable_shuffle.recovery.job.restarts import AttemptKey, Liveness, RestartBudget
+from durable_shuffle.recovery.job.restarts import AttemptKey, RestartBudget
 from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.coordinator.attempts import Attempts
 from durable_shuffle.recovery.pipeline.coordinator.control import Control
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion, Inbox
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
@@ -41,10 +41,9 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, MakeLauncher
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, check_slots
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, digest_of, plan_parts
-from durable_shuffle.recovery.pipeline.task.link import failure_of
-from durable_shuffle.recovery.pipeline.task.run_task import RunTask
+from durable_shuffle.recovery.pipeline.task.link import coordinator_failure, failure_of
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import Jitter
@@ -53,6 +52,7 @@ _LONGEST_WAIT_SECONDS = 0.1
 """How often the loop checks the launcher's slots, and `ask_stop` checks for the end of the loop."""
 _CLOSE_SECONDS = 10.0
 """How long the companion has at the end to finish its work."""
+_LEADS_NO_MORE = "this coordinator leads no more: %s"
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
 _log = logging.getLogger(__name__)
 
@@ -78,28 +78,32 @@ class Supervisor:
         ids: IdSource,
         jitter: Jitter,
     ) -> None:
-        self._plan, self._make_launcher, self._serve = plan, make_launcher, serve
+        self._plan, self._serve = plan, serve
         self._clock, self._jitter = clock, jitter
         given = replace(given, digest=digest_of(plan_parts(plan)))
         self._logs = PipelineLogs(plan, given, packages=packages, clock=clock, ids=ids)
         self._inbox = Inbox()
         self._companion = Companion(self._inbox)
+        self._attempts = Attempts(make_launcher, self._hear)
         self._reporter = Reporter(clock, ids)
         self._status = StatusLog(
             self._reporter, self._logs, self._companion, plan.settings.status_seconds
         )
-        self._control = Control(self, self._logs, self._companion, self._reporter, plan.settings)
+        self._control = Control(
+            self, self._logs, self._companion, self._reporter, plan.settings, self._attempts.check
+        )
         self.machine = self._new_machine(plan)
-        self.launcher: Launcher | None = None
         self.running: PreparedPlan | None = None
         """The running plan; None before it is known."""
         self._lost = self._ended = False
-        self._to_launch: set[AttemptKey] = set()
-        """Launches that wait for their START."""
-        self._watch = Liveness(math.inf)
         self._resume = False
-        self._leave: JobPhase | None = None
-        """How a pipeline that is at rest and will not be resumed ended."""
+        self._leave: tuple[JobPhase, Failure | None] | None = None
+        """How a pipeline that is at rest and will not be resumed ended, and why."""
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """The launcher of the tasks; None before it is made."""
+        return self._attempts.launcher
 
     def ask_stop(self, mode: StopMode) -> None:
         """Ask for an end. Callable from any thread; returns when the job has accepted it.
@@ -134,8 +138,7 @@ class Supervisor:
             return result
         finally:
             self._ended = True
-            if self.launcher is not None:
-                self.launcher.close()
+            self._attempts.close()
             self._say()
             self._companion.close(_CLOSE_SECONDS)
 
@@ -144,7 +147,8 @@ class Supervisor:
         if result is None or not self._serve or result.phase not in _PAUSED:
             return result
         if self._leave is not None:
-            return replace(result, phase=self._leave)
+            phase, cause = self._leave
+            return replace(result, phase=phase, cause=cause or result.cause)
         if self._resume:
             self._resume = False
             self.machine = self._new_machine(self.running.plan if self.running else self._plan)
@@ -157,7 +161,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._control.turn(self._clock.monotonic())
-        when = (self.machine.next_when(), self._watch.next_when(), self._control.next_when())
+        when = (self.machine.next_when(), self._attempts.next_when(), self._control.next_when())
         now = self._clock.monotonic()
         due = (max(0.0, moment - now) for moment in when if moment is not None)
         wait = min([_LONGEST_WAIT_SECONDS, *due])
@@ -165,10 +169,9 @@ class Supervisor:
             event()
         self._look_at_slots()
         now = self._clock.monotonic()
-        for task, epoch in list(self._watch.silent(now)):
-            text = f"the process of {task} said nothing for {self._watch.silence_seconds:g} s"
-            self._kill(task, epoch)
-            self._said(TaskReport(task, epoch, TaskPhase.FAILED, Failure("silent", text)))
+        for attempt, failure in self._attempts.silent(now):
+            self._attempts.kill(attempt)
+            self._said(TaskReport(*attempt, TaskPhase.FAILED, failure))
         self._do(self.machine.tick(now))
         if self.machine.generation and self._status.is_due(now):
             self._say()
@@ -177,7 +180,7 @@ class Supervisor:
         """Stop for the program that runs the pipeline; then nobody can resume it from outside."""
         self.stop(mode)
         if self.at_rest:
-            self._leave = self._leave or self.machine.phase
+            self._leave = self._leave or (self.machine.phase, None)
         self._serve = self._serve and mode is not StopMode.SUSPEND
 
     # -- reports of tasks
@@ -187,8 +190,8 @@ class Supervisor:
         self._inbox.put(lambda: self._heard(report))
 
     def _heard(self, report: TaskReport) -> None:
-        attempt, now = (report.task, report.epoch), self._clock.monotonic()
-        if not self._watch.heard(attempt, now, terminal=report.is_last):
+        now = self._clock.monotonic()
+        if not self._attempts.counts(report, now):
             return
         assert self.running is not None
         address = self.running.plan.tasks.get(report.task)
@@ -205,18 +208,21 @@ class Supervisor:
             level = logging.DEBUG if told else logging.WARNING
             _log.log(level, "task %s of epoch %s: %s", report.task, report.epoch, report.failure)
             self._reporter.fell(report)
-        waited = self.machine.restart_at
         try:
-            commands = self.machine.said(report, now)
+            self._restarts(lambda: self.machine.said(report, now))
         except InvalidInputError as error:  # reports of this attempt cannot be trusted
-            self._kill(report.task, report.epoch)
+            self._attempts.kill((report.task, report.epoch))
             failed = TaskReport(report.task, report.epoch, TaskPhase.FAILED, failure_of(error))
-            commands = self.machine.said(failed, now)
-        restart_at = self.machine.restart_at
-        if waited is None and restart_at is not None:
-            used, most = self.machine.budget.used, self._plan.settings.restarts.max_restarts
-            _log.warning("restart %d in %.1f s (at most %d in a row)", used, restart_at - now, most)
-        self._do(commands)
+            self._restarts(lambda: self.machine.said(failed, now))
+
+    def _restarts(self, take_in: Callable[[], list[JobAction]]) -> None:
+        """Have the machine take in what may lead to a restart, and say if it does."""
+        budget, before = self.machine.budget, self.machine.budget.total
+        actions, at = take_in(), self.machine.restart_at
+        if budget.total > before and at is not None:
+            seconds, most = at - self._clock.monotonic(), self._plan.settings.restarts.max_restarts
+            _log.warning("restart %d in %.1f s (at most %d in a row)", budget.used, seconds, most)
+        self._do(actions)
 
     def _say(self) -> None:
         if not self._lost and self.running is not None:
@@ -229,11 +235,11 @@ class Supervisor:
         told: list[Told] = []
         for command in actions:
             if isinstance(command, WinGeneration):
-                self._companion.submit(self._logs.claim, self._won, self._not_won)
+                self._companion.submit(self._claim, self._won, self._not_won)
             elif isinstance(command, Launch):
                 launches.append(command)
             elif isinstance(command, Kill):
-                self._kill(command.task, command.epoch)
+                self._attempts.kill((command.task, command.epoch))
             else:
                 told.append(command)
         if launches:
@@ -241,86 +247,83 @@ class Supervisor:
         if told:
             self._tell(told)
 
+    def _claim(self) -> Claimed:
+        """Win a generation. What refuses a start is checked before that: it fences nobody."""
+        if self.running is None:
+            self._attempts.make(self._logs.first_plan())
+        return self._logs.claim()
+
     def _won(self, won: Claimed) -> None:
         if won.prepared is not None:
-            self.running, plan = won.prepared, won.prepared.plan
-            run_task = RunTask(plan, won.prepared.paths)
-            self.machine.described(plan.graph, plan.drained)
-            self._reporter.reset(tuple(won.prepared.parts))
+            plan = won.prepared.plan
             try:
-                self.launcher = self._make_launcher(run_task, plan.settings, self._hear)
-                check_slots(plan, self.launcher.slots)
+                self._attempts.use(won.prepared)
             except Exception as error:  # noqa: BLE001 - all of it is reported
                 self._not_won(error)
                 return
-            self._watch = Liveness(self.launcher.silence_seconds)
+            self.running = won.prepared
+            self.machine.described(plan.graph, plan.drained)
+            self._reporter.reset(tuple(won.prepared.parts))
         self._look_at_slots()
         self._do(self.machine.generation_won(won.generation, self._clock.monotonic()))
 
     def _look_at_slots(self) -> None:
-        slots = None if self.launcher is None else self.launcher.slots
+        slots = self._attempts.slots
         if slots != self.machine.slots:
             self._do(self.machine.slots_are(slots, self._clock.monotonic()))
 
     def _not_won(self, error: Exception) -> None:
-        self._do(self.machine.generation_lost(failure_of(error), self._clock.monotonic()))
+        failure = coordinator_failure(error)
+        self._lost = self._lost or not failure.retry
+        led = _LEADS_NO_MORE if self.running is not None else "the pipeline cannot start: %s"
+        _log.warning("no generation was won: %s" if failure.retry else led, failure)
+        self._restarts(lambda: self.machine.generation_lost(failure, self._clock.monotonic()))
 
     def _start(self, tasks: list[str], epoch: int) -> None:
         """Write START, then launch."""
         running = self.running
         assert running is not None
         attempts = [(task, epoch) for task in tasks]
-        self._to_launch.update(attempts)
+        for attempt in attempts:
+            self._attempts.planned(attempt)
 
         def stands(started: Started) -> None:
             for attempt in attempts:
-                if attempt in self._to_launch:  # otherwise it was killed in the meantime
-                    self._to_launch.remove(attempt)
+                if self._attempts.is_planned(attempt):  # else it was killed in the meantime
                     self._launch(*attempt, started)
             self.push((started.slot, started.record))
 
-        failed = partial(self._cannot_tell, attempts)
-        self._companion.submit(lambda: self._logs.start(running, epoch, tasks), stands, failed)
+        work = partial(self._logs.start, running, epoch, tasks)
+        self._companion.submit(work, stands, partial(self._cannot_tell, attempts))
 
     def _launch(self, task: str, epoch: int, started: Started) -> None:
-        assert self.launcher is not None
         assert self.running is not None
         if task in started.finished:  # in an earlier run
             self._said(TaskReport(task, epoch, TaskPhase.STARTING))
             self._said(TaskReport(task, epoch, TaskPhase.FINISHED))
             return
-        self._watch.launched((task, epoch))
         address = self.running.plan.tasks.get(task)
         if address is not None:
             self._control.launched(address.owner, epoch)
-        try:
-            self.launcher.start(task, epoch, started.slot)
-        except Exception as error:  # noqa: BLE001 - the error ends that attempt
-            self._watch.forget((task, epoch))
-            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure_of(error)))
+        failure = self._attempts.launch((task, epoch), started.slot)
+        if failure is not None:
+            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure))
 
     def _tell(self, told: list[Told]) -> None:
         """Write commands into the command log, then push them."""
         attempts = [(task, command.epoch) for command in told for task in command.tasks]
-        failed = partial(self._cannot_tell, attempts)
-        self._companion.submit(lambda: self._logs.emit(*told), self.push, failed)
+        work = partial(self._logs.emit, *told)
+        self._companion.submit(work, self.push, partial(self._cannot_tell, attempts))
 
     def _cannot_tell(self, attempts: Iterable[AttemptKey], error: Exception) -> None:
-        """Handle that these attempts' commands are not in the command log."""
-        self.lost(error)
-        failure = replace(failure_of(error), secondary=True)
-        for task, epoch in attempts:
-            self._kill(task, epoch)
-            self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure))
-
-    def _kill(self, task: str, epoch: int) -> None:
-        self._watch.forget((task, epoch))
-        self._to_launch.discard((task, epoch))
-        try:
-            if self.launcher is not None:
-                self.launcher.kill(task, epoch)
-        except Exception:  # noqa: BLE001 - fencing is enough
-            _log.warning("could not kill task %s of epoch %s", task, epoch, exc_info=True)
+        """Handle that these attempts' commands are not in the command log, or not yet."""
+        failure = coordinator_failure(error)
+        if not failure.retry:
+            self.lost(error)
+            failure = replace(failure_of(error), secondary=True)
+        for attempt in attempts:
+            self._attempts.kill(attempt)
+            self._said(TaskReport(*attempt, TaskPhase.FAILED, failure))
 
     # -- interface for `Control`
 
@@ -344,7 +347,7 @@ class Supervisor:
         """End or suspend the pipeline in this way."""
         self._resume = False
         if self.at_rest and mode is StopMode.CANCEL and self.machine.phase in _PAUSED:
-            self._leave = JobPhase.CANCELED
+            self._leave = JobPhase.CANCELED, None
             return
         self._do(self.machine.stop(mode, self._clock.monotonic()))
 
@@ -356,11 +359,10 @@ class Supervisor:
         self, wanted: PreparedPlan, replaced: Collection[str], dropped: Collection[str]
     ) -> None:
         """Run another plan from now on; tasks of parts that are not named keep running."""
-        assert self.launcher is not None
         assert self.running is not None
         before = self.running.plan.tasks
         try:
-            self.launcher.use(RunTask(wanted.plan, wanted.paths))
+            self._attempts.use(wanted)
         except Exception:  # noqa: BLE001 - the current plan keeps running
             _log.exception("version %s cannot be started", wanted.description)
             return
@@ -384,17 +386,16 @@ class Supervisor:
 
     def push(self, slot: tuple[int, bytes]) -> None:
         """Push a slot of the command log to the tasks."""
-        if self.launcher is not None:
-            self.launcher.push(*slot)
+        self._attempts.push(slot)
 
     def lost(self, error: Exception) -> None:
-        """Stop leading, because no command can be written any more."""
+        """Stop leading."""
         if self._lost:
             return
         self._lost = True
-        failure = failure_of(error)
-        _log.warning("this coordinator leads no more: %s", failure)
+        failure = coordinator_failure(error)
+        _log.warning(_LEADS_NO_MORE, failure)
         if self.at_rest:
-            self._leave = self.machine.phase
+            self._leave = JobPhase.FAILED, failure
         else:
-            self._do(self.machine.generation_lost(failure, self._clock.monotonic()))
+            self._do(self.machine.ended_by(failure, self._clock.monotonic()))

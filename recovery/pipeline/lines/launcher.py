@@ -37,6 +37,13 @@ class Launcher(Protocol):
     def silence_seconds(self) -> float:
         """An attempt without a report for so long counts as lost; inf: never."""
 
+    def check(self, run_task: RunAttempt) -> None:
+        """Refuse a function that cannot be sent to attempts. Callable from any thread.
+
+        Raises:
+            InvalidInputError: says which part of the plan cannot be sent.
+        """
+
     def use(self, run_task: RunAttempt) -> None:
         """Start new attempts with this function; running attempts are not affected."""
 
@@ -82,6 +89,9 @@ class Threads:
         self._run_task, self._hear = run_task, hear
         self._links: dict[AttemptKey, TaskLink] = {}
         self._cut: set[AttemptKey] = set()
+
+    def check(self, run_task: RunAttempt) -> None:
+        pass  # nothing is sent anywhere
 
     def use(self, run_task: RunAttempt) -> None:
         self._run_task = run_task

@@ -73,6 +73,9 @@ class LocalProcesses:
         """Held while a pipe is written or closed: after that its number may be another file's."""
         self._running: dict[AttemptKey, _Running] = {}
 
+    def check(self, run_task: RunAttempt) -> None:
+        _packed(run_task)
+
     def use(self, run_task: RunAttempt) -> None:
         self._run_task = _packed(run_task)
 

@@ -20,7 +20,7 @@ from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings, check_count, check_number
-from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_log import JobLog, JobState
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import named_stage
 from durable_shuffle.shuffle.log.records import Describe, StageUse
@@ -284,18 +284,10 @@ def own_stage(
     missing = [key for key in plan.keys if key not in plan.schema.names]
     if missing:
         raise InvalidInputError(f"stage {plan.name!r} has no column {missing[0]!r} for its key")
-    shape = repr((plan.schema.to_string(), plan.keys, plan.producers, plan.partitions))
-    fingerprint = hashlib.sha256(shape.encode()).hexdigest()[:32]
-    for path in log.state.order:
-        if path.name == plan.name:
-            if path.fingerprint != fingerprint:
-                raise IncompatibleError(
-                    f"stage {plan.name!r} of pipeline {path.job!r} was made with other columns, "
-                    "keys, producers or partitions: give the pipeline another name, or put them "
-                    f"back: {path.prefix!r}"
-                )
-            return path
-    path = StagePath(log.state.job, plan.name, fingerprint, ids.new_id())
+    stored = stored_stage(log.state, plan)
+    if stored is not None:
+        return stored
+    path = StagePath(log.state.job, plan.name, _fingerprint(plan), ids.new_id())
     describe = Describe(
         record_id=ids.new_id(),
         generation=log.generation,
@@ -317,8 +309,34 @@ def own_stage(
         created_wall_seconds=clock.wall(),
     )
     describe_stage(storage, path, describe)
-    log.append(StageUse(ids.new_id(), log.generation, path.name, fingerprint, path.incarnation))
+    log.append(
+        StageUse(ids.new_id(), log.generation, path.name, path.fingerprint, path.incarnation)
+    )
     return path
+
+
+def stored_stage(state: JobState, plan: StagePlan) -> StagePath | None:
+    """Return the location of the stage, None if this pipeline never had it.
+
+    Raises:
+        IncompatibleError: as for `own_stage`.
+    """
+    for path in state.order:
+        if path.name == plan.name:
+            if path.fingerprint != _fingerprint(plan):
+                raise IncompatibleError(
+                    f"stage {plan.name!r} of pipeline {path.job!r} was made with other columns, "
+                    "keys, producers or partitions: give the pipeline another name, or put them "
+                    f"back: {path.prefix!r}"
+                )
+            return path
+    return None
+
+
+def _fingerprint(plan: StagePlan) -> str:
+    assert plan.schema is not None
+    shape = repr((plan.schema.to_string(), plan.keys, plan.producers, plan.partitions))
+    return hashlib.sha256(shape.encode()).hexdigest()[:32]
 
 
 def plan_stage(

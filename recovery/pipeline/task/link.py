@@ -12,6 +12,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ from durable_shuffle.recovery.pipeline.commands.orders import (
 from durable_shuffle.recovery.pipeline.plan.updates import is_installed
 from durable_shuffle.serialization.errors import (
     AbortedError,
+    ConflictError,
     DurableShuffleError,
     FencedError,
+    OutcomeUnknownError,
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.retry import backoff_seconds
@@ -302,6 +305,11 @@ def failure_of(error: BaseException) -> Failure:
     )
 
 
+def coordinator_failure(error: Exception) -> Failure:
+    """Return a failure of the coordinator itself. Only what passes by itself is tried again."""
+    return replace(failure_of(error), retry=isinstance(error, PASSING), secondary=False)
+
+
 def _place_of(error: BaseException) -> str:
     """Return the innermost line of the user's own code, "" if there is none."""
     library = Path(__file__).parents[3]
@@ -324,4 +332,6 @@ def can_retry(error: BaseException) -> bool:
     return str(getattr(error, "kind", "")) not in _FINAL
 
 
+PASSING = (ConflictError, OutcomeUnknownError, UnavailableError)
+"""Errors of the storage that pass by themselves."""
 _FINAL = frozenset(("invalid_input", "incompatible", "corrupt_data", "not_found"))

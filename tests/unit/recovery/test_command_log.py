@@ -1,6 +1,7 @@
 """The command log: one order for everybody, one emitter, nothing passed over."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,9 +10,9 @@ from pipelines import until
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     Configure,
-    Emitter,
     InternalCommand,
     PassBarrier,
     SlotOrder,
@@ -28,9 +29,12 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
     IncompatibleError,
+    OutcomeUnknownError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.contract import StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
@@ -218,3 +222,63 @@ def test_another_coordinator_ends_the_attempt() -> None:
     worker.push(*emitter(at, 2, "b").emit())
     with pytest.raises(AbortedError, match="another coordinator leads"):
         worker.check()
+
+
+class Breaks(StorageLayer):
+    """Loses what `lose` says of the next creates: the request, or its reply."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage())
+        self.lose: list[str] = []
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Any) -> Any:
+        what = self.lose.pop(0) if self.lose and verb == "put_if_absent" else ""
+        if what == "request":
+            raise UnavailableError("nobody answers")
+        answer = request()
+        if what == "reply":
+            raise OutcomeUnknownError("the reply was lost")
+        return answer
+
+
+@pytest.mark.requirement("R-MZ-3")
+def test_steps_that_an_outage_kept_back_are_written_in_order(seed: int) -> None:
+    """Each once, whether its request or its reply was lost, in the slots that follow each other."""
+    chance = random.Random(seed)
+    for _ in range(50):
+        storage = Breaks()
+        slots = SlotLog(storage, "job/commands/")
+        one = emitter(slots)
+        lost = 0
+        for n in range(20):
+            if chance.random() < 0.4:
+                storage.lose = [chance.choice(["request", "reply"])]
+            if n == 10:
+                one.lead(2)
+            try:
+                slot, record = one.emit(Configure({"commit_rows": n}))
+            except (OutcomeUnknownError, UnavailableError):
+                lost += 1
+            else:
+                (command,) = decode_slot(record, name="x").commands
+                assert (slot, command) == (n, Configure({"commit_rows": n}))
+        one.check()
+        reader = Noting()
+        for slot, record in slots.read_from():
+            reader.push(slot, record)
+        assert reader.told == [Configure({"commit_rows": n}) for n in range(20)], (seed, lost)
+
+
+def test_a_step_that_was_kept_back_does_not_outlive_a_successor() -> None:
+    """It is not written behind the records of another coordinator."""
+    storage = Breaks()
+    slots = SlotLog(storage, "job/commands/")
+    old, new = emitter(slots), emitter(slots, 2, "b")
+    storage.lose = ["request"]
+    with pytest.raises(UnavailableError):
+        old.emit(StopTasks((TASK,), 1, StopMode.DRAIN))
+    new.emit(Configure({}))
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            old.check()
+    assert len(list(slots.read_from())) == 1

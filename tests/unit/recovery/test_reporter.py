@@ -74,6 +74,48 @@ def test_restarts_are_kept_up_to_a_number() -> None:
     assert [one.epoch for one in found.restarts] == list(range(100 - RESTARTS_KEPT, 100))
 
 
+@pytest.mark.requirement("R-MZ-7")
+def test_a_restart_never_moves_reported_progress_back() -> None:
+    """Also where a record says everything again; the machine is the one that restarts the task."""
+    told = Told()
+    told.reporter.reset(["numbers", "copy", "goes"])
+    machine, reached = told.machine, []
+    machine.start()
+    machine.generation_won(1, 0.0)
+    for n in range(3 * WHOLE_EVERY):
+        if n % 10 == 9:  # from behind
+            task = "numbers-p0000"
+            epoch = machine.tasks[task].epoch
+            failed = TaskReport(task, epoch, TaskPhase.FAILED, Failure("ValueError", "broken"))
+            machine.said(failed, 1000.0 * n)
+            machine.tick(1000.0 * n + 100)
+            machine.generation_won(machine.generation + 1, 1000.0 * n + 100)
+            machine.tasks[task].records = 3
+        told.say(machine.tasks["numbers-p0000"].records + 7)
+        for status in told.said[-1:]:
+            reached += [one.records for one in status.reached if one.part == "numbers"]
+    assert len(told.whole) >= 3
+    assert reached == sorted(reached)
+
+
+@pytest.mark.requirement("R-MZ-12")
+def test_a_part_that_comes_back_is_not_called_dropped() -> None:
+    """By no later record that says everything."""
+    told = Told()
+    told.reporter.reset(["numbers", "copy", "goes"])
+    told.say(1)
+    told.reporter.frontiers.drop("goes")
+    told.say(2)
+    assert told.said[-1].dropped == ("goes",)
+    told.reporter.frontiers.ask(["goes"])
+    for n in range(WHOLE_EVERY):
+        told.say(n + 3)
+    assert told.said[-1].whole or len(told.whole) > 1
+    found = added_up(told.said[max(told.whole) :])
+    assert found.dropped == ()
+    assert "goes" in {one.part for one in found.reached}
+
+
 @pytest.mark.requirement("R-MZ-12")
 def test_who_comes_later_is_not_told_of_what_he_never_knew() -> None:
     """A drop before a reconnect is no news behind it; nothing new is not said."""

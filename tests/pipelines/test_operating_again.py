@@ -1,0 +1,89 @@
+"""Pipelines updated more than once: left out and brought back, and what is refused for good."""
+
+import pytest
+from pipelines import until
+from steered import WAIT, Operated, each_once
+
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+
+
+@pytest.mark.requirement("R-MZ-10")
+def test_a_consumer_that_is_left_out_and_named_again_goes_on(operated: Operated) -> None:
+    """Three times; every row is there once, and the status knows it again."""
+    operated.start({"copy": 1, "goes": 5})
+    for _ in range(3):
+        operated.more_rows("goes")
+        assert operated.update({"copy": 1}) == "keeps numbers, copy; ends goes"
+        until(lambda: operated.phase is JobPhase.RUNNING, "the rest runs")
+        operated.more_rows("copy")
+        text = operated.update({"copy": 1, "goes": 5})
+        assert text == "keeps numbers, copy; starts goes"
+        operated.more_rows("goes")
+        until(lambda: operated.phase is JobPhase.RUNNING, "all run")
+
+    def known() -> bool:
+        parts = {part.part: part for part in operated.client.status().parts}
+        return "goes" in parts and not parts["goes"].final
+
+    until(known, "the status shows it")
+    assert operated.end().phase is JobPhase.FINISHED
+    for consumer in ("copy", "goes"):
+        assert each_once(operated.rows(consumer))
+
+
+@pytest.mark.requirement("R-MZ-14")
+def test_a_part_that_was_dropped_for_good_stays_so(operated: Operated) -> None:
+    """A later description that names it starts nothing, whether the drop was completed or not."""
+    operated.start({"copy": 1, "goes": 5})
+    operated.more_rows("goes")
+    assert operated.client.drop("goes").text == "drops goes"
+    operated.update({"copy": 1, "goes": 5})
+    until(lambda: operated.phase is JobPhase.RUNNING, "the rest runs")
+    operated.more_rows("copy")
+    operated.update({"copy": 2, "goes": 5})
+    operated.more_rows("copy", tag=2)
+    until(lambda: operated.phase is JobPhase.RUNNING, "all run")
+    rows = len(operated.rows("goes"))
+    operated.more_rows("copy")
+    assert len(operated.rows("goes")) == rows
+    assert operated.end().phase is JobPhase.FINISHED
+    assert each_once(operated.rows("copy"))
+    assert len(set(operated.rows("goes"))) == rows
+
+
+@pytest.mark.requirement("R-MZ-10")
+def test_another_input_is_refused_also_of_a_part_that_does_not_run(operated: Operated) -> None:
+    """It is named, nothing changes, and a description that fits is taken afterwards."""
+    operated.start({"copy": 1, "goes": 5})
+    operated.more_rows("goes")
+    operated.update({"copy": 1})
+    until(lambda: operated.phase is JobPhase.RUNNING, "the rest runs")
+    arguments = operated.arguments({"goes": 5})
+    with pytest.raises(IncompatibleError, match=r"'goes' has read stage 'numbers.*give it another"):
+        operated.client.update("operated_badly:other_input", arguments)
+    before = operated.epochs
+    operated.more_rows("copy")
+    assert operated.epochs == before
+    operated.update({"copy": 1, "goes": 5})
+    operated.more_rows("goes")
+    until(lambda: operated.phase is JobPhase.RUNNING, "all run")
+    assert operated.end().phase is JobPhase.FINISHED
+    for consumer in ("copy", "goes"):
+        assert each_once(operated.rows(consumer))
+
+
+@pytest.mark.requirement("R-MZ-10")
+def test_an_update_that_cannot_be_sent_to_processes_is_refused(operated: Operated) -> None:
+    """Before it is accepted: the same pipeline can be started again."""
+    pipeline = operated.pipeline({"copy": 1})
+    more = {"serve": True, "updates_from": ("operated", "operated_badly")}
+    for _ in range(2):
+        operated.running = pipeline.start(**more)
+        until(lambda: operated.phase is JobPhase.RUNNING, "all run")
+        with pytest.raises(InvalidInputError, match="consumer 'unsendable' cannot be sent"):
+            operated.client.update("operated_badly:unsendable", operated.arguments({"copy": 2}))
+        operated.more_rows("copy", tag=1)
+        operated.running.stop("SUSPEND")
+        assert operated.running.wait(WAIT).phase is JobPhase.SUSPENDED
+    assert {tag for _, tag in operated.rows("copy")} == {1}

@@ -56,16 +56,16 @@ MUTATIONS = (
         "R-MZ-6",
         "whatever is seen is reported",
         "recovery/pipeline/coordinator/reporter.py",
-        "        self._seen[part] = frontier\n",
-        "        self._seen[part] = frontier\n        self.ask([part])\n",
+        "        before = self._seen.get(part, Frontier())\n",
+        "        self.ask([part])\n        before = self._seen.get(part, Frontier())\n",
         FRONTIERS,
     ),
     Mutation(
         "R-MZ-7",
         "reports go back with a restart",
         "recovery/pipeline/coordinator/reporter.py",
-        "Frontier(max(seen.records, said.records), seen.final)",
-        "Frontier(seen.records, seen.final)",
+        "Frontier(max(before.records, frontier.records), frontier.final)",
+        "Frontier(frontier.records, frontier.final)",
         FRONTIERS,
     ),
     Mutation(
@@ -186,7 +186,7 @@ MUTATIONS = (
     Mutation(
         "commands",
         "garbage in the command log is passed over",
-        "recovery/pipeline/commands/orders.py",
+        "recovery/pipeline/commands/emitter.py",
         "        slot = decode_slot(existing, name=key)\n",
         "        try:\n"
         "            slot = decode_slot(existing, name=key)\n"

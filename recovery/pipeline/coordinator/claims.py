@@ -5,7 +5,8 @@ newest CLAIM: if another CLAIM stands there, nothing is taken back from its owne
 """
 
 from durable_shuffle.serialization.errors import FencedError
-from durable_shuffle.shuffle.log.job_log import JobLog, JobState, job_records
+from durable_shuffle.shuffle.log.job_log import JobLog, job_records
+from durable_shuffle.shuffle.log.job_state import JobState, keep_snapshot
 from durable_shuffle.shuffle.log.records import LAYOUT_VERSION, Claim
 from durable_shuffle.shuffle.storage.contract import Storage
 
@@ -45,7 +46,7 @@ class JobClaim:
 
         records = job_records(self._storage, self._job)
         state, _ = records.decide(self._log.state, again)
-        self._log = JobLog(records, state, self._owner)
+        self._log = JobLog(records, keep_snapshot(self._storage, state), self._owner)
         return self._log.generation
 
     def check(self) -> None:

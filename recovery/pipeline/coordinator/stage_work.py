@@ -38,7 +38,7 @@ from durable_shuffle.shuffle.log.appender_log import (
     whole_tail,
 )
 from durable_shuffle.shuffle.log.consumer_records import Finished
-from durable_shuffle.shuffle.log.job_log import JobState
+from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog

@@ -20,7 +20,8 @@ from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings, check_count, check_number
-from durable_shuffle.shuffle.log.job_log import JobLog, JobState
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import named_stage
 from durable_shuffle.shuffle.log.records import Describe, StageUse

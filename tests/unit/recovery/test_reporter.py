@@ -90,7 +90,7 @@ def test_a_restart_never_moves_reported_progress_back() -> None:
             machine.said(failed, 1000.0 * n)
             machine.tick(1000.0 * n + 100)
             machine.generation_won(machine.generation + 1, 1000.0 * n + 100)
-            machine.tasks[task].records = 3
+            machine.tasks[task].records -= 20
         told.say(machine.tasks["numbers-p0000"].records + 7)
         for status in told.said[-1:]:
             reached += [one.records for one in status.reached if one.part == "numbers"]

@@ -54,6 +54,9 @@ class PipelineSettings:
     """How often a task process reports that it is alive."""
     silence_seconds: float = 15.0
     """A process without a report for so long is killed and started again."""
+    progress_seconds: float = 600.0
+    """A step or sink that takes longer for one batch, or for one commit, counts as hung: its task
+    is started again. 0: never."""
     request_seconds: float = 0.5
     """How often a coordinator looks for requests from outside."""
     status_seconds: float = 1.0
@@ -79,8 +82,14 @@ class PipelineSettings:
         ):
             check_number(name, getattr(self, name), at_least=0, above=True)
         check_number("complaint_seconds", self.complaint_seconds, at_least=0)
+        check_number("progress_seconds", self.progress_seconds, at_least=0)
         check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)
+
+    @property
+    def close_seconds(self) -> float:
+        """How long `close()` of a source, step or sink may take."""
+        return self.timeouts.stop_seconds / 10
 
     def tuned(self, changed: Mapping[str, int | float]) -> "PipelineSettings":
         """Return the settings with some values replaced.

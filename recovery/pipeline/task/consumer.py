@@ -22,6 +22,7 @@ from durable_shuffle.recovery.pipeline.plan.rows import batches_of, users_batch
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
     AbortedError,
     FencedError,
@@ -110,6 +111,7 @@ class ConsumerRun:
     clock: Clock
     ids: IdSource
     _chain: Chain = field(init=False)
+    _watch: CallWatch = field(init=False)
     _view: View = field(init=False)
     _alignment: MarkerAlignment = field(init=False)
     _commits: Commits = field(init=False)
@@ -123,14 +125,19 @@ class ConsumerRun:
     def run(self) -> None:
         """Run to the end and report the end."""
         self._chain = Chain([part for part in (self.step, self.sink) if part is not None])
+        self._watch = CallWatch(
+            lambda error: self.link.hung(error, self._left_pending()), self.clock
+        )
         error: BaseException | None = None
         report, commit = TaskPhase.FAILED, 0
         try:
             report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
-            commit = self._commits.left_pending() if self._opened else 0
-        error = self._chain.close(error)
+            commit = self._left_pending()
+        with self._watch.call("close()", self.settings.close_seconds, error):
+            error = self._chain.close(error)
+        self._watch.close()
         if self._opened:
             if error is not None and self._view.task.ended == "released":
                 error = FencedError(f"a newer attempt in this process took over: {error}")
@@ -142,6 +149,9 @@ class ConsumerRun:
             self.link.failed(error, commit)
         else:
             self.link.say(report)
+
+    def _left_pending(self) -> int:
+        return self._commits.left_pending() if self._opened else 0
 
     def _run(self) -> TaskPhase:
         self.link.check_writes()  # OPEN fences older attempts and publishes pending effects
@@ -241,10 +251,12 @@ class ConsumerRun:
                 complete = self._alignment.passed(item.producer, item.marker.id)
                 hook = getattr(self.step, "on_checkpoint", None)
                 if complete is not None and hook is not None:
-                    hook(complete)
+                    with self._watch.call("on_checkpoint()", self.settings.progress_seconds):
+                        hook(complete)
             return
         process: Callable[[pa.RecordBatch], Any] = getattr(self.step, "process", self.step)
-        self._emit(process(users_batch(item, self.stage)))
+        with self._watch.call("process()", self.settings.progress_seconds):
+            self._emit(process(users_batch(item, self.stage)))
         self._taken_rows += item.num_rows
         self.link.progress(self._view.position.records)
 
@@ -286,6 +298,10 @@ class ConsumerRun:
     def _commit(self) -> None:
         """Publish the step's rows and acknowledge the input rows they come from."""
         self._last_commit = self.clock.monotonic()
+        with self._watch.call("a commit", self.settings.progress_seconds):
+            self._commit_now()
+
+    def _commit_now(self) -> None:
         self.link.hear(self.step)
         if hasattr(self.step, "poll"):
             self._emit(self.step.poll())

@@ -77,7 +77,9 @@ class TaskLink:
         slot: int = 0,
         poll_seconds: float | None = None,
     ) -> None:
-        self.task, self.epoch, self._send = task, epoch, send
+        self.task, self.epoch, self._send_on = task, epoch, send
+        self._ended = False
+        """Whether the last report was sent: nothing is sent after it."""
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
         self._order = SlotOrder(slot)
@@ -195,7 +197,21 @@ class TaskLink:
         """Report that the process is alive."""
         self._send(TaskReport(self.task, self.epoch, None, records=self._records))
 
+    def _send(self, report: TaskReport) -> None:
+        with self._changed:
+            if self._ended:
+                return
+            self._ended = report.is_last
+        self._send_on(report)
+
     # -- for the task
+
+    def hung(self, error: BaseException, commit: int) -> None:
+        """Report that the attempt failed, although it has not ended. It ends when it can."""
+        self.failed(error, commit)
+        with self._changed:
+            self._end("it took too long")
+            self._changed.notify_all()
 
     def complain(self, cause: str) -> None:
         """Ask for a restart of all tasks of this part."""
@@ -300,9 +316,8 @@ def failure_of(error: BaseException) -> Failure:
     name = str(kind) if kind is not None else type(error).__name__
     secondary = isinstance(error, FencedError | StartAborted)
     where = _place_of(error) if kind is None else ""
-    return Failure(
-        name, str(error) or name, retry=can_retry(error), secondary=secondary, where=where
-    )
+    text = "; ".join([str(error) or name, *getattr(error, "__notes__", ())])
+    return Failure(name, text, retry=can_retry(error), secondary=secondary, where=where)
 
 
 def coordinator_failure(error: Exception) -> Failure:

@@ -28,6 +28,7 @@ from durable_shuffle.recovery.pipeline.plan.sources import (
     encode_position,
 )
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
@@ -86,15 +87,20 @@ class Puller:
                 if item is None:
                     self._over.wait(_IDLE_SECONDS)
                 elif not self._put(item):
-                    return
+                    break
                 if self._over.is_set():
-                    return
+                    break
         except BaseException as error:  # noqa: BLE001 - the reader raises it
             end = SourceEnd(error)
-        finally:
+        try:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
+        except BaseException as error:  # noqa: BLE001 - likewise
+            if end.error is None:
+                end = SourceEnd(error)
+            else:
+                end.error.add_note(f"closing what it reads failed, too: {error!r}")
         self._put(end)
 
     def _put(self, item: tuple[object, object] | SourceEnd) -> bool:
@@ -146,11 +152,14 @@ class SourceRun:
                 report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
+        watch = CallWatch(lambda error: self.link.hung(error, 0), self.clock)
         if begun and callable(close := getattr(self.source, "close", None)):
             try:
-                close()
+                with watch.call("close()", self.settings.close_seconds, error):
+                    close()
             except BaseException as raised:  # noqa: BLE001 - likewise
                 error = error or raised
+        watch.close()
         if error is not None:
             self.link.failed(error, 0)
         else:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from durable_shuffle.recovery.calls.callers import CallbackFunction, Caller, call_plain
-from durable_shuffle.recovery.calls.elements import Element, Marker, Output, as_output
+from durable_shuffle.recovery.calls.elements import Element, Marker, Output, Phase, as_output
 from durable_shuffle.recovery.calls.machine import AsyncMachine, CallAction, Do
 from durable_shuffle.recovery.calls.settings import (
     AsyncCounts,
@@ -310,7 +310,8 @@ class AsyncOperator(Generic[T, R]):
     def _do(self, commands: Sequence[CallAction], loop: asyncio.AbstractEventLoop) -> None:
         for what, element in commands:
             if what is Do.CALL:
-                self._calls.start(element, loop)
+                if element.phase is Phase.CALLING:  # an earlier command may have ended everything
+                    self._calls.start(element, loop)
                 continue
             self._calls.stop(element)
             if what is Do.EXPIRE:
@@ -359,7 +360,9 @@ class AsyncOperator(Generic[T, R]):
         self._wake_submitters()
 
     async def _until_output(self) -> None:
-        loop = self._bind()
+        first, loop = self._loop is None, self._bind()
+        if first:
+            return  # restored inputs were taken in: an output may be there, or the end
         if self._consumer is not None:
             raise InvalidInputError("the output of an async operator has one consumer")
         self._consumer = loop.create_future()
@@ -391,6 +394,11 @@ class AsyncOperator(Generic[T, R]):
                 for value in source:
                     await self._put(value)
             self.close_input()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # `map` has ended
+            self._end(AbortedError("the source was cancelled by somebody else"))
         except Exception as error:  # noqa: BLE001 - the consumer raises it
             self._end(error)
 

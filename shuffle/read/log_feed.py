@@ -93,6 +93,11 @@ class LogFeed:
         """How each producer ended, as far as read; SUSPEND until its successor is seen."""
         return tuple(cursor.mode for cursor in self._cursors)
 
+    @property
+    def ended(self) -> dict[int, int]:
+        """Producers that have ended, as far as read, and how many records each has in all."""
+        return {cursor.producer: cursor.records for cursor in self._cursors if cursor.ended}
+
     def poll(self) -> Extent | EndOfInput | None:
         """See `ExtentFeed`. Asks each due producer once, and again only after a new record."""
         while True:  # ends: every turn reads one more record of some log, or is the last
@@ -138,7 +143,7 @@ class _Cursor:
         start: ProducerPosition,
         settings: Settings,
     ) -> None:
-        self._stage, self._subpartition, self._producer = stage, subpartition, producer
+        self._stage, self._subpartition, self.producer = stage, subpartition, producer
         self._settings, self._start = settings, start
         self._log = stage.producer_log(producer)
         writes = stage.subpartitions_of(producer)
@@ -196,7 +201,7 @@ class _Cursor:
         extents: list[Extent] = []
         if isinstance(record, Append):
             key = self._log.key(self._slot)
-            where = self._stage.path, self._producer, self._slot
+            where = self._stage.path, self.producer, self._slot
             extents = list(appended_extents(*where, record, self._is_mine, key))
         after = int(record.after.ordinals(self._states, self._where)[self._column])
         before = after - sum(extent.rows for extent in extents)

@@ -22,6 +22,7 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.consumer_records import Ending
+from durable_shuffle.shuffle.read.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Commits:
     """Number of the last commit that is in the log and published."""
     snapshot: bytes | None = field(default=None, init=False)
     """The step's snapshot in the last record."""
+    inside: Position | None = field(default=None, init=False)
+    """A position inside the batch that was read last, if the step has not taken all of it."""
     made_rows: int = field(default=0, init=False)
     """Rows that wait for the next commit."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
@@ -86,9 +89,14 @@ class Commits:
             self._made.append(batch)
             self.made_rows += batch.num_rows
 
+    @property
+    def position(self) -> Position:
+        """The position after everything that the step has taken."""
+        return self.view.position if self.inside is None else self.inside
+
     def ack(self, snapshot: bytes | None, marker_floor: int) -> None:
-        """Win ACK for everything that was read, then publish."""
-        parked, position = self._park(), self.view.position
+        """Win ACK for everything that the step has taken, then publish."""
+        parked, position = self._park(), self.position
         self.view.task.ack(
             {(position.stage, position.subpartition): position},
             state=self._state(snapshot),
@@ -100,7 +108,7 @@ class Commits:
 
     def prepare(self, ending: Ending, snapshot: bytes | None) -> None:
         """Win PREPARED. Publishing, and `stands`, come later."""
-        parked, position = self._park(), self.view.position
+        parked, position = self._park(), self.position
         self.view.task.prepare(
             {(position.stage, position.subpartition): position},
             ending,

@@ -1,15 +1,11 @@
 """One attempt at a consumer task: opens, waits for the start, reads, commits, ends.
 
-Batches go through the step, and its rows go into the next commit (`Commits`). The end follows
+Batches go through the step, and its rows go into the next commit (`Commits`). A step with `poll`
+may be slow, so it takes a batch in slices, and a commit may stand between two. The end follows
 `StopOrder`. If an earlier attempt left an end half done, this attempt finishes it first.
-
-Checkpoints: for each producer, the highest marker that was passed counts. A checkpoint is complete
-once every producer that has not ended has passed it. A consumer that restarts has a floor: the
-highest marker that its acknowledged records passed. Markers up to the floor are dropped and never
-awaited, because a producer that sent one before the restart will not send it again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +18,7 @@ from durable_shuffle.recovery.pipeline.plan.rows import batches_of, users_batch
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.markers import MarkerAlignment
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -37,55 +34,17 @@ from durable_shuffle.shuffle.log.consumer_records import Ending
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
 from durable_shuffle.shuffle.read.log_feed import LogFeed
-from durable_shuffle.shuffle.read.position import unpack_positions
+from durable_shuffle.shuffle.read.position import Position, ordinal_of, unpack_positions
+
+_SLICE_SECONDS = 0.2
+_MOST_SLICE_ROWS = 16_384
 
 
-class MarkerAlignment:
-    """The markers of one view.
-
-    Args:
-        producers: all producers that the view reads.
-        floor: checkpoints up to this id, inclusive, are complete.
-    """
-
-    def __init__(self, producers: Iterable[int], floor: int = 0) -> None:
-        self._passed = dict.fromkeys(producers, floor)
-        self._ended: set[int] = set()
-        self.floor = floor
-        """Checkpoints up to this id are complete."""
-
-    def passed(self, producer: int, checkpoint: int) -> int | None:
-        """Take a marker in; return the checkpoint that it completes, None if there is none.
-
-        If it completes several, return the highest one: it covers the others.
-
-        Raises:
-            InvalidInputError: the producer is unknown.
-        """
-        if producer not in self._passed:
-            raise InvalidInputError(f"no such producer: {producer}")
-        if checkpoint > self._passed[producer]:
-            self._passed[producer] = checkpoint
-        return self._complete()
-
-    def ended(self, producer: int) -> int | None:
-        """Take in that this producer sends no more markers; return as `passed`."""
-        if producer not in self._passed:
-            raise InvalidInputError(f"no such producer: {producer}")
-        self._ended.add(producer)
-        return self._complete()
-
-    def _complete(self) -> int | None:
-        live = [
-            checkpoint
-            for producer, checkpoint in self._passed.items()
-            if producer not in self._ended
-        ]
-        reached = min(live) if live else max(self._passed.values(), default=self.floor)
-        if reached <= self.floor:
-            return None
-        self.floor = reached
-        return reached
+def next_slice(rows: int, seconds: float) -> int:
+    """Return how many rows to take next, where `rows` took so long: about `_SLICE_SECONDS`."""
+    if seconds > 2 * _SLICE_SECONDS:
+        return max(1, rows // 2)
+    return min(_MOST_SLICE_ROWS, 2 * rows) if seconds < _SLICE_SECONDS / 2 else rows
 
 
 @dataclass(slots=True)
@@ -116,6 +75,11 @@ class ConsumerRun:
     _alignment: MarkerAlignment = field(init=False)
     _commits: Commits = field(init=False)
     _opened: bool = field(default=False, init=False)
+    _reads: bool = field(default=False, init=False)
+    _woken: bool = field(default=False, init=False)
+    """Whether a wait for rows was ended because something else is due."""
+    _slice_rows: int = field(default=64, init=False)
+    """How many rows a step with `poll` takes at a time."""
     _taken_rows: int = field(default=0, init=False)
     _passed: int = field(default=0, init=False)
     _last_commit: float = field(default=0.0, init=False)
@@ -189,6 +153,7 @@ class ConsumerRun:
         )
         self.link.progress(self._view.position.records)
         self.link.pass_barrier()
+        self._reads = True
         return self._end(self._read(), None)
 
     def _beginning(self) -> Beginning | None:
@@ -228,37 +193,76 @@ class ConsumerRun:
     def _read(self) -> StopMode:
         """Read and commit until the input ends or a stop is requested; return how to end."""
         self._last_commit = self.clock.monotonic()
+        items = self._view.items()
         while True:
             try:
-                for item in self._view.items():
-                    self._take(item)
-                    if self._due():
-                        self._commit()
-                    if (asked := self._asked()) is not None:
-                        return asked
-                return self._end_of_input()
+                item = next(items, None)
             except AbortedError:
                 if (asked := self._asked()) is not None:
                     return asked
-                if not self._due():
+                if not self._woken:
                     raise
-                self._commit()
+                self._pass_ended()
+                if self._due():
+                    self._commit()
+                items = self._view.items()
+                continue
+            if item is None:
+                self._pass_ended()
+                return self._end_of_input()
+            for inside in self._take(item):
+                self._commits.inside = inside
+                if self._due():
+                    self._commit()
+                if (asked := self._asked()) is not None:
+                    return asked
+            self._commits.inside = None
 
-    def _take(self, item: pa.RecordBatch | PlacedMarker) -> None:
+    def _take(self, item: pa.RecordBatch | PlacedMarker) -> Iterator[Position | None]:
+        """Have the step take an item; yield where a commit may stand, None: behind the item."""
         if isinstance(item, PlacedMarker):
             if isinstance(item.marker, Checkpoint):
+                self._pass_ended()
                 self._passed = max(self._passed, item.marker.id)
-                complete = self._alignment.passed(item.producer, item.marker.id)
-                hook = getattr(self.step, "on_checkpoint", None)
-                if complete is not None and hook is not None:
-                    with self._watch.call("on_checkpoint()", self.settings.progress_seconds):
-                        hook(complete)
+                self._completed(self._alignment.passed(item.producer, item.marker.id))
+            yield None
             return
         process: Callable[[pa.RecordBatch], Any] = getattr(self.step, "process", self.step)
-        with self._watch.call("process()", self.settings.progress_seconds):
-            self._emit(process(users_batch(item, self.stage)))
-        self._taken_rows += item.num_rows
-        self.link.progress(self._view.position.records)
+        start, slow = 0, hasattr(self.step, "poll")
+        while start < item.num_rows:
+            rows = min(self._slice_rows, item.num_rows - start) if slow else item.num_rows
+            begun = self.clock.monotonic()
+            with self._watch.call("process()", self.settings.progress_seconds):
+                self._emit(process(users_batch(item.slice(start, rows), self.stage)))
+            self._slice_rows = next_slice(self._slice_rows, self.clock.monotonic() - begun)
+            start += rows
+            self._taken_rows += rows
+            inside = self._view.position_after(start)
+            self.link.progress(inside.records)
+            yield inside if start < item.num_rows else None
+
+    def _completed(self, checkpoint: int | None) -> None:
+        hook = getattr(self.step, "on_checkpoint", None)
+        if checkpoint is not None and hook is not None:
+            with self._watch.call("on_checkpoint()", self.settings.progress_seconds):
+                hook(checkpoint)
+
+    def _newly_ended(self) -> list[int]:
+        """Return the producers that have ended since the last time, and of which all was taken."""
+        feed = self._view.queue.feed
+        if not isinstance(feed, LogFeed):
+            return []
+        taken = self._view.position.producers
+        return [
+            producer
+            for producer, records in feed.ended.items()
+            if self._alignment.is_live(producer) and ordinal_of(taken, producer) >= records
+        ]
+
+    def _pass_ended(self) -> None:
+        """Wait for no more markers of producers that have ended."""
+        for producer in self._newly_ended():
+            self._completed(self._alignment.ended(producer))
 
     def _emit(self, made: Any) -> None:
         if self.schema is None:
@@ -277,9 +281,10 @@ class ConsumerRun:
         return stop if stop is StopMode.SUSPEND or (stop and self.is_root) else None
 
     def _interrupted(self) -> bool:
-        return self.link.stop in (StopMode.SUSPEND, StopMode.CANCEL) or (
-            self._opened and (self._due() or (self.link.stop is not None and self.is_root))
-        )
+        if self.link.stop in (StopMode.SUSPEND, StopMode.CANCEL):
+            return True
+        self._woken = self._reads and (self._due() or bool(self._newly_ended()))
+        return self._woken or (self._opened and self.link.stop is not None and self.is_root)
 
     def _due(self) -> bool:
         if max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows:

@@ -16,7 +16,7 @@ from durable_shuffle.recovery.calls.settings import (
     decode_snapshot,
     encode_snapshot,
 )
-from durable_shuffle.serialization.errors import AbortedError
+from durable_shuffle.serialization.errors import AbortedError, UnavailableError
 
 
 @pytest.mark.requirement("R-F232-7")
@@ -283,3 +283,74 @@ def test_map_over_a_snapshot_that_is_larger_than_the_queue(run: Run, capacity: i
     operator = AsyncOperator(Service(), capacity, snapshot=Snapshot(0, 6, entries))
     expected = [*(f"r{i}" for i in range(5)), "m", *(f"r{i}" for i in range(5, 9))]
     assert run(collect(operator, [6, 7, 8])) == expected
+
+
+@pytest.mark.requirement("R-F232-18")
+def test_a_deadline_that_ends_all_makes_no_call_of_the_same_moment(run: Run) -> None:
+    """A late tick finds one element's deadline and another's retry due: the first ends all."""
+
+    async def main() -> None:
+        fn = Scripted()
+        operator: AsyncOperator[Any, Any] = AsyncOperator(
+            CallbackFunction(fn), 4, retry=TWICE, timeout_seconds=50
+        )
+        await operator.submit("a")
+        await asyncio.sleep(49)
+        await operator.submit("b")
+        fn.calls[1].complete(None)  # is to be tried again, in a second
+        await asyncio.sleep(0.5)
+        asyncio.get_running_loop().stall(10)  # type: ignore[attr-defined]
+        with pytest.raises(UnavailableError, match="no result within"):
+            await anext(operator)
+        await asyncio.sleep(100)
+        assert len(fn.calls) == 2
+        await operator.aclose()
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-18")
+def test_an_expired_element_that_ends_all_makes_no_call_at_the_restore(run: Run) -> None:
+    """One element's time is used up, the next one is fresh, and is not called."""
+
+    async def main() -> None:
+        fn = Scripted()
+        old = SavedElement(0, "old", 1, 0.0, 999.0)
+        fresh = SavedElement(1, "fresh", 1, 0.0, 0.0)
+        operator: AsyncOperator[Any, Any] = AsyncOperator(
+            CallbackFunction(fn),
+            4,
+            retry=TWICE,
+            timeout_seconds=1,
+            snapshot=Snapshot(0, 2, (old, fresh)),
+            keep_retry_state="remaining",
+            on_expired="time_out",
+        )
+        with pytest.raises(UnavailableError):
+            await anext(operator)
+        await asyncio.sleep(100)
+        assert fn.calls == []
+        await operator.aclose()
+
+    run(main())
+
+
+@pytest.mark.requirement("R-F232-6")
+def test_a_source_that_is_cancelled_by_somebody_else_ends_the_output(run: Run) -> None:
+    """A task of a client library was; the consumer learns of it."""
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        inner = asyncio.ensure_future(asyncio.sleep(10))
+        inner.cancel()
+        await inner
+        yield 2
+
+    async def main() -> None:
+        async def same(value: int) -> int:
+            return value
+
+        with pytest.raises(AbortedError, match="source was cancelled"):
+            [result async for result in AsyncOperator(same, 3).map(source())]
+
+    run(main())

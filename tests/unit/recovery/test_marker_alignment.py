@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from durable_shuffle.recovery.pipeline.task.consumer import MarkerAlignment
+from durable_shuffle.recovery.pipeline.task.markers import MarkerAlignment
 from durable_shuffle.serialization.errors import InvalidInputError
 
 

@@ -38,10 +38,11 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
+from durable_shuffle.shuffle.release.unused import KeepUsed, keep_for
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
-Retention = Literal["until_released", "when_consumed"] | timedelta
+Retention = Literal["until_released", "when_consumed"] | timedelta | KeepUsed
 
 
 class DurableShuffle(PythonStages, QueryCalls, StoredStages):
@@ -65,10 +66,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         lost_records: what to do if the job's log lost the record of a wanted stage. "refuse"
             raises CorruptDataError; `verify --repair` enters the stage again. "ignore" computes
             the stage again.
-        retention: "until_released" keeps stages until you call `release`. "when_consumed" deletes
-            a stage when every declared consumer (`register_consumers`) has finished; this is
-            checked here, in `release_consumed`, and when a `with` block ends without an error. A
-            timedelta releases, here, every older stage.
+        retention: which stages of earlier runs stay. Default `KeepUsed()`: those that one of the
+            last three runs used or that were used in the last seven days, and the newest of each
+            name; of those that no later run can find again, the ones of the last twelve hours. A
+            timedelta keeps what the last run used, and what was used within that time. The others
+            are released here and deleted in the background (`vacuum` says which).
+            "until_released" keeps all until you call `release`. "when_consumed" deletes a stage
+            when every declared consumer (`register_consumers`) has finished; this is checked
+            here, in `release_consumed`, and when a `with` block ends without an error.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
         clock: for tests; default the machine's.
@@ -93,7 +98,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         reuse: ReusePolicy = "auto",
         on_conflict: Literal["take_over", "fail"] = "take_over",
         lost_records: Literal["refuse", "ignore"] = "refuse",
-        retention: Retention = "until_released",
+        retention: Retention = KeepUsed(),  # noqa: B008 - a constant
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
@@ -105,12 +110,14 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
         check_option("lost_records", lost_records, ("refuse", "ignore"))
         named = ("until_released", "when_consumed")
-        if retention not in named and not isinstance(retention, timedelta):
+        if retention not in named and not isinstance(retention, timedelta | KeepUsed):
             raise InvalidInputError(
-                f"retention must be {' or '.join(map(repr, named))} or a timedelta, "
+                f"retention must be {' or '.join(map(repr, named))}, a timedelta or KeepUsed, "
                 f"found={retention!r}"
             )
-        self._retention = retention
+        self._retention, self._deleting = retention, None
+        keep = keep_for(retention) if isinstance(retention, timedelta) else retention
+        self._keep = keep if isinstance(keep, KeepUsed) else None
         self._spark, self._job = spark, job
         clock, ids = clock or SystemClock(), ids or RandomIds()
         self._clock, self._ids = clock, ids
@@ -164,8 +171,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             clock=clock,
             ids=ids,
         )
-        if isinstance(retention, timedelta):
-            self.release(older_than=retention)
+        if self._keep is not None:
+            self._begin_vacuum(self._keep)
         elif retention == "when_consumed":
             self.release_consumed()
 
@@ -175,8 +182,11 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Keep the stored stages; they outlive this object.
 
-        With `retention="when_consumed"` and no error, delete the stages that were consumed.
+        With `retention="when_consumed"` and no error, delete the stages that were consumed. Wait
+        until the stages that the retention released are deleted.
         """
+        if self._deleting is not None:
+            self._deleting.join()
         if self._retention == "when_consumed" and error is None:
             with suppress(FencedError):  # the newer driver will delete them
                 self.release_consumed()

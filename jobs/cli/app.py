@@ -11,6 +11,7 @@ from durable_shuffle.jobs.cli.cat import cat
 from durable_shuffle.jobs.cli.changing import compact, gc, release
 from durable_shuffle.jobs.cli.looking import inspect, ls, report, storage_check
 from durable_shuffle.jobs.cli.pipeline import pipeline_app
+from durable_shuffle.jobs.cli.vacuum import vacuum
 from durable_shuffle.jobs.cli.verify import verify
 
 
@@ -63,7 +64,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
     rich_markup_mode=None,
 )
-for _command in (ls, inspect, verify, cat, release, gc, compact, storage_check, report):
+for _command in (ls, inspect, verify, cat, release, vacuum, gc, compact, storage_check, report):
     app.command()(_command)
 app.add_typer(pipeline_app, name="pipeline")
 for _name, _group in READY_MADE.items():

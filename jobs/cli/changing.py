@@ -41,7 +41,7 @@ _AGE = re.compile(r"(\d{1,15})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_AGE_SECONDS = 365_000 * 86_400
 _SHOWN = 20
-_FENCES = "this claims the job: a driver that runs it now is fenced and stops at its next write"
+FENCES = "this claims the job: a driver that runs it now is fenced and stops at its next write"
 
 
 @command
@@ -102,7 +102,7 @@ def release(
         raise_first(failed)
         return
     failed.clear()
-    _confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{_FENCES}")
+    confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{FENCES}")
     ids = RandomIds()
     log = JobLog.claim(storage, job, ids.new_id())
     before_now = finish_releases(log, storage, ids, failed)
@@ -153,9 +153,14 @@ def _none_older(age: str | None, younger: int) -> str:
     return f"no stage is older than {age} ({younger} {'is' if younger == 1 else 'are'} younger)"
 
 
-def _confirm(call: Call, *, yes: bool, what: str) -> None:
+def confirm(call: Call, *, yes: bool, what: str) -> None:
+    """Ask before something is deleted for good.
+
+    Raises:
+        InvalidInputError: nobody can answer.
+    """
     if yes:
-        call.note(_FENCES)
+        call.note(FENCES)
         return
     call.note(what)
     if not sys.stdin.isatty():

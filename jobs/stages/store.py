@@ -124,7 +124,7 @@ class StageStore:
         if isinstance(decision, Fresh) or stage is None:
             planned = planned or work.plan(work.planning_settings())
             stage = self._describe(work, identity, planned, storage)
-        self._use(stage)
+        self._use(stage, identity)
         results: list[MapResult] = []
         earlier = 0
         state = read_state(stage)
@@ -208,8 +208,7 @@ class StageStore:
         earlier = len(commits) - stored
         for result in results:
             commits[result.committed.commit.producer] = result.committed
-        with self._lock:
-            self._log.check_owner()
+        self._log.check_owner()
         if stage.damaged:
             return self._replace(stage, commits), results, earlier
         seal = seal_stage(
@@ -264,17 +263,18 @@ class StageStore:
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
         return work.write(planned, tasks, missing, label)
 
-    def _use(self, stage: StageHandle) -> None:
-        with self._lock:
-            self._log.append(
-                StageUse(
-                    self._ids.new_id(),
-                    self._log.generation,
-                    stage.path.name,
-                    stage.path.fingerprint,
-                    stage.path.incarnation,
-                )
+    def _use(self, stage: StageHandle, identity: StageIdentity) -> None:
+        self._log.append(
+            StageUse(
+                self._ids.new_id(),
+                self._log.generation,
+                stage.path.name,
+                stage.path.fingerprint,
+                stage.path.incarnation,
+                wall_seconds=self._clock.wall(),
+                lasts="unrecognised" if identity.unresolved else "while_used",
             )
+        )
 
     def _decide(
         self,

@@ -1,7 +1,9 @@
 """The calls of `DurableShuffle` on stored stages: list them, declare consumers, delete them."""
 
+import threading
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,11 +21,19 @@ from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import (
     Freed,
+    finish_release,
     finish_releases,
     raise_first,
     release_consumed,
     release_stage_of,
     skipping_damaged,
+)
+from durable_shuffle.shuffle.release.unused import (
+    KeepUsed,
+    Unused,
+    free_stages,
+    release_unused,
+    unused_stages,
 )
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
@@ -46,6 +56,14 @@ class StageInfo:
     def path(self, job: str) -> StagePath:
         """Where the stage lives."""
         return StagePath(job, self.name, self.fingerprint, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumedStage:
+    """A stage that the retention does not keep."""
+
+    stage: StageInfo
+    why: str
 
 
 def stage_info(storage: Storage, path: StagePath) -> StageInfo:
@@ -72,6 +90,9 @@ class StoredStages:
     _log: JobLog
     _clock: Clock
     _ids: IdSource
+    _keep: KeepUsed | None
+    """What the retention keeps; None for everything."""
+    _deleting: threading.Thread | None
 
     @abstractmethod
     def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
@@ -169,6 +190,56 @@ class StoredStages:
                     freed.append(done)
         raise_first(failed)
         return freed
+
+    def vacuum(self, keep: KeepUsed | None = None, *, dry_run: bool = True) -> list[VacuumedStage]:
+        """Say which stages a retention does not keep and, with `dry_run=False`, delete them.
+
+        Opening the job does the same with its own `retention`, in the background.
+
+        Args:
+            keep: default the retention of this object, `KeepUsed()` if it keeps everything.
+
+        Returns:
+            The stages that went or, by default, would go, oldest first. Damaged stages stay.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        keep = keep or self._keep or KeepUsed()
+        failed: list[DurableShuffleError] = []
+        if dry_run:
+            found = unused_stages(self._log.state, keep, self._clock.wall(), self._log.generation)
+            found = free_stages(self._storage, found, failed)
+        else:
+            found = self._release_unused(keep, failed)
+        vacuumed = []
+        for unused in found:
+            with skipping_damaged(failed):
+                info = stage_info(self._storage, unused.path)
+                vacuumed.append(VacuumedStage(info, unused.why))
+                if not dry_run:
+                    finish_release(self._log, self._storage, unused.path, self._ids)
+        return vacuumed
+
+    def _release_unused(self, keep: KeepUsed, failed: list[DurableShuffleError]) -> list[Unused]:
+        now = self._clock.wall()
+        return release_unused(self._log, self._storage, keep, self._ids, now, failed)
+
+    def _begin_vacuum(self, keep: KeepUsed) -> None:
+        """Release what the retention does not keep; a thread deletes the data of it.
+
+        A process that ends before leaves releases that the next `release` or `gc` finishes.
+        """
+        unused = self._release_unused(keep, [])
+
+        def delete() -> None:
+            for stage in unused:
+                with suppress(DurableShuffleError):  # the next `release` or `gc` tries again
+                    finish_release(self._log, self._storage, stage.path, self._ids)
+
+        if unused:
+            self._deleting = threading.Thread(target=delete, name="vacuum", daemon=True)
+            self._deleting.start()
 
     def _age(self, path: StagePath) -> float:
         return self._clock.wall() - open_stage(self._storage, path).describe.created_wall_seconds

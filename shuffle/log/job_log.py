@@ -8,10 +8,12 @@ RELEASED of the same incarnation is void, and `append` refuses to write one.
 Reading begins at the newest snapshot (`job_state.py`), and writers leave a new one now and then.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import ConflictError, FencedError, NotFoundError
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
 from durable_shuffle.shuffle.log.job_state import (
     JobState,
     keep_snapshot,
@@ -20,10 +22,8 @@ from durable_shuffle.shuffle.log.job_state import (
 )
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
 from durable_shuffle.shuffle.log.records import (
-    JOB_RECORDS,
     LAYOUT_VERSION,
     Claim,
-    JobRecord,
     StageBegun,
     StageReleased,
     StageUse,
@@ -46,10 +46,11 @@ def read_job(storage: Storage, job: str) -> JobState:
 
 
 class JobLog:
-    """A claimed job. Not thread-safe; one per driver."""
+    """A claimed job; one per driver. Safe to call from several threads."""
 
     def __init__(self, log: JobRecords, state: JobState, record_id: str) -> None:
         self._log, self._state, self._record_id = log, state, record_id
+        self._lock = threading.RLock()
         self._generation = state.generation
 
     @classmethod
@@ -112,9 +113,10 @@ class JobLog:
                 _refuse_released(state, state.path_of(record))
             return None if unless(state) else record
 
-        state, won = self._log.decide(self._state, wanted)
-        self._state = keep_snapshot(self._log.slots.storage, state)
-        return won is not None
+        with self._lock:
+            state, won = self._log.decide(self._state, wanted)
+            self._state = keep_snapshot(self._log.slots.storage, state)
+            return won is not None
 
     def check_owner(self) -> None:
         """Read what came since.
@@ -122,8 +124,9 @@ class JobLog:
         Raises:
             FencedError: a newer driver claimed the job.
         """
-        self._take_in(self._state)
-        self._take_in(self._log.read(self._state, until=self._is_lost))
+        with self._lock:
+            self._take_in(self._state)
+            self._take_in(self._log.read(self._state, until=self._is_lost))
 
     def _is_lost(self, state: JobState) -> bool:
         return state.owner != self._record_id

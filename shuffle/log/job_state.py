@@ -19,6 +19,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.log.job_records import JobRecord
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     job_snapshots_prefix,
@@ -28,7 +29,7 @@ from durable_shuffle.shuffle.log.records import (
     LAYOUT_VERSION,
     Claim,
     Closed,
-    JobRecord,
+    Lasts,
     StageBegun,
     StageReleased,
     StageUse,
@@ -43,6 +44,17 @@ _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """The last use of a stage that is not released."""
+
+    generation: int
+    """Of the driver that used it."""
+    wall_seconds: float
+    """Since 1970; 0 if unknown."""
+    lasts: Lasts
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """What the records of a job log add up to."""
 
@@ -53,8 +65,8 @@ class JobState:
     """`record_id` of the newest CLAIM."""
     stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
     """(name, fingerprint) -> newest incarnation that is not released."""
-    live: Mapping[StagePath, None] = field(default_factory=dict)
-    """All stages that are not released, oldest first."""
+    live: Mapping[StagePath, Use] = field(default_factory=dict)
+    """All stages that are not released, oldest first, each with its last use."""
     gone: Mapping[StagePath, bool] = field(default_factory=dict)
     """Stages whose release was decided, oldest first; their data may not all be gone yet. True if
     the stage never counted."""
@@ -136,7 +148,7 @@ def _used(state: JobState, record: StageUse) -> JobState:
         state,
         begun=tuple(p for p in state.begun if p != path),
         stages={**state.stages, (path.name, path.fingerprint): path},
-        live={**state.live, path: None},
+        live={**state.live, path: Use(record.generation, record.wall_seconds, record.lasts)},
     )
     replaced = parse_stage_folder(state.job, record.replaced)
     return state if replaced is None else _released(state, replaced)
@@ -161,6 +173,16 @@ def _released(state: JobState, path: StagePath) -> JobState:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveStage:
+    """A stage that is not released."""
+
+    folder: str
+    newest: bool
+    """Whether no newer stage has its name and fingerprint."""
+    used: Use
+
+
+@dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """The state below a slot, which is the object's name. Stages are named by their folders."""
 
@@ -168,10 +190,8 @@ class JobSnapshot:
     job: str
     generation: int
     owner: str
-    live: tuple[str, ...]
+    live: tuple[LiveStage, ...]
     """Oldest first."""
-    older: tuple[str, ...]
-    """Those of `live` that are not the newest of their name and fingerprint."""
     released: tuple[str, ...]
     """Oldest first, without those of `given_up`."""
     given_up: tuple[str, ...]
@@ -188,8 +208,7 @@ def snapshot_of(state: JobState) -> JobSnapshot:
         state.job,
         state.generation,
         state.owner,
-        _folders(state.live),
-        _folders(path for path in state.live if path not in current),
+        tuple(LiveStage(p.folder, p in current, use) for p, use in state.live.items()),
         _folders(path for path, unfinished in state.gone.items() if not unfinished),
         _folders(state.given_up),
         _folders(state.begun),
@@ -204,14 +223,15 @@ def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
     """
     if snapshot.job != job:
         raise CorruptDataError(f"a snapshot of job {snapshot.job!r} stands at {job!r}")
-    live, older = _paths(job, snapshot.live), set(snapshot.older)
+    stages = snapshot.live
+    live = dict(zip(_paths(job, (stage.folder for stage in stages)), stages, strict=True))
     return JobState(
         job,
         slot,
         snapshot.generation,
         snapshot.owner,
-        {(p.name, p.fingerprint): p for p in live if p.folder not in older},
-        dict.fromkeys(live),
+        {(p.name, p.fingerprint): p for p, stage in live.items() if stage.newest},
+        {p: stage.used for p, stage in live.items()},
         {
             **dict.fromkeys(_paths(job, snapshot.released), False),
             **dict.fromkeys(_paths(job, snapshot.given_up), True),

@@ -96,6 +96,10 @@ def _check_index(kind: str, index: str, index_bytes: int) -> None:
 # -- job log
 
 
+Lasts = Literal["until_released", "while_used", "unrecognised"]
+"""Whether retention may release a stage. "unrecognised": no later run can find it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class _OfStage:
     """Of one incarnation of a stage."""
@@ -137,6 +141,9 @@ class StageUse(_OfStage):
     KIND: ClassVar[str] = "STAGE"
     replaced: str = ""
     """Folder of the stage whose place it takes, which this record releases; "" for none."""
+    wall_seconds: float = 0.0
+    """Time of this use since 1970, for retention by age, never for ordering; 0 if unknown."""
+    lasts: Lasts = "until_released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,10 +393,8 @@ class Closed:
     cause: str
 
 
-JobRecord = Claim | StageBegun | StageUse | StageReleased | Closed
 _IndexRecord = Seal | Compact | Damaged | Replace | Abort
 StageRecord = Describe | _IndexRecord | Register | ReleaseUpto | Release | Closed
 ProducerRecord = Commit | Abort | Closed
-JOB_RECORDS: RecordCodec[JobRecord] = RecordCodec(get_args(JobRecord))
 STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))
 PRODUCER_RECORDS: RecordCodec[ProducerRecord] = RecordCodec(get_args(ProducerRecord))

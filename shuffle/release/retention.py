@@ -2,7 +2,8 @@
 
 There are three causes and no others. All consumers of a declared, closed set have finished the
 stage (or acknowledged a part of it). A producer attempt failed before it committed. The user
-releases or overwrites the stage. The end of a producer, a view, an executor or a Spark application
+releases or overwrites the stage, or runs of the job no longer use it (`unused.py`). The end of a
+producer, a view, an executor or a Spark application
 is not a cause.
 
 REGISTER and RELEASE share the stage log. Whichever is won first decides, and a REGISTER after a
@@ -56,6 +57,11 @@ def attempt_failed(reason: str) -> str:
 def released_by_user(generation: int) -> str:
     """Return the cause that the user asked for it, by the driver of this generation."""
     return f"released by generation {generation}"
+
+
+def not_used(generation: int, reason: str) -> str:
+    """Return the cause that the job's retention released it, by the driver of this generation."""
+    return f"released by generation {generation}: {reason}"
 
 
 def overwritten(by: str) -> str:
@@ -170,11 +176,20 @@ def judge_consumed(
         return Keep("the set of consumers is not closed")
     if not written:
         return Keep("its producers are not done")
+    return unfinished(register, progress, partitions) or consumers_finished(register.consumers)
+
+
+def unfinished(register: Register, progress: ProgressOf, partitions: int) -> Keep | None:
+    """Return which registered consumer still needs the stage; None if all have finished.
+
+    Args:
+        partitions: the number of subpartitions of the stage.
+    """
     for consumer in register.consumers:
         for k in range(partitions):
             if not progress.get((consumer, k), ConsumerProgress()).finished:
                 return Keep(f"consumer {consumer} has not finished subpartition {k}")
-    return consumers_finished(register.consumers)
+    return None
 
 
 # -- parts of a stage of log producers

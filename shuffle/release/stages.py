@@ -17,7 +17,7 @@ error.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.appender_log import End, appender_log, read_tail, settled_segments
 from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import abort_attempt, close_log
 from durable_shuffle.shuffle.log.records import (
@@ -269,10 +270,29 @@ def release_stage_of(
         IncompatibleError: another version wrote the stage; nothing was decided.
     """
     because = cause or released_by_user(log.generation)
-    if path not in log.state.released:
-        _refuse_foreign(storage, path)
-        log.append(_released(log, path, ids, because))
+    if path not in log.state.gone:
+        decide_release(log, storage, path, ids, because)
     return _carry_out(log, storage, path, ids, because)
+
+
+def decide_release(
+    log: JobLog,
+    storage: Storage,
+    path: StagePath,
+    ids: IdSource,
+    cause: str,
+    unless: Callable[[JobState], bool] = lambda _: False,
+) -> bool:
+    """Append RELEASED to the job log; `finish_release` then deletes the stage's data.
+
+    Return whether it was appended: not if `unless` holds of the state before it.
+
+    Raises:
+        FencedError: a newer driver claimed the job; nothing was decided.
+        IncompatibleError: another version wrote the stage; nothing was decided.
+    """
+    _refuse_foreign(storage, path)
+    return log.append(_released(log, path, ids, cause), unless=unless)
 
 
 def _released(log: JobLog, path: StagePath, ids: IdSource, cause: str) -> StageReleased:
@@ -341,7 +361,7 @@ def finish_releases(
     """
     mine: list[DurableShuffleError] = []
     freed = []
-    for path in log.state.released:
+    for path in log.state.gone:
         with skipping_damaged(mine if failed is None else failed):
             if not release_done(storage, path):
                 freed.append(finish_release(log, storage, path, ids))

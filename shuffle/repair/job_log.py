@@ -16,17 +16,11 @@ from typing import Any
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
 from durable_shuffle.shuffle.log.job_state import JobState, snapshots_listed, with_job_record
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, job_snapshots_prefix
 from durable_shuffle.shuffle.log.named_stage import written_stages
-from durable_shuffle.shuffle.log.records import (
-    JOB_RECORDS,
-    LAYOUT_VERSION,
-    Claim,
-    JobRecord,
-    StageReleased,
-    StageUse,
-)
+from durable_shuffle.shuffle.log.records import LAYOUT_VERSION, Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage.contract import Storage

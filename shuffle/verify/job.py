@@ -20,6 +20,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind,
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, OutputRef, StateRef
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS
 from durable_shuffle.shuffle.log.job_state import JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
@@ -33,7 +34,7 @@ from durable_shuffle.shuffle.log.layout import (
     status_log_prefix,
 )
 from durable_shuffle.shuffle.log.named_stage import written_stages
-from durable_shuffle.shuffle.log.records import JOB_RECORDS, Claim, StageReleased, StageUse
+from durable_shuffle.shuffle.log.records import Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
 from durable_shuffle.shuffle.read.extents import read_frames

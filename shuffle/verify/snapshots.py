@@ -7,6 +7,7 @@ believes what no record says. A repair deletes all snapshots that this finds.
 from collections.abc import Iterable, Iterator, Mapping
 
 from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.shuffle.log.job_records import JobRecord
 from durable_shuffle.shuffle.log.job_state import (
     JobState,
     read_snapshot,
@@ -14,7 +15,6 @@ from durable_shuffle.shuffle.log.job_state import (
     with_job_record,
 )
 from durable_shuffle.shuffle.log.layout import job_snapshots_prefix
-from durable_shuffle.shuffle.log.records import JobRecord
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from durable_shuffle.shuffle.consume.open_view import open_view
     from durable_shuffle.shuffle.consume.outputs import write_output
     from durable_shuffle.shuffle.log.named_stage import named_stage
+    from durable_shuffle.shuffle.release.unused import KeepUsed
     from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
     from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -51,6 +52,7 @@ __all__ = [
     "Grouped",
     "IteratorSource",
     "JobTimeouts",
+    "KeepUsed",
     "LineSettings",
     "LogProducer",
     "Pipeline",
@@ -82,6 +84,7 @@ _MODULES = {
     "FolderSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "Grouped": "durable_shuffle.shuffle.rows.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
+    "KeepUsed": "durable_shuffle.shuffle.release.unused",
     "LineSettings": "durable_shuffle.recovery.pipeline.lines.storage_line",
     "LogProducer": "durable_shuffle.shuffle.write.log_producer",
     "JobTimeouts": "durable_shuffle.recovery.job.starts",

@@ -4,6 +4,8 @@ The tests write the consumers' records into their logs, and look at files to see
 """
 
 import random
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
-from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.release.retention import register_consumers
@@ -50,6 +52,44 @@ def finish(stage: StageHandle, subpartitions: list[int]) -> None:
 def segments(root: str) -> int:
     """Return how many segments are below the root."""
     return len(list(Path(root).rglob("*.seg")))
+
+
+@dataclass(frozen=True)
+class Night(SystemClock):
+    """The clock of a run in some night."""
+
+    night: int
+
+    def wall(self) -> float:
+        return 1e9 + 86_400 * self.night
+
+
+def decision(session: SparkSession, root: str, night: int, **how: Any) -> str:
+    """Run the job in one night; return how its stage came about."""
+    clock = Night(night)
+    with DurableShuffle(session, root, job="tests", clock=clock, **how) as shuffle:
+        shuffle.durable(session.range(20))
+        return shuffle.report().stages[0].decision
+
+
+def test_nightly_job_reuses_yesterdays_stage(session: SparkSession, root: str) -> None:
+    """An age counts from the last use, and what the last run used stays in any case."""
+    keep = timedelta(days=1)
+    runs = [decision(session, root, night, retention=keep) for night in (0, 1, 2, 4)]
+    assert runs == ["fresh", "reuse", "reuse", "reuse"]
+
+
+def test_storage_is_bounded_by_default(session: SparkSession, root: str) -> None:
+    """A stage of an RDD, which no later run can find again, every night: at most two are stored."""
+    stored = []
+    for night in range(4):
+        df = session.sparkContext.parallelize(range(3), 1).map(lambda i: (i,)).toDF(["v"])
+        with DurableShuffle(session, root, job="tests", clock=Night(night)) as shuffle:
+            assert shuffle.vacuum() == []
+            assert shuffle.durable(df.selectExpr("v", "rand() as r")).count() == 3
+            stored.append(len(shuffle.stages()))
+    assert stored == [1, 2, 2, 2]
+    assert segments(root) == 2
 
 
 def finish_and_fail(session: SparkSession, root: str, stage: StageHandle) -> None:

@@ -38,13 +38,14 @@ from durable_shuffle.serialization.msgpack_codec import (
 )
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS
 from durable_shuffle.shuffle.log.layout import (
     parse_compacted_key,
     parse_consumer_key,
     parse_segment_key,
     parse_stage_folder,
 )
-from durable_shuffle.shuffle.log.records import JOB_RECORDS, PRODUCER_RECORDS, STAGE_RECORDS
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, STAGE_RECORDS
 from durable_shuffle.shuffle.stream.offset import offset_from_json
 
 

@@ -16,7 +16,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
-from durable_shuffle.shuffle.log.records import Describe, StageUse
+from durable_shuffle.shuffle.log.records import Describe, Lasts, StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage
 from durable_shuffle.shuffle.seal.seal import seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -51,6 +51,7 @@ def stored_stage(
     settings: Settings | None = None,
     created_wall_seconds: float = 0.0,
     ids: IdSource | None = None,
+    lasts: Lasts = "until_released",
 ) -> StageHandle:
     """Write one stage of a claimed job; row i of a producer goes to partition i % used_partitions.
 
@@ -58,6 +59,7 @@ def stored_stage(
         rows: how many rows each producer has; its length is M.
         commit: the producers that write and commit, default all.
         seal: False leaves the stage unsealed.
+        lasts: whether the retention may release the stage.
     """
     ids, settings = ids or RandomIds(), settings or Settings()
     path = StagePath(job, name, fingerprint, ids.new_id())
@@ -82,7 +84,12 @@ def stored_stage(
         created_wall_seconds=created_wall_seconds,
     )
     stage = describe_stage(storage, path, describe)
-    log.append(StageUse(ids.new_id(), log.generation, name, fingerprint, path.incarnation))
+    names = name, fingerprint, path.incarnation
+    log.append(
+        StageUse(
+            ids.new_id(), log.generation, *names, wall_seconds=created_wall_seconds, lasts=lasts
+        )
+    )
     commits: dict[int, CommittedAttempt] = {}
     for producer in range(len(rows)) if commit is None else commit:
         batch = stored_rows(producer, rows[producer])

@@ -12,9 +12,9 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, read_job
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
-    JOB_RECORDS,
     STAGE_RECORDS,
     Claim,
     Release,

@@ -9,24 +9,19 @@ from small_stage import SeededIds
 
 from durable_shuffle.serialization.errors import FencedError, UnavailableError
 from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, job_records, read_job
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
 from durable_shuffle.shuffle.log.job_state import (
     JOB_SNAPSHOTS,
     SNAPSHOT_EVERY,
     JobState,
+    Use,
     snapshot_of,
     snapshots_listed,
     state_at,
     with_job_record,
 )
 from durable_shuffle.shuffle.log.layout import StagePath, job_snapshots_prefix
-from durable_shuffle.shuffle.log.records import (
-    JOB_RECORDS,
-    Claim,
-    JobRecord,
-    StageBegun,
-    StageReleased,
-    StageUse,
-)
+from durable_shuffle.shuffle.log.records import Claim, StageBegun, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.repair.job_log import repair_job_log
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -110,7 +105,7 @@ def test_opening_a_job_with_12000_stages_in_its_past(
         1,
         A,
         {(p.name, p.fingerprint): p for p in live},
-        dict.fromkeys(live),
+        dict.fromkeys(live, Use(1, 0.0, "until_released")),
         dict.fromkeys(paths[:dropped], False),
     )
     SlotLog(storage, job_snapshots_prefix("job")).append(

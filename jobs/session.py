@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.claims import hold_claim, let_go
 from durable_shuffle.jobs.consume.run import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
@@ -32,25 +32,26 @@ from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
 from durable_shuffle.jobs.stages.work import FrameWork
 from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    FencedError,
+)
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
-from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
-from durable_shuffle.shuffle.release.unused import KeepUsed, keep_for
+from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-
-Retention = Literal["until_released", "when_consumed"] | timedelta | KeepUsed
 
 
 class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     """Durable stages of one Spark job.
 
     Creating this object claims the job; an older driver of the job stops with FencedError at its
-    next write. Stored stages outlive the Spark application. A later run with the same job name and
-    the same plan reads them instead of computing them again.
+    next write. Objects of one process share the claim. Stored stages outlive the Spark
+    application. A later run with the same job name and the same plan reads them instead of
+    computing them again.
 
     Args:
         spark: a classic or Spark Connect session.
@@ -62,7 +63,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             "require" raises IncompatibleError if nothing of a stage is stored, and completes a
             stage that is partly stored.
         on_conflict: "take_over" claims the job from any other driver. "fail" raises ConflictError
-            if any driver ever claimed it.
+            while another driver is active, or if one was killed and could not say that it ended.
         lost_records: what to do if the job's log lost the record of a wanted stage. "refuse"
             raises CorruptDataError; `verify --repair` enters the stage again. "ignore" computes
             the stage again.
@@ -85,7 +86,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     Raises:
         InvalidInputError: a bad name, url or option; no permission; a local folder that not all
             hosts of the cluster share.
-        ConflictError: `on_conflict="fail"` and a driver has claimed the job before.
+        ConflictError: `on_conflict="fail"` and another driver has not ended.
     """
 
     def __init__(
@@ -109,15 +110,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         check_option("reuse", reuse, ("auto", "never", "require"))
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
         check_option("lost_records", lost_records, ("refuse", "ignore"))
-        named = ("until_released", "when_consumed")
-        if retention not in named and not isinstance(retention, timedelta | KeepUsed):
-            raise InvalidInputError(
-                f"retention must be {' or '.join(map(repr, named))}, a timedelta or KeepUsed, "
-                f"found={retention!r}"
-            )
         self._retention, self._deleting = retention, None
-        keep = keep_for(retention) if isinstance(retention, timedelta) else retention
-        self._keep = keep if isinstance(keep, KeepUsed) else None
+        self._keep = kept_by(retention)
         self._spark, self._job = spark, job
         clock, ids = clock or SystemClock(), ids or RandomIds()
         self._clock, self._ids = clock, ids
@@ -131,7 +125,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         storage = preflight(spark, task_storage, job, ids)
         self._storage = CountingStorage(storage)
         take_over = on_conflict == "take_over"
-        self._log = JobLog.claim(self._storage, job, ids.new_id(), take_over=take_over)
+        self._log = hold_claim(self._storage, job, ids=ids, clock=clock, take_over=take_over)
+        self._closed = False
         self._reports: list[StageReport] = []
         self._consumer_reports: list[ConsumerReport] = []
         self._stages_of_frames: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
@@ -185,11 +180,25 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         With `retention="when_consumed"` and no error, delete the stages that were consumed. Wait
         until the stages that the retention released are deleted.
         """
-        if self._deleting is not None:
-            self._deleting.join()
         if self._retention == "when_consumed" and error is None:
             with suppress(FencedError):  # the newer driver will delete them
                 self.release_consumed()
+        self.close()
+
+    def close(self) -> None:
+        """Say that this driver has ended, so that `on_conflict="fail"` accepts the next one.
+
+        The end of a `with` block and of the process do the same. Waits until the stages that the
+        retention released are deleted. Stored rows can still be read. A call that writes claims
+        the job again. Objects of one process share a claim: the last one to be closed ends it.
+        If the storage does not answer, the driver ends without a word.
+        """
+        if self._deleting is not None:
+            self._deleting.join()
+        if not self._closed:
+            self._closed = True
+            with suppress(DurableShuffleError):
+                let_go(self._log, self._storage)
 
     @property
     def url(self) -> str:

@@ -104,14 +104,14 @@ def release(
     failed.clear()
     confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{FENCES}")
     ids = RandomIds()
-    log = JobLog.claim(storage, job, ids.new_id())
-    before_now = finish_releases(log, storage, ids, failed)
-    freed = [{"stage": "(released before)", **asdict(part)} for part in before_now]
-    for path in paths:
-        if path in log.state.order:  # else a driver released it since we looked
-            with skipping_damaged(failed):
-                part = release_stage_of(log, storage, path, ids)
-                freed.append({"stage": path.folder, **asdict(part)})
+    with JobLog.claim(storage, job, ids.new_id()) as log:
+        before_now = finish_releases(log, storage, ids, failed)
+        freed = [{"stage": "(released before)", **asdict(part)} for part in before_now]
+        for path in paths:
+            if path in log.state.live:  # else a driver released it since we looked
+                with skipping_damaged(failed):
+                    part = release_stage_of(log, storage, path, ids)
+                    freed.append({"stage": path.folder, **asdict(part)})
     document |= {"generation": log.generation, "freed": freed}
     lines = [f"released {f['stage']}: {f['objects']} objects" for f in freed]
     total = size(sum(f["data_bytes"] for f in freed))

@@ -72,11 +72,11 @@ def vacuum(
         return
     confirm(call, yes=yes, what=f"delete for good:\n{shown}\n{FENCES}")
     ids = RandomIds()
-    log = JobLog.claim(call.storage, job, ids.new_id())
     freed = Freed(0, 0)
-    for unused in release_unused(log, call.storage, keep, ids, now, failed):
-        with skipping_damaged(failed):
-            freed += finish_release(log, call.storage, unused.path, ids)
+    with JobLog.claim(call.storage, job, ids.new_id()) as log:
+        for unused in release_unused(log, call.storage, keep, ids, now, failed):
+            with skipping_damaged(failed):
+                freed += finish_release(log, call.storage, unused.path, ids)
     document |= {"generation": log.generation, "freed": asdict(freed)}
     call.emit(document, f"{shown}\n{size(freed.data_bytes)} given back")
 

@@ -63,7 +63,9 @@ class VacuumedStage:
     """A stage that the retention does not keep."""
 
     stage: StageInfo
+    """The stage, as `stages()` lists it."""
     why: str
+    """The reason, for people."""
 
 
 def stage_info(storage: Storage, path: StagePath) -> StageInfo:

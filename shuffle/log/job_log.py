@@ -10,10 +10,17 @@ Reading begins at the newest snapshot (`job_state.py`), and writers leave a new 
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from durable_shuffle.serialization.errors import ConflictError, FencedError, NotFoundError
-from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    DurableShuffleError,
+    FencedError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, DriverEnded, JobRecord, StageBegun
 from durable_shuffle.shuffle.log.job_state import (
     JobState,
     keep_snapshot,
@@ -24,7 +31,6 @@ from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
 from durable_shuffle.shuffle.log.records import (
     LAYOUT_VERSION,
     Claim,
-    StageBegun,
     StageReleased,
     StageUse,
 )
@@ -55,27 +61,36 @@ class JobLog:
 
     @classmethod
     def claim(
-        cls, storage: Storage, job: str, record_id: str, *, take_over: bool = True
+        cls,
+        storage: Storage,
+        job: str,
+        record_id: str,
+        *,
+        take_over: bool = True,
+        by: str = "",
+        wall_seconds: float = 0.0,
     ) -> "JobLog":
         """Win the job: from here on older drivers are fenced.
 
         Args:
             record_id: random id of this driver.
-            take_over: False refuses a job that another driver ever claimed.
+            take_over: False refuses a job whose newest driver has not said that it ended.
+            by: host and process, for messages.
+            wall_seconds: now, since 1970, for messages.
 
         Raises:
-            ConflictError: `take_over` is False and the job is claimed.
+            ConflictError: `take_over` is False and another driver is active or died.
             InvalidInputError: the log belongs to another job.
         """
 
         def claim(state: JobState) -> Claim:
-            if state.owner and not take_over:
+            if state.owner and not (state.ended or take_over):
                 raise ConflictError(
-                    f"job {job!r} is claimed by generation {state.generation} and "
-                    "on_conflict='fail' was asked for; use on_conflict='take_over' if that driver "
-                    "is gone"
+                    f"job {job!r} is claimed by {_driver(state)}, which has not said that it "
+                    "ended, and on_conflict='fail' was asked for. Wait for it; if it was killed, "
+                    "start once with on_conflict='take_over'"
                 )
-            return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION)
+            return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION, by, wall_seconds)
 
         log = job_records(storage, job)
         state, _ = log.decide(read_job(storage, job), claim)
@@ -114,6 +129,7 @@ class JobLog:
             return None if unless(state) else record
 
         with self._lock:
+            self._go_on()
             state, won = self._log.decide(self._state, wanted)
             self._state = keep_snapshot(self._log.slots.storage, state)
             return won is not None
@@ -125,8 +141,53 @@ class JobLog:
             FencedError: a newer driver claimed the job.
         """
         with self._lock:
+            self._go_on()
             self._take_in(self._state)
             self._take_in(self._log.read(self._state, until=self._is_lost))
+
+    def end(self) -> None:
+        """Say that this driver writes nothing more, so that another one need not take over.
+
+        A driver that goes on all the same claims the job again with its next call. Does nothing if
+        a newer driver claimed the job.
+        """
+
+        def ended(state: JobState) -> DriverEnded | None:
+            self._state = state
+            mine = state.generation == self._generation and not self._is_lost(state)
+            return DriverEnded(self._record_id, self._generation) if mine else None
+
+        with self._lock:
+            if not self._state.ended:
+                self._state, _ = self._log.decide(self._state, ended)
+
+    def __enter__(self) -> "JobLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; a storage that does not answer is no error here."""
+        with suppress(DurableShuffleError):
+            self.end()
+
+    def move(self, storage: Storage) -> None:
+        """Go on over another connection to the same storage."""
+        with self._lock:
+            self._log = job_records(storage, self._state.job)
+
+    def _go_on(self) -> None:
+        """Claim the job again if this driver has ended and no other one has claimed it since."""
+
+        def claim(state: JobState) -> Claim | None:
+            if self._is_lost(state) or not state.ended:
+                return None
+            state = replace(state, generation=state.generation + 1)
+            names = state.job, state.generation, LAYOUT_VERSION, state.by, state.since
+            return Claim(self._record_id, *names)
+
+        if self._state.ended and not self._is_lost(self._state):
+            state, _ = self._log.decide(self._state, claim)
+            self._take_in(state)
+            self._generation = state.generation
 
     def _is_lost(self, state: JobState) -> bool:
         return state.owner != self._record_id
@@ -144,10 +205,16 @@ class JobLog:
         if self._is_lost(state):  # a fenced driver stays fenced
             raise FencedError(
                 f"another driver took over job {state.job!r}: mine=generation "
-                f"{self._generation}, newest=generation {state.generation}; this driver "
-                "must stop (a second DurableShuffle of a job takes over in one program, too: "
-                "make one and use it everywhere)"
+                f"{self._generation}, newest={_driver(state)}; this driver must stop. If you did "
+                "not start a second one, check whether your scheduler started the job twice"
             )
+
+
+def _driver(state: JobState) -> str:
+    """Name the newest driver of a job, for people."""
+    since = datetime.fromtimestamp(state.since, UTC).isoformat(" ", "seconds")
+    who = f" ({state.by}, since {since})" if state.by else ""
+    return f"generation {state.generation}{who}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +302,15 @@ def _write_unclaimed(
     """Win a slot for what `record` makes of the log's state, None for nothing; return the state."""
     log, state = job_records(storage, job), read_job(storage, job)
 
-    def claimed_first(state: JobState) -> Claim | None:
-        return None if state.generation else Claim(claim_id, job, 1, LAYOUT_VERSION)
+    def claimed_first(state: JobState) -> Claim | DriverEnded | None:
+        if state.generation:
+            alone = state.owner == claim_id and not state.ended
+            return DriverEnded(claim_id, state.generation) if alone else None
+        return Claim(claim_id, job, 1, LAYOUT_VERSION)
 
     if record(state) is not None:
-        state, _ = log.decide(state, claimed_first)
+        for _ in range(2):  # it is no driver, so it ends at once
+            state, _ = log.decide(state, claimed_first)
     return keep_snapshot(storage, log.decide(state, record)[0])
 
 

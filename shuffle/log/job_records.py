@@ -1,15 +1,36 @@
 """The job log's records together, and its codec."""
 
-from typing import get_args
+from dataclasses import dataclass
+from typing import ClassVar, get_args
 
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.shuffle.log.records import (
     Claim,
     Closed,
-    StageBegun,
+    OfStage,
     StageReleased,
     StageUse,
 )
 
-JobRecord = Claim | StageBegun | StageUse | StageReleased | Closed
+
+@dataclass(frozen=True, slots=True)
+class StageBegun(OfStage):
+    """A writer makes a stage that does not count before STAGE names it; RELEASED gives it up."""
+
+    KIND: ClassVar[str] = "BEGUN"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEnded:
+    """The driver that claimed the job says that it writes nothing more. Void behind a newer CLAIM.
+
+    It decides nothing: a driver that says nothing may have died.
+    """
+
+    KIND: ClassVar[str] = "ENDED"
+    record_id: str
+    generation: int
+
+
+JobRecord = Claim | DriverEnded | StageBegun | StageUse | StageReleased | Closed
 JOB_RECORDS: RecordCodec[JobRecord] = RecordCodec(get_args(JobRecord))

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.log.job_records import JobRecord
+from durable_shuffle.shuffle.log.job_records import DriverEnded, JobRecord, StageBegun
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     job_snapshots_prefix,
@@ -30,7 +30,6 @@ from durable_shuffle.shuffle.log.records import (
     Claim,
     Closed,
     Lasts,
-    StageBegun,
     StageReleased,
     StageUse,
 )
@@ -63,6 +62,12 @@ class JobState:
     generation: int = 0
     owner: str = ""
     """`record_id` of the newest CLAIM."""
+    by: str = ""
+    """Host and process that claimed it, for people; "" if unknown, or if no driver did."""
+    since: float = 0.0
+    """When it was claimed, in seconds since 1970."""
+    ended: bool = False
+    """Whether the newest driver said that it ended."""
     stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
     """(name, fingerprint) -> newest incarnation that is not released."""
     live: Mapping[StagePath, Use] = field(default_factory=dict)
@@ -116,6 +121,8 @@ def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobSt
     match record:
         case Claim():
             return _claimed(state, record)
+        case DriverEnded():
+            return replace(state, ended=state.ended or record.generation == state.generation)
         case StageBegun():
             return replace(state, begun=(*state.begun, state.path_of(record)))
         case StageUse():
@@ -137,7 +144,14 @@ def _claimed(state: JobState, record: Claim) -> JobState:
             f"the job was written by a newer durable-shuffle: layout "
             f"found={record.layout_version} supported={LAYOUT_VERSION} job={state.job!r}"
         )
-    return replace(state, generation=record.generation, owner=record.record_id)
+    return replace(
+        state,
+        generation=record.generation,
+        owner=record.record_id,
+        by=record.by,
+        since=record.wall_seconds,
+        ended=False,
+    )
 
 
 def _used(state: JobState, record: StageUse) -> JobState:
@@ -190,6 +204,9 @@ class JobSnapshot:
     job: str
     generation: int
     owner: str
+    by: str
+    since: float
+    ended: bool
     live: tuple[LiveStage, ...]
     """Oldest first."""
     released: tuple[str, ...]
@@ -208,6 +225,9 @@ def snapshot_of(state: JobState) -> JobSnapshot:
         state.job,
         state.generation,
         state.owner,
+        state.by,
+        state.since,
+        state.ended,
         tuple(LiveStage(p.folder, p in current, use) for p, use in state.live.items()),
         _folders(path for path, unfinished in state.gone.items() if not unfinished),
         _folders(state.given_up),
@@ -230,6 +250,9 @@ def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
         slot,
         snapshot.generation,
         snapshot.owner,
+        snapshot.by,
+        snapshot.since,
+        snapshot.ended,
         {(p.name, p.fingerprint): p for p, stage in live.items() if stage.newest},
         {p: stage.used for p, stage in live.items()},
         {

@@ -101,7 +101,7 @@ Lasts = Literal["until_released", "while_used", "unrecognised"]
 
 
 @dataclass(frozen=True, slots=True)
-class _OfStage:
+class OfStage:
     """Of one incarnation of a stage."""
 
     record_id: str
@@ -125,17 +125,13 @@ class Claim:
     job: str
     generation: int
     layout_version: int
+    by: str = ""
+    """Host and process, for people; so is the time, since 1970."""
+    wall_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class StageBegun(_OfStage):
-    """A writer makes a stage that does not count before STAGE names it; RELEASED gives it up."""
-
-    KIND: ClassVar[str] = "BEGUN"
-
-
-@dataclass(frozen=True, slots=True)
-class StageUse(_OfStage):
+class StageUse(OfStage):
     """A driver makes a stage or plans to reuse it; the newest of a fingerprint is current."""
 
     KIND: ClassVar[str] = "STAGE"
@@ -147,7 +143,7 @@ class StageUse(_OfStage):
 
 
 @dataclass(frozen=True, slots=True)
-class StageReleased(_OfStage):
+class StageReleased(OfStage):
     """A stage's data may go, for the cause given; its path is never used again."""
 
     KIND: ClassVar[str] = "RELEASED"

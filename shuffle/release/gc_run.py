@@ -137,7 +137,8 @@ def collect_garbage(
     if log is None:
         return report
     acting = _Acting(storage, log, ids)
-    gone, spared = acting.run(scopes)
+    with log:
+        gone, spared = acting.run(scopes)
     return replace(
         report,
         orphans=tuple(gone),

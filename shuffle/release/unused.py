@@ -11,6 +11,7 @@ what an earlier run used, whatever the driver does meanwhile.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
@@ -36,7 +37,7 @@ class KeepUsed:
         unused_for: also after many runs a stage stays for this time, so that a job that fails and
             starts again every minute deletes nothing.
         unrecognised_for: the same for stages that no later run can find again, whatever `runs` is:
-            for example those of an RDD without `version=`. A DataFrame of an earlier run that
+            for example those of a plan with `now()`. A DataFrame of an earlier run that
             reads such a stage can be read for this time.
         newest: keep the newest stage of each name, which others read by its name.
 
@@ -62,6 +63,28 @@ def keep_for(age: timedelta) -> KeepUsed:
     yesterday reuses it.
     """
     return KeepUsed(runs=1, unused_for=age, unrecognised_for=age, newest=False)
+
+
+Retention = Literal["until_released", "when_consumed"] | timedelta | KeepUsed
+_NAMED = "until_released", "when_consumed"
+
+
+def kept_by(retention: Retention) -> KeepUsed | None:
+    """Return what a retention keeps by use; None if it releases nothing that is unused.
+
+    Raises:
+        InvalidInputError: not a retention.
+    """
+    if isinstance(retention, KeepUsed):
+        return retention
+    if isinstance(retention, timedelta):
+        return keep_for(retention)
+    if retention not in _NAMED:
+        raise InvalidInputError(
+            f"retention must be {' or '.join(map(repr, _NAMED))}, a timedelta or KeepUsed, "
+            f"found={retention!r}"
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,10 +79,10 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
         record = left.pop(0) if left and slot else filler
         log.mend(slot, JOB_RECORDS.encode(record))
-    claimed = JobLog.claim(storage, job, ids.new_id())
-    for record in left:
-        assert isinstance(record, StageUse | StageReleased)
-        claimed.append(record)
+    with JobLog.claim(storage, job, ids.new_id()) as claimed:
+        for record in left:
+            assert isinstance(record, StageUse | StageReleased)
+            claimed.append(record)
     return JobRepair(
         tuple(bad),
         tuple(path for path, record in missing if isinstance(record, StageUse)),

@@ -358,12 +358,11 @@ def test_damaged_index_never_gives_rows(
 
 def test_retention_by_age(session: SparkSession, root: str) -> None:
     """When the job is next claimed, stages above the age are deleted, and nothing else."""
-    first = DurableShuffle(session, root, job="tests")
-    first.durable(session.range(3))
-    assert (
-        len(DurableShuffle(session, root, job="tests", retention=timedelta(days=1)).stages()) == 1
-    )
-    assert DurableShuffle(session, root, job="tests", retention=timedelta(0)).stages() == []
+    with DurableShuffle(session, root, job="tests") as first:
+        first.durable(session.range(3))
+    for age, left in ((timedelta(days=1), 1), (timedelta(0), 0)):
+        with DurableShuffle(session, root, job="tests", retention=age) as shuffle:
+            assert len(shuffle.stages()) == left
 
 
 def test_computed_key_of_a_frame_without_rows(

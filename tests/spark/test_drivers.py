@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from other_driver import forget_claims, remember_claims
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -67,6 +68,7 @@ def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:
     df = numbers(session)
     older = DurableShuffle(session, root, job="tests")
     out = older.repartition(df, 3, "k")
+    forget_claims()
     newer = DurableShuffle(session, root, job="tests")
     assert (older.generation, newer.generation) == (1, 2)
     for write in (lambda: older.repartition(df, 4, "k"), lambda: older.durable(df), older.release):
@@ -120,6 +122,7 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(older.repartition, df, 3, "k")
         wait_until(lambda: Path(at_gate).exists() or running.done())
+        forget_claims()
         newer = DurableShuffle(session, root, job="tests", version="1")
         Path(gate).touch()
         with pytest.raises(FencedError, match="newest=generation 2"):
@@ -131,12 +134,24 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
 
 
 def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> None:
-    """`on_conflict="fail"` accepts only a new job; the first driver is not disturbed."""
+    """`on_conflict="fail"` refuses a job while another driver is active, which is not disturbed; a
+    second object of the same process shares the claim."""
     first = DurableShuffle(session, root, job="tests", on_conflict="fail")
+    second = DurableShuffle(session, root, job="tests", on_conflict="fail")
+    assert (first.generation, second.generation) == (1, 1)
+    claims = forget_claims()
     with pytest.raises(ConflictError, match="job 'tests' is claimed by generation 1"):
         DurableShuffle(session, root, job="tests", on_conflict="fail")
     assert DurableShuffle(session, root, job="other", on_conflict="fail").generation == 1
+    remember_claims(claims)
+    with second:
+        pass
     assert rows_of(first.repartition(numbers(session), 3, "k")) == EXPECTED
+    first.close()
+    forget_claims()
+    with DurableShuffle(session, root, job="tests", on_conflict="fail") as third:
+        assert third.generation == 2
+        assert len(third.stages()) == 1
 
 
 @pytest.mark.parametrize("first_to_commit", ["orphan", "new driver"])

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from littered_job import StoredConsumer
+from other_driver import forget_claims
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -80,13 +81,12 @@ def test_nightly_job_reuses_yesterdays_stage(session: SparkSession, root: str) -
 
 
 def test_storage_is_bounded_by_default(session: SparkSession, root: str) -> None:
-    """A stage of an RDD, which no later run can find again, every night: at most two are stored."""
+    """A stage that no later run can find again, every night: at most two are stored."""
     stored = []
     for night in range(4):
-        df = session.sparkContext.parallelize(range(3), 1).map(lambda i: (i,)).toDF(["v"])
         with DurableShuffle(session, root, job="tests", clock=Night(night)) as shuffle:
             assert shuffle.vacuum() == []
-            assert shuffle.durable(df.selectExpr("v", "rand() as r")).count() == 3
+            assert shuffle.durable(session.range(0, 3, 1, 1).selectExpr("now() as t")).count() == 3
             stored.append(len(shuffle.stages()))
     assert stored == [1, 2, 2, 2]
     assert segments(root) == 2
@@ -121,6 +121,7 @@ def test_fenced_driver_leaves_the_block_without_an_error(session: SparkSession, 
     """The newer driver decides about the stages that it would have released."""
     with DurableShuffle(session, root, job="tests", retention="when_consumed") as shuffle:
         finish(run(shuffle, session, root), [0, 1])
+        forget_claims()
         DurableShuffle(session, root, job="tests")
     assert segments(root) > 0
 

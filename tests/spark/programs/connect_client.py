@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped, register, spark_tasks
+from durable_shuffle.jobs import claims
 from durable_shuffle.jobs.deploy.preflight import RemoteStorage, preflight
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ByteRange
@@ -86,6 +87,7 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     missed = first.explain(counted, 4, "k")
     out = first.repartition(counted, 4, "k")
     runs = [runs_in(folder)]
+    claims._held.clear()  # a driver of its own, as in another process
     again = DurableShuffle(spark, root, job="tests", version="1")
     hit = again.explain(counted, 4, "k")
     reused = again.repartition(counted, 4, "k")

@@ -64,7 +64,7 @@ def test_the_older_driver_is_fenced_at_its_next_append(
     """Its record never stands; the message names both generations and both causes."""
     older = JobLog.claim(storage, "job", A)
     newer = JobLog.claim(storage, "job", B)
-    with pytest.raises(FencedError, match=r"generation 1.*generation 2.*a second Durable"):
+    with pytest.raises(FencedError, match=r"generation 1.*generation 2.*scheduler"):
         older.append(use(ids, 1, "1" * 32))
     newer.append(use(ids, 2, "2" * 32))
     assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "CLAIM", "STAGE"]
@@ -101,6 +101,53 @@ def test_on_conflict_fail_refuses_a_claimed_job(storage: MemoryStorage) -> None:
         JobLog.claim(storage, "job", B, take_over=False)
     owner.check_owner()
     assert len(list(storage.list("job/log/"))) == 1
+
+
+def test_a_driver_that_ended_refuses_nobody(storage: MemoryStorage, ids: SeededIds) -> None:
+    """`on_conflict="fail"` accepts a job whose driver said that it ended. One that died without a
+    word is in the way, and so is one that goes on after its end."""
+    first = JobLog.claim(storage, "job", A, take_over=False, by="host:7", wall_seconds=1e9)
+    with pytest.raises(ConflictError, match=r"generation 1 \(host:7, since 2001-09-09 01:46:40"):
+        JobLog.claim(storage, "job", B, take_over=False)
+    for _ in range(2):
+        first.end()
+    assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "ENDED"]
+    with JobLog.claim(storage, "job", B, take_over=False) as second:
+        assert second.generation == 2
+        with pytest.raises(FencedError):
+            first.append(use(ids, 1, "1" * 32))
+        first.end()
+        assert not read_job(storage, "job").ended
+    assert read_job(storage, "job").ended
+    second.append(use(ids, 2, "1" * 32))
+    assert second.generation == 3
+    with pytest.raises(ConflictError, match="generation 3"):
+        JobLog.claim(storage, "job", C, take_over=False)
+    assert JobLog.claim(storage, "job", C).generation == 4
+    with pytest.raises(FencedError):
+        second.check_owner()
+    kinds = [k for _, k, _ in records_below(storage, "job/log/")]
+    assert kinds == ["CLAIM", "ENDED", "CLAIM", "ENDED", "CLAIM", "STAGE", "CLAIM"]
+
+
+def test_an_ended_driver_goes_on_only_if_nobody_came(storage: MemoryStorage) -> None:
+    """Its next call claims the job again, unless another driver has it: also if that one ended."""
+    first = JobLog.claim(storage, "job", A)
+    first.end()
+    first.check_owner()
+    assert (first.generation, read_job(storage, "job").ended) == (2, False)
+    first.end()
+    JobLog.claim(storage, "job", B).end()
+    for _ in range(2):
+        with pytest.raises(FencedError, match="newest=generation 3"):
+            first.check_owner()
+
+
+def test_a_writer_of_one_stage_is_no_driver(storage: MemoryStorage, ids: SeededIds) -> None:
+    """It claims a job that nobody ever claimed, and ends at once."""
+    enter_stage(storage, path("1" * 32), record_id=ids.new_id(), claim_id=C, replaces=False)
+    assert [k for _, k, _ in records_below(storage, "job/log/")] == ["CLAIM", "ENDED", "STAGE"]
+    assert JobLog.claim(storage, "job", A, take_over=False).generation == 2
 
 
 def test_two_drivers_that_claim_at_once_get_two_generations() -> None:

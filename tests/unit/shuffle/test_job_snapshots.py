@@ -9,7 +9,7 @@ from small_stage import SeededIds
 
 from durable_shuffle.serialization.errors import FencedError, UnavailableError
 from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, job_records, read_job
-from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord, StageBegun
 from durable_shuffle.shuffle.log.job_state import (
     JOB_SNAPSHOTS,
     SNAPSHOT_EVERY,
@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.log.job_state import (
     with_job_record,
 )
 from durable_shuffle.shuffle.log.layout import StagePath, job_snapshots_prefix
-from durable_shuffle.shuffle.log.records import Claim, StageBegun, StageReleased, StageUse
+from durable_shuffle.shuffle.log.records import Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.repair.job_log import repair_job_log
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -104,9 +104,9 @@ def test_opening_a_job_with_12000_stages_in_its_past(
         last,
         1,
         A,
-        {(p.name, p.fingerprint): p for p in live},
-        dict.fromkeys(live, Use(1, 0.0, "until_released")),
-        dict.fromkeys(paths[:dropped], False),
+        stages={(p.name, p.fingerprint): p for p in live},
+        live=dict.fromkeys(live, Use(1, 0.0, "until_released")),
+        gone=dict.fromkeys(paths[:dropped], False),
     )
     SlotLog(storage, job_snapshots_prefix("job")).append(
         last, JOB_SNAPSHOTS.encode(snapshot_of(state))

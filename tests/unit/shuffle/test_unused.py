@@ -41,7 +41,7 @@ def state_of(*uses: Use, newest: bool = True) -> JobState:
     live = {path(n): use for n, use in enumerate(uses)}
     if newest:
         live[path(99)] = Use(9, NOW, "while_used")
-    return JobState("job", 50, 9, "a" * 32, {}, live)
+    return JobState("job", 50, 9, "a" * 32, live=live)
 
 
 @pytest.mark.parametrize(

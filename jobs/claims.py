@@ -1,0 +1,94 @@
+"""Which jobs this process has claimed. Objects of one process share the claim of a job.
+
+Two drivers of a job fence each other, because nobody can tell whether the other one is dead. Within
+a process that is known: a second object goes on with the claim of the first one. The last object
+that is closed, or else the end of the process, tells the job log that the driver ended.
+"""
+
+import atexit
+import os
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+from durable_shuffle.serialization.errors import FencedError
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.storage.contract import Storage
+
+
+@dataclass(slots=True)
+class _Held:
+    log: JobLog
+    holders: int
+
+
+_LAST_WORD_SECONDS = 10.0
+_lock = threading.Lock()
+_held: dict[tuple[int, str, str], _Held] = {}
+"""By process, storage and job; a forked process shares nothing."""
+
+
+def hold_claim(
+    storage: Storage, job: str, *, ids: IdSource, clock: Clock, take_over: bool
+) -> JobLog:
+    """Return this process's claim of a job; claim the job if there is none.
+
+    Each call is followed by `let_go`, or by the end of the process.
+
+    Raises:
+        ConflictError: see `JobLog.claim`.
+    """
+    key = _key(storage, job)
+    with _lock:
+        if not _held:
+            atexit.register(_end_all)
+        shared = _held.get(key)
+        if shared is not None:
+            shared.log.move(storage)
+            with suppress(FencedError):  # another process has the job: claim it anew
+                shared.log.check_owner()
+                shared.holders += 1
+                return shared.log
+        by = f"{socket.gethostname()}:{os.getpid()}"
+        log = JobLog.claim(
+            storage, job, ids.new_id(), take_over=take_over, by=by, wall_seconds=clock.wall()
+        )
+        _held[key] = _Held(log, 1)
+        return log
+
+
+def let_go(log: JobLog, storage: Storage) -> None:
+    """Give up one share of a claim. With the last one, the driver says that it ended."""
+    key = _key(storage, log.state.job)
+    with _lock:
+        shared = _held.get(key)
+        if shared is None or shared.log is not log:
+            return
+        shared.holders -= 1
+        if shared.holders == 0:
+            del _held[key]
+            log.end()
+
+
+def _key(storage: Storage, job: str) -> tuple[int, str, str]:
+    return os.getpid(), storage.description, job
+
+
+def _end_all() -> None:
+    """At the end of the process: whoever has not let go has ended, too.
+
+    A storage that does not answer holds nobody up for long: then the driver ended without a word.
+    """
+    mine = [shared.log for (process, _, _), shared in _held.items() if process == os.getpid()]
+
+    def end() -> None:
+        for log in mine:
+            with suppress(Exception):  # Spark, through which it may be reached, has ended
+                log.end()
+
+    with suppress(RuntimeError):  # the interpreter starts no thread any more
+        last = threading.Thread(target=end, name="end-claims", daemon=True)
+        last.start()
+        last.join(_LAST_WORD_SECONDS)

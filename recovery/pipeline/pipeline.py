@@ -9,6 +9,7 @@ A later run of a pipeline with the same name continues where the last one stoppe
 """
 
 import logging
+import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,8 @@ from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.named_stage import named_stage
 
 _log = logging.getLogger(__name__)
+_TURN_SECONDS = 0.5
+"""How late a Ctrl-C may be noticed."""
 
 
 def local_processes(run_task: RunTask, settings: PipelineSettings, hear: Hear) -> Launcher:
@@ -327,7 +330,7 @@ class RunningPipeline:
     """A run in progress."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+        self._supervisor, self._clock = supervisor, SystemClock()
         self._result: JobResult | None = None
         self._error: BaseException | None = None
         # not `join`: in Python 3.11, a Ctrl-C during `join` marks the thread as ended
@@ -368,7 +371,14 @@ class RunningPipeline:
         Raises:
             TimeoutError: the run has not ended in time.
         """
-        self._over.wait(timeout_seconds)
+        deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
+        # in turns: a Ctrl-C that comes just before a wait, or to another thread, is noticed only
+        # behind it
+        while not self._over.is_set():
+            left = math.inf if deadline is None else deadline - self._clock.monotonic()
+            if left <= 0:
+                break
+            self._over.wait(min(left, _TURN_SECONDS))
         if self._error is not None:
             raise self._error
         if self._result is None:

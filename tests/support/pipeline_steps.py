@@ -47,6 +47,11 @@ class NumbersUntilEnd:
         (folder / f"made-{producer}").write_text(str(made))
 
 
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Pass rows on."""
+    return batch
+
+
 @dataclass
 class Gated:
     """Passes rows on; at `row` it leaves its process id in a file and waits for another file."""

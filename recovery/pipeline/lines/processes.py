@@ -15,6 +15,7 @@ import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -31,6 +32,8 @@ _JOIN_SECONDS = 5.0
 _POLL_SECONDS = 10.0
 """How often a process looks for commands that were not pushed to it."""
 _SLOT = struct.Struct("<Q")
+_SUPERVISORS = (signal.SIGINT, signal.SIGTERM)
+"""Sent to all by a terminal or a service manager: the supervisor gets them and suspends."""
 
 
 @dataclass(slots=True)
@@ -85,7 +88,13 @@ class LocalProcesses:
         process = self._context.Process(
             target=_main, args=arguments, name=f"durable-shuffle-{task}", daemon=True
         )
-        process.start()
+        # until `_main` ignores them, they would end the process, or the fork server
+        resource_tracker.ensure_running()  # its start would unblock them
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SUPERVISORS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()  # so that the reader sees its end
         running = _Running(process, ours)
         running.reader = threading.Thread(
@@ -187,8 +196,9 @@ def _main(
     heartbeat_seconds: float,
 ) -> None:
     """Run in the new process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor gets them and suspends
+    for number in _SUPERVISORS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SUPERVISORS)
     lock, over = threading.Lock(), threading.Event()
 
     def send(report: TaskReport) -> None:

@@ -1,0 +1,103 @@
+"""Ctrl-C at moments at which it is easily lost, or hits a process that is only just beginning."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from pipeline_steps import Numbers
+from pipelines import PATIENCE_SECONDS, copying, prefix_of_all, published, threads, until
+
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline import pipeline as pipeline_module
+from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
+
+WAIT = 60.0
+OLDER = """
+import os, signal, sys, threading, time
+from multiprocessing import forkserver
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from pipeline_steps import Numbers, same
+from pipelines import copying, published
+folder = Path(sys.argv[1])
+
+def interrupt():
+    # both to all, while the fork server and the tasks begin
+    while forkserver._forkserver._forkserver_pid is None:
+        time.sleep(0.001)
+    pid = forkserver._forkserver._forkserver_pid
+    blocked = [x for x in Path(f"/proc/{{pid}}/status").read_text().splitlines() if "SigBlk" in x]
+    print(int(blocked[0].split()[1], 16) >> 1 & 1, flush=True)
+    while not published(folder):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for child in children(pid) | {{pid}}:
+                try:
+                    os.kill(child, number)
+                except OSError:
+                    pass
+        time.sleep(0.002)
+    running.stop("SUSPEND")
+
+def children(pid):
+    try:
+        return set(map(int, Path(f"/proc/{{pid}}/task/{{pid}}/children").read_text().split()))
+    except OSError:
+        return set()
+
+if __name__ == "__main__":
+    pipeline = copying(folder, Numbers(1), same)
+    threading.Thread(target=interrupt, daemon=True).start()
+    running = pipeline.start()
+    result = running.wait()
+    print(result.phase, result.restarts, result.cause)
+"""
+
+
+def test_an_interrupt_that_another_thread_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that comes just before the main thread waits: nothing wakes that thread."""
+    started: list[RunningPipeline] = []
+    over = threading.Event()
+
+    def noted(supervisor: object) -> RunningPipeline:
+        started.append(RunningPipeline(supervisor))  # type: ignore[arg-type]
+        return started[0]
+
+    def interrupt() -> None:
+        until(lambda: started and started[0].phase is JobPhase.RUNNING, "all run")
+        until(lambda: published(tmp_path), "rows")
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        if not over.wait(WAIT):
+            started[0].stop("CANCEL")
+
+    monkeypatch.setattr(pipeline_module, "RunningPipeline", noted)
+    other = threading.Thread(target=interrupt)
+    other.start()
+    try:
+        result = copying(tmp_path, Numbers(1), lambda batch: batch).run(launcher=threads)
+    finally:
+        over.set()
+        other.join()
+    assert result.phase is JobPhase.SUSPENDED
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at signal masks")
+def test_processes_that_only_just_begin_survive_signals_to_all(tmp_path: Path) -> None:
+    """The fork server, and tasks before they ignore signals: none falls, none is restarted."""
+    script = tmp_path / "script.py"
+    script.write_text(OLDER.format(paths=[p for p in sys.path if p]))
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert done.stdout == "1\nsuspended 0 None\n", done.stdout + done.stderr
+    assert prefix_of_all(published(tmp_path), 1) or published(tmp_path)

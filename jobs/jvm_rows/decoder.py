@@ -1,0 +1,46 @@
+"""Driver side of the read: blocks of frames to Spark's internal rows, inside the JVM."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.jvm_rows.compiled import compiled
+from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+
+_TEXTS = ("decode.java", "columns.java", "arrow.java", "unpack.java")
+
+
+@cache
+def decoder_text() -> str:
+    """Return the Java source of the decoder."""
+    folder = files("durable_shuffle.jobs.jvm_rows")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _TEXTS)
+
+
+def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> Any:
+    """Return the JVM RDD of internal rows that are in the blocks of each partition.
+
+    A row is only valid until `hasNext` is called for the next one, as in Spark's columnar readers:
+    copy it, or project it to a binary row, as `LogicalRDD` does.
+
+    Args:
+        blocks: one binary column; each partition has the blocks of one `blocks_of`.
+        schema: of the rows. Decimals of up to 18 digits may be longs in it.
+        stored: the Arrow schema of the frames.
+
+    Raises:
+        UncoveredTypeError: a column has a type that the Java code does not read.
+        Py4JError: this Spark has other internals than expected.
+    """
+    session = blocks.sparkSession
+    jvm: Any = session._jvm  # noqa: SLF001
+    kinds = column_kinds(schema, stored)
+    java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    rdd = blocks._jdf.queryExecution().toRdd()  # noqa: SLF001
+    references = [kinds, java_schema, MAX_INFLATED_BYTES]
+    return compiled(session, rdd, decoder_text(), references)

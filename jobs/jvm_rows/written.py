@@ -1,0 +1,208 @@
+"""What the encoder in the JVM wrote, as it reaches a Python worker: checked, segment by segment.
+
+The encoder yields rows of three columns: `segment`, an int; `data`, a binary; `extents`, a binary.
+- Rows of data hold the bytes of a segment's frames, in order, in pages of any size.
+- Behind them, one row of the same segment has `extents`: eight bytes, the uncompressed Arrow bytes
+  of its columns, and then the packed EXTENT entries, ordered by subpartition.
+- The last row of a task has the segment -1. Its `extents` are eight-byte numbers: how many rows the
+  task read, and how many of them each subpartition got.
+
+All numbers are little-endian. So a batch that is lost or doubled on the way, or a stream that ends
+too soon, is an error before anything is committed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from durable_shuffle.jobs.jvm_rows.binaries import binary_views
+from durable_shuffle.serialization.arrow_codec import numbers_of
+from durable_shuffle.serialization.checksum import crc32, frame_seed
+from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
+from durable_shuffle.serialization.frames import (
+    FRAME_HEADER_BYTES,
+    FrameKind,
+    decode_frame_header,
+    padded_length,
+)
+from durable_shuffle.shuffle.log.records import unpack_extents
+
+_TOTALS = -1
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JvmSegment:
+    """A segment that the JVM encoded."""
+
+    number: int
+    parts: tuple[memoryview, ...]
+    """Its bytes, to be written one after the other. They hold the memory of Spark's batches."""
+    extents: npt.NDArray[np.void]
+    """EXTENT entries, ordered by subpartition."""
+    memory_bytes: int
+    """Uncompressed Arrow bytes of its rows."""
+
+
+class JvmSegments:
+    """The segments of one map task, in order. Iterate once, to the end.
+
+    Args:
+        batches: of the columns `segment`, `data` and `extents`, see above.
+        producer: number of the producer, which is the number of Spark's partition.
+        stage_id: 32 hexadecimal digits, for the CRC of each frame.
+        partitions: how many subpartitions there are.
+        max_frame_bytes: longest frame body.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        producer: int,
+        stage_id: str,
+        partitions: int,
+        max_frame_bytes: int,
+    ) -> None:
+        self._batches, self._producer, self._stage_id = batches, producer, stage_id
+        self._partitions, self._max_frame_bytes = partitions, max_frame_bytes
+        self._number = 0
+        self._ended = False
+        self.next_ordinals = np.zeros(partitions, dtype=np.uint64)
+        """Per subpartition, the ordinal of its next record, which is its number of rows so far."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the JVM wrote, None before all of them arrived and were checked."""
+        return int(self.next_ordinals.sum()) if self._ended else None
+
+    def __iter__(self) -> Iterator[JvmSegment]:
+        """Yield the segments.
+
+        Raises:
+            CorruptDataError: rows or bytes are missing, doubled or damaged; nothing may be
+                committed.
+        """
+        parts: list[memoryview] = []
+        for batch in self._batches:
+            numbers = numbers_of(batch.column(0)).tolist()
+            pages, ends = binary_views(batch.column(1)), binary_views(batch.column(2))
+            for number, page, end in zip(numbers, pages, ends, strict=True):
+                if self._ended:
+                    self._lost("rows follow the last one")
+                if number == _TOTALS and end is not None and not parts:
+                    self._check_totals(end)
+                elif number != self._number or (page is None) == (end is None):
+                    self._lost(f"expected segment {self._number}, found {number}")
+                elif page is not None:
+                    parts.append(page)
+                elif end is not None:
+                    yield self._segment(tuple(parts), end)
+                    parts = []
+                    self._number += 1
+        if not self._ended:
+            self._lost("the last row is missing")
+
+    def _segment(self, parts: tuple[memoryview, ...], end: memoryview) -> JvmSegment:
+        if end.nbytes < _NUMBER_BYTES:
+            self._lost(f"a segment ends in {end.nbytes} bytes")
+        memory_bytes = int.from_bytes(end[:_NUMBER_BYTES], "little")
+        reader = _Reader(parts)
+        try:
+            packed, name = bytes(end[_NUMBER_BYTES:]), "extents from the JVM"
+            extents = unpack_extents(packed, name, partitions=self._partitions)
+            self._check_extents(extents, reader.left)
+            for entry in extents:
+                self._check_frames(entry, reader)
+        except DurableShuffleError as error:
+            self._lost(str(error), cause=error)
+        return JvmSegment(self._number, parts, extents, memory_bytes)
+
+    def _check_extents(self, extents: npt.NDArray[np.void], size: int) -> None:
+        """Check that they cover a segment of `size` bytes, and that the ordinals continue."""
+        ks, lengths = extents["subpartition"].astype(np.int64), extents["length"]
+        ends = np.cumsum(lengths)
+        if (
+            not len(extents)
+            or int(ends[-1]) != size
+            or not np.array_equal(extents["offset"], ends - lengths)
+            or (np.diff(ks) <= 0).any()
+            or (extents["segment"] != self._number).any()
+            or not np.array_equal(extents["first_ordinal"], self.next_ordinals[ks])
+        ):
+            self._lost(f"the extents do not fit {size} bytes of data")
+
+    def _check_frames(self, entry: np.void, reader: "_Reader") -> None:
+        """Check header and CRC of all frames of one extent, and count their rows."""
+        k, rows, behind = int(entry["subpartition"]), 0, reader.left - int(entry["length"])
+        first, continues = int(entry["first_ordinal"]), False
+        while reader.left > behind:
+            position = reader.position
+            header = decode_frame_header(
+                reader.take(FRAME_HEADER_BYTES), position, self._max_frame_bytes
+            )
+            crc = frame_seed(self._stage_id, self._producer, k, first + rows)
+            for piece in reader.pieces(padded_length(header.body_length)):
+                crc = crc32(piece, crc)
+            continues = bool(header.flags)
+            if crc != header.body_crc or header.kind is not FrameKind.ARROW:
+                self._lost(f"frame at byte {position} of segment {self._number} is damaged")
+            rows += header.rows
+        if reader.left != behind or rows != int(entry["rows"]) or continues:
+            self._lost(f"subpartition={k} expected={int(entry['rows'])} found={rows}")
+        self.next_ordinals[k] += np.uint64(rows)
+
+    def _check_totals(self, data: memoryview) -> None:
+        expected = np.frombuffer(data, dtype="<u8") if data.nbytes % _NUMBER_BYTES == 0 else []
+        found = [self.next_ordinals.sum(dtype=np.uint64), *self.next_ordinals]
+        if not np.array_equal(expected, found):
+            counted = int(expected[0]) if len(expected) else None
+            self._lost(f"counted={counted} arrived={int(found[0])}")
+        self._ended = True
+
+    def _lost(self, what: str, cause: Exception | None = None) -> NoReturn:
+        if isinstance(cause, CorruptDataError) and str(cause).startswith(_LOST):
+            raise cause
+        raise CorruptDataError(
+            f"{_LOST}: producer={self._producer} {what}; nothing was committed, run it again"
+        ) from cause
+
+
+_LOST = "rows were lost between Spark's JVM and this worker"
+
+
+class _Reader:
+    """Reads bytes that are given in parts; copies only what lies in several parts."""
+
+    def __init__(self, parts: Iterable[memoryview]) -> None:
+        self._parts = deque(parts)
+        self.left = sum(part.nbytes for part in self._parts)
+        """Bytes not read yet."""
+        self.position = 0
+
+    def take(self, size: int) -> bytes | memoryview:
+        """Return the next `size` bytes.
+
+        Raises:
+            CorruptDataError: fewer are left.
+        """
+        pieces = list(self.pieces(size))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """Yield the next `size` bytes as they lie in the parts."""
+        if size > self.left:
+            raise CorruptDataError(f"expected {size} bytes at {self.position}, found {self.left}")
+        self.left -= size
+        self.position += size
+        while size:
+            part = self._parts.popleft()
+            if part.nbytes > size:
+                self._parts.appendleft(part[size:])
+                part = part[:size]
+            size -= part.nbytes
+            yield part

@@ -1,4 +1,4 @@
-// One Arrow IPC message: its metadata, and the checks that come before any byte of its body is used.
+// One Arrow IPC message: its metadata, and the checks before any byte of its body is used.
 
 /** The record batch message at hand, and what its columns share. */
 static final class Arrow {
@@ -30,33 +30,40 @@ static final class Arrow {
     frame = number;
     try {
       parse(length);
-      if (batch.length() != rows) throw damaged("it states " + rows + " rows and holds " + batch.length());
+      if (batch.length() != rows)
+        throw damaged("it states " + rows + " rows and holds " + batch.length());
       nodes = buffers = 0;
       taken = inflated = 0;
       bare = columns.length == 0 ? rows : 0;
       for (int c = 0; c < columns.length; c++) place(columns[c], rows, true);
+      int allNodes = batch.nodesLength(), allBuffers = batch.buffersLength();
+      if (nodes != allNodes || buffers != allBuffers)
+        throw damaged("expected " + nodes + " nodes and " + buffers + " buffers, found "
+            + allNodes + " and " + allBuffers);
     } catch (IndexOutOfBoundsException e) {
       throw damaged("its metadata leads out of it: " + e);
     } catch (IllegalArgumentException e) {
       throw damaged("its metadata cannot be read: " + e);
     }
-    if (nodes != batch.nodesLength() || buffers != batch.buffersLength())
-      throw damaged("expected " + nodes + " nodes and " + buffers + " buffers, found "
-          + batch.nodesLength() + " and " + batch.buffersLength());
-    if (taken > bodyBytes) throw damaged("buffers of " + taken + " bytes share a body of " + bodyBytes);
-    if (inflated > mostBytes) throw damaged("buffers become " + inflated + " bytes, at most " + mostBytes);
+    if (taken > bodyBytes)
+      throw damaged("buffers of " + taken + " bytes share a body of " + bodyBytes);
+    if (inflated > mostBytes)
+      throw damaged("buffers become " + inflated + " bytes, at most " + mostBytes);
     if (bare > mostBytes / BARE_BYTES)
       throw damaged(bare + " values have no bytes, at most " + mostBytes / BARE_BYTES);
   }
 
   private void parse(int length) {
     int start = Platform.BYTE_ARRAY_OFFSET;
-    if (length < PREFIX_BYTES || Platform.getInt(bytes, start) != -1) throw damaged("no Arrow message");
+    if (length < PREFIX_BYTES || Platform.getInt(bytes, start) != -1)
+      throw damaged("no Arrow message");
     int size = Platform.getInt(bytes, start + 4);
     if (size < 8 || size > length - PREFIX_BYTES) throw damaged("metadata of " + size + " bytes");
     // Janino takes the bridge method of `slice`, which returns a Buffer
-    java.nio.ByteBuffer metadata = (java.nio.ByteBuffer) java.nio.ByteBuffer.wrap(bytes, PREFIX_BYTES, size).slice();
-    org.apache.arrow.flatbuf.Message message = org.apache.arrow.flatbuf.Message.getRootAsMessage(metadata);
+    java.nio.ByteBuffer metadata =
+        (java.nio.ByteBuffer) java.nio.ByteBuffer.wrap(bytes, PREFIX_BYTES, size).slice();
+    org.apache.arrow.flatbuf.Message message =
+        org.apache.arrow.flatbuf.Message.getRootAsMessage(metadata);
     if (message.headerType() != org.apache.arrow.flatbuf.MessageHeader.RecordBatch)
       throw damaged("Arrow message of type " + message.headerType());
     if (message.version() != org.apache.arrow.flatbuf.MetadataVersion.V5
@@ -66,15 +73,19 @@ static final class Arrow {
     bodyBytes = length - bodyAt;
     if (message.bodyLength() != bodyBytes)
       throw damaged("its body should have " + message.bodyLength() + " bytes and has " + bodyBytes);
-    batch = (org.apache.arrow.flatbuf.RecordBatch) message.header(new org.apache.arrow.flatbuf.RecordBatch());
+    batch = (org.apache.arrow.flatbuf.RecordBatch)
+        message.header(new org.apache.arrow.flatbuf.RecordBatch());
     if (batch == null) throw damaged("no record batch");
-    org.apache.arrow.flatbuf.BodyCompression compression = batch.compression();
-    if (compression == null) codec = AS_IS;
-    else if (compression.codec() == org.apache.arrow.flatbuf.CompressionType.LZ4_FRAME) codec = LZ4;
-    else if (compression.codec() == org.apache.arrow.flatbuf.CompressionType.ZSTD) codec = ZSTD;
-    else throw damaged("unknown compression " + compression.codec());
-    if (compression != null && compression.method() != org.apache.arrow.flatbuf.BodyCompressionMethod.BUFFER)
+    codec = codec(batch.compression());
+  }
+
+  private int codec(org.apache.arrow.flatbuf.BodyCompression compression) {
+    if (compression == null) return AS_IS;
+    if (compression.method() != org.apache.arrow.flatbuf.BodyCompressionMethod.BUFFER)
       throw damaged("unknown compression method " + compression.method());
+    if (compression.codec() == org.apache.arrow.flatbuf.CompressionType.LZ4_FRAME) return LZ4;
+    if (compression.codec() == org.apache.arrow.flatbuf.CompressionType.ZSTD) return ZSTD;
+    throw damaged("unknown compression " + compression.codec());
   }
 
   /** Gives a column and its children their nodes and buffers, in Arrow's order: depth first. */
@@ -128,14 +139,16 @@ static final class Arrow {
   }
 
   IllegalStateException damaged(String what) {
-    return new IllegalStateException("damaged frame: " + what + ": frame " + frame + " of its task");
+    return new IllegalStateException(
+        "damaged frame: " + what + ": frame " + frame + " of its task");
   }
 
   /** Returns how many of the first `count` bits are set. */
   static int ones(byte[] bits, long at, int count) {
     int found = 0, words = count >>> 6;
     for (int w = 0; w < words; w++) found += Long.bitCount(Platform.getLong(bits, at + 8L * w));
-    for (int i = words << 6; i < count; i++) found += Platform.getByte(bits, at + (i >> 3)) >> (i & 7) & 1;
+    for (int i = words << 6; i < count; i++)
+      found += Platform.getByte(bits, at + (i >> 3)) >> (i & 7) & 1;
     return found;
   }
 
@@ -144,7 +157,7 @@ static final class Arrow {
     int before = Platform.getInt(offsets, at), wrong = before;
     for (int i = 1; i <= count; i++) {
       int now = Platform.getInt(offsets, at + 4L * i);
-      wrong |= now | now - before;             // the sign says that one is below 0 or below the one before
+      wrong |= now | now - before;             // its sign: below 0, or below the one before
       before = now;
     }
     return wrong >= 0 && before <= most;

@@ -73,7 +73,7 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
 
   boolean hasData() { return width > 0 || kind == Kinds.BYTES || kind == Kinds.BITS; }
 
-  /** Takes the place of the last frame's values; `arrow` has checked that the buffers are long enough. */
+  /** Takes the place of the last frame's values. `of` has checked the lengths of the buffers. */
   void begin(Arrow of, int values, int nullCount) {
     arrow = of;
     length = values;
@@ -175,7 +175,8 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
   public org.apache.spark.unsafe.types.UTF8String getUTF8String(int i) {
     if (isNullAt(i)) return null;
     int from = offset(i);
-    return org.apache.spark.unsafe.types.UTF8String.fromAddress(data, dataAt + from, offset(i + 1) - from);
+    return org.apache.spark.unsafe.types.UTF8String.fromAddress(
+        data, dataAt + from, offset(i + 1) - from);
   }
 
   public byte[] getBinary(int i) {
@@ -189,7 +190,8 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
   public org.apache.spark.sql.vectorized.ColumnarArray getArray(int i) {
     if (isNullAt(i)) return null;
     int from = offset(i);
-    return new org.apache.spark.sql.vectorized.ColumnarArray(children[0], from, offset(i + 1) - from);
+    return new org.apache.spark.sql.vectorized.ColumnarArray(
+        children[0], from, offset(i + 1) - from);
   }
 
   public org.apache.spark.sql.vectorized.ColumnarMap getMap(int i) {

@@ -58,8 +58,9 @@ static final class Decode extends org.apache.spark.sql.execution.BufferedRowIter
 
 /** Joins the blocks of a task to messages, and counts blocks, frames and rows. */
 static final class Blocks {
-  private static final int HEADER_BYTES = 16, LAST = 1, FRAME_MAGIC = 0x46534489, STEP_BYTES = 1 << 16;
-  private static final int KEPT_BYTES = 1 << 20, LONGEST_BYTES = Integer.MAX_VALUE - 64;
+  private static final int HEADER_BYTES = 16, LAST = 1, FRAME_MAGIC = 0x46534489;
+  private static final int STEP_BYTES = 1 << 16, KEPT_BYTES = 1 << 20;
+  private static final int LONGEST_BYTES = Integer.MAX_VALUE - 64;  // of a Java array
 
   byte[] message = new byte[0];
   int length = 0;
@@ -88,7 +89,7 @@ static final class Blocks {
     if (Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET) != FRAME_MAGIC || count < 0)
       throw lost("no frame begins in block " + (number - 1));
     if (size < 0 || size > LONGEST_BYTES)
-      throw new IllegalStateException("frame of " + size + " bytes: Java holds at most " + LONGEST_BYTES);
+      throw lost("frame of " + size + " bytes, Java holds at most " + LONGEST_BYTES);
     length = (int) size;
     read();
     rows = count;
@@ -104,7 +105,8 @@ static final class Blocks {
     while (have < length) {
       if (have == message.length) {
         long wanted = Math.max(2L * have, Math.max(left, STEP_BYTES) + have);
-        message = java.util.Arrays.copyOf(message, (int) Math.min(wanted + wanted / 8, length + 7L));
+        wanted = Math.min(wanted + wanted / 8, length + 7L);
+        message = java.util.Arrays.copyOf(message, (int) wanted);
       }
       int step = Math.min(message.length, length) - have;
       fill(message, have, step);
@@ -128,7 +130,8 @@ static final class Blocks {
   /** Takes the next block; behind the last one, compares the sums and sets `ended`. */
   private void take() {
     if (!input.hasNext()) throw lost("the last block is missing, " + number + " came before it");
-    Object given = input.next();
+    InternalRow given = (InternalRow) input.next();
+    if (given.isNullAt(0)) throw lost("a block is null");
     if (given instanceof UnsafeRow && ((UnsafeRow) given).getBaseObject() instanceof byte[]) {
       UnsafeRow row = (UnsafeRow) given;       // its bytes stay until the next block is taken
       long place = row.getLong(0);
@@ -137,7 +140,7 @@ static final class Blocks {
       left = place & 0xffffffffL;
       if ((place >>> 32) + left > row.getSizeInBytes()) throw lost("a block is not in its row");
     } else {
-      byte[] bytes = ((InternalRow) given).getBinary(0);
+      byte[] bytes = given.getBinary(0);
       block = bytes;
       at = Platform.BYTE_ARRAY_OFFSET;
       left = bytes.length;

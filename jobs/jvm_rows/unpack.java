@@ -1,6 +1,6 @@
 // LZ4 frames and zstd frames to bytes. Every length is checked before it is used.
 
-/** Decompresses buffers. lz4-java decodes single blocks, but not blocks that refer to earlier ones. */
+/** Decompresses buffers. lz4-java cannot decode LZ4 blocks that refer to earlier ones. */
 static final class Unpack {
   private static final int MAGIC = 0x184D2204, MOST_BLOCK_BYTES = 4 << 20;
   private final net.jpountz.lz4.LZ4SafeDecompressor lz4 = decompressor();
@@ -11,7 +11,8 @@ static final class Unpack {
       frame(in, from, stop, into, wanted);
       return;
     }
-    long found = com.github.luben.zstd.Zstd.decompressByteArray(into, 0, wanted, in, from, stop - from);
+    long found = com.github.luben.zstd.Zstd.decompressByteArray(
+        into, 0, wanted, in, from, stop - from);
     if (found != wanted) throw wrong("zstd frame: expected " + wanted + " bytes, found " + found);
   }
 
@@ -37,7 +38,8 @@ static final class Unpack {
       if (size == 0) break;
       boolean plain = size < 0;
       size &= 0x7fffffff;
-      if (size > MOST_BLOCK_BYTES || size > stop - place) throw wrong("LZ4 block of " + size + " bytes");
+      if (size > MOST_BLOCK_BYTES || size > stop - place)
+        throw wrong("LZ4 block of " + size + " bytes");
       if (plain) {
         if (size > wanted - done) throw wrong("LZ4 frame is too long");
         System.arraycopy(in, place, into, done, size);
@@ -54,9 +56,9 @@ static final class Unpack {
     if (done != wanted) throw wrong("LZ4 frame: expected " + wanted + " bytes, found " + done);
   }
 
-  /** Decodes a block that may refer to all bytes of `into` before `at`; returns where its own end. */
+  /** Decodes a block that may refer to all of `into` before `at`; returns where its bytes end. */
   private static int block(byte[] in, int from, int stop, byte[] into, int at, int end) {
-    long inBase = Platform.BYTE_ARRAY_OFFSET, intoBase = Platform.BYTE_ARRAY_OFFSET;
+    long base = Platform.BYTE_ARRAY_OFFSET;
     while (true) {
       if (from >= stop) throw wrong("LZ4 block ends early");
       int token = in[from++] & 255, literals = token >>> 4, match = token & 15;
@@ -68,10 +70,11 @@ static final class Unpack {
           literals += more;
         } while (more == 255);
       }
-      if (literals > stop - from || literals > end - at) throw wrong("LZ4 literals lead out of the block");
-      if (literals <= 16 && stop - from >= 16 && end - at >= 16) {  // what is too much is overwritten
-        Platform.putLong(into, intoBase + at, Platform.getLong(in, inBase + from));
-        Platform.putLong(into, intoBase + at + 8, Platform.getLong(in, inBase + from + 8));
+      if (literals > stop - from || literals > end - at)
+        throw wrong("LZ4 literals lead out of the block");
+      if (literals <= 16 && stop - from >= 16 && end - at >= 16) {
+        Platform.putLong(into, base + at, Platform.getLong(in, base + from));  // the next bytes
+        Platform.putLong(into, base + at + 8, Platform.getLong(in, base + from + 8));  // overwrite
       } else {
         System.arraycopy(in, from, into, at, literals);
       }
@@ -90,10 +93,11 @@ static final class Unpack {
         } while (more == 255);
       }
       match += 4;
-      if (back == 0 || back > at || match > end - at) throw wrong("LZ4 match leads out of the block");
+      if (back == 0 || back > at || match > end - at)
+        throw wrong("LZ4 match leads out of the block");
       if (back >= 8 && end - at - match >= 8) {
         for (int i = 0; i < match; i += 8)
-          Platform.putLong(into, intoBase + at + i, Platform.getLong(into, intoBase + at - back + i));
+          Platform.putLong(into, base + at + i, Platform.getLong(into, base + at - back + i));
         at += match;
       } else {
         for (int stopAt = at + match; at < stopAt; at++) into[at] = into[at - back];
@@ -101,7 +105,11 @@ static final class Unpack {
     }
   }
 
-  private static int int4(byte[] in, int place) { return Platform.getInt(in, Platform.BYTE_ARRAY_OFFSET + place); }
+  private static int int4(byte[] in, int place) {
+    return Platform.getInt(in, Platform.BYTE_ARRAY_OFFSET + place);
+  }
 
-  private static IllegalArgumentException wrong(String what) { return new IllegalArgumentException(what); }
+  private static IllegalArgumentException wrong(String what) {
+    return new IllegalArgumentException(what);
+  }
 }

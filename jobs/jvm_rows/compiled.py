@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
 _INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
@@ -46,3 +47,15 @@ def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]
     factory = execution.WholeStageCodegenEvaluatorFactory(held, metric, array)
     row_class = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_INTERNAL_ROW))
     return rdd.mapPartitionsWithEvaluator(factory, row_class)
+
+
+def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:
+    """Return a DataFrame over a JVM RDD of internal rows.
+
+    Args:
+        schema: its columns, in Spark's language for tables.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    java_schema = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema)
+    java_session = session._jsparkSession  # noqa: SLF001
+    return DataFrame(java_session.internalCreateDataFrame(rdd, java_schema, False), session)  # noqa: FBT003

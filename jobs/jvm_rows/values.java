@@ -294,8 +294,8 @@ static final class Texts extends Column {
 
   void store(Body body) {
     head(body);
-    if (rows == 0) body.empty();
-    else body.buffer(offsets);
+    if (rows == 0) offsets.put4(0); // pyarrow looks for it, and would crash
+    body.buffer(offsets);
     body.buffer(data);
   }
 }
@@ -387,8 +387,8 @@ static final class Lists extends Column {
 
   void store(Body body) {
     head(body);
-    if (rows == 0) body.empty();
-    else body.buffer(offsets);
+    if (rows == 0) offsets.put4(0); // pyarrow looks for it, and would crash
+    body.buffer(offsets);
     elements.store(body);
   }
 }

@@ -1,0 +1,73 @@
+"""Driver side of the write: rows to pages of finished frames, inside the JVM."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pyspark.sql.classic.dataframe import DataFrame
+
+from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over
+from durable_shuffle.shuffle.write.segments import wanted_bytes
+
+_TEXTS = ("encode.java", "held.java", "body.java", "values.java", "parts.java")
+
+PAGES_SCHEMA = "segment int, data binary, extents binary"
+"""Of the rows that reach a Python worker; `written.py` describes them."""
+
+Placed = Literal["column", "turns", "producer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What the encoder needs to know about a stage."""
+
+    kinds: str
+    """Of the columns, see `column_kinds`."""
+    partitions: int
+    placed: Placed
+    """Where a row's subpartition comes from: "column", an int behind the other columns; "turns",
+    the subpartitions in turn, from the producer's number on; "producer", the producer's number."""
+    stage_id: str
+    """32 hexadecimal digits; the stage's incarnation."""
+    memory_bytes: int
+    """Most bytes of rows that a task keeps before it makes a segment of them. A task takes up to
+    half as much again for the frame at hand."""
+    frame_bytes: int
+    """Uncompressed size near which frames are cut."""
+    max_frame_bytes: int
+    """Longest frame body. A longer row takes several frames."""
+    compression: str
+    """"lz4", "zstd" or "none"."""
+
+
+@cache
+def encoder_text() -> str:
+    """Return the Java source of the encoder."""
+    folder = files("durable_shuffle.jobs.jvm_rows")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _TEXTS)
+
+
+def pages_of_rows(df: DataFrame, encoding: Encoding) -> DataFrame:
+    """Return the finished frames of the rows of `df`, of PAGES_SCHEMA, in the same partitions.
+
+    A row has up to 256 KiB. Let the session put few of them into one Arrow batch.
+
+    Raises:
+        Py4JError: this Spark has other internals than expected.
+    """
+    wanted = wanted_bytes(encoding.frame_bytes, encoding.max_frame_bytes)
+    references: list[Any] = [
+        encoding.kinds,
+        encoding.partitions,
+        encoding.placed,
+        encoding.stage_id,
+        encoding.memory_bytes,
+        wanted,
+        encoding.max_frame_bytes,
+        encoding.compression,
+        df._jdf.schema(),  # noqa: SLF001
+    ]
+    rows = df._jdf.queryExecution().toRdd()  # noqa: SLF001
+    pages = compiled(df.sparkSession, rows, encoder_text(), references)
+    return frame_over(df.sparkSession, pages, PAGES_SCHEMA)

@@ -1,0 +1,324 @@
+"""Rows that the JVM encodes: the product's own decoder reads them back, with all its checks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+import struct
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
+from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.arrow_schemas import logical_batch
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+
+pytestmark = pytest.mark.spark
+
+STAGE = "0123456789abcdef" * 2
+MIB = 1 << 20
+
+
+def encoding_of(df: DataFrame, partitions: int = 4, **changes: Any) -> tuple[Encoding, pa.Schema]:
+    """The encoding for the columns of `df` and their stored schema; the id column comes later."""
+    stored = narrow_arrow_schema(df.schema)
+    values = {
+        "kinds": column_kinds(df.schema, stored),
+        "partitions": partitions,
+        "placed": "column",
+        "stage_id": STAGE,
+        "memory_bytes": 4 * MIB,
+        "frame_bytes": MIB,
+        "max_frame_bytes": 256 * MIB,
+        "compression": "lz4",
+        **changes,
+    }
+    return Encoding(**values), stored
+
+
+def pages(df: DataFrame, encoding: Encoding) -> dict[int, pa.RecordBatch]:
+    """The rows that the encoder yields, by task."""
+    frame = pages_of_rows(df, encoding).withColumn("task", F.spark_partition_id())
+    table = frame.toArrow()
+    found = {}
+    for task in range(df.rdd.getNumPartitions()):
+        rows = table.filter(pa.compute.equal(table["task"], task)).drop(["task"])
+        found[task] = rows.combine_chunks().to_batches()[0]
+    return found
+
+
+def decoded(
+    batch: pa.RecordBatch, producer: int, encoding: Encoding, stored: pa.Schema
+) -> dict[int, list[dict[str, Any]]]:
+    """Subpartition -> its rows, read with the product's own checks."""
+    segments = JvmSegments(
+        [batch.slice(i, 3) for i in range(0, batch.num_rows, 3)],
+        producer,
+        encoding.stage_id,
+        encoding.partitions,
+        encoding.max_frame_bytes,
+    )
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for segment in segments:
+        data = b"".join(segment.parts)
+        nbytes = 0
+        for entry in segment.extents:
+            k, first = int(entry["subpartition"]), int(entry["first_ordinal"])
+            for frame, position in frames_of(data, entry, producer, k, first, encoding):
+                part = decode_frame(frame, stored, position=position)
+                part.validate(full=True)
+                nbytes += part.nbytes
+                rows.setdefault(k, []).extend(logical_batch(part, stored).to_pylist())
+        assert segment.memory_bytes <= nbytes + 64 * len(stored) * len(segment.extents) * 4
+    assert segments.rows == sum(map(len, rows.values()))
+    return rows
+
+
+def frames_of(
+    data: bytes, entry: Any, producer: int, k: int, first: int, encoding: Encoding
+) -> Iterator[Any]:
+    decoder = FrameDecoder(
+        lambda ordinal: frame_seed(encoding.stage_id, producer, k, ordinal),
+        first_ordinal=first,
+        max_body_bytes=encoding.max_frame_bytes,
+    )
+    begin = int(entry["offset"])
+    decoder.feed(data[begin : begin + int(entry["length"])])
+    while True:
+        position = decoder.record_position
+        frame = decoder.next_record()
+        if frame is NEED_DATA:
+            break
+        yield frame, position
+    assert decoder.position == int(entry["length"])
+    assert decoder.next_ordinal == first + int(entry["rows"])
+
+
+def exact(value: Any) -> Any:
+    """A value that is equal only to itself: also NaN, -0.0 and times in any zone."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else struct.pack("<d", value)
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC)
+    if isinstance(value, dict):
+        return {name: exact(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(each) for each in value]
+    return value
+
+
+def check(df: DataFrame, partitions: int = 4, **changes: Any) -> dict[int, list[dict[str, Any]]]:
+    """Encode the rows of a DataFrame of one partition, decode them, compare; return them."""
+    keyed = df.withColumn("__id", F.pmod(F.hash(df.columns[0]), F.lit(partitions)))
+    keyed = keyed.toDF(*(f"c{i}" for i in range(len(keyed.columns))))
+    encoding, stored = encoding_of(df, partitions, **changes)
+    (batch,) = pages(keyed, encoding).values()
+    found = decoded(batch, 0, encoding, stored)
+    expected: dict[int, list[dict[str, Any]]] = {}
+    last = f"c{len(df.columns)}"
+    for row in keyed.toArrow().to_pylist():
+        expected.setdefault(row.pop(last), []).append(row)
+    assert exact_parts(found) == exact_parts(expected)
+    return found
+
+
+def exact_parts(parts: dict[int, list[dict[str, Any]]]) -> dict[int, Any]:
+    return {k: exact(parts[k]) for k in sorted(parts)}
+
+
+FLAT = T.StructType(
+    [
+        T.StructField("key", T.LongType()),
+        T.StructField("flag", T.BooleanType()),
+        T.StructField("tiny", T.ByteType()),
+        T.StructField("small", T.ShortType()),
+        T.StructField("int", T.IntegerType()),
+        T.StructField("float", T.FloatType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("text", T.StringType()),
+        T.StructField("bytes", T.BinaryType()),
+        T.StructField("date", T.DateType()),
+        T.StructField("time", T.TimestampType()),
+        T.StructField("local", T.TimestampNTZType()),
+        T.StructField("span", T.DayTimeIntervalType()),
+        T.StructField("money", T.DecimalType(12, 2)),
+        T.StructField("big", T.DecimalType(38, 6)),
+        T.StructField("nothing", T.NullType()),
+        T.StructField("always_null", T.StringType()),
+    ]
+)
+NESTED = T.StructType(
+    [
+        T.StructField("key", T.LongType()),
+        T.StructField("ints", T.ArrayType(T.IntegerType())),
+        T.StructField("texts", T.ArrayType(T.StringType())),
+        T.StructField("lists", T.ArrayType(T.ArrayType(T.ShortType()))),
+        T.StructField("map", T.MapType(T.StringType(), T.IntegerType())),
+        T.StructField("decimals", T.ArrayType(T.DecimalType(9, 3))),
+        T.StructField("bigs", T.ArrayType(T.DecimalType(30, 3))),
+        T.StructField("flags", T.ArrayType(T.BooleanType())),
+        T.StructField(
+            "struct",
+            T.StructType(
+                [
+                    T.StructField("a", T.StringType()),
+                    T.StructField("b", T.DoubleType()),
+                    T.StructField("c", T.ArrayType(T.BinaryType())),
+                    T.StructField("d", T.StructType([T.StructField("e", T.ByteType())])),
+                ]
+            ),
+        ),
+        T.StructField(
+            "deep",
+            T.ArrayType(
+                T.StructType(
+                    [
+                        T.StructField("m", T.MapType(T.LongType(), T.ArrayType(T.DateType()))),
+                        T.StructField("x", T.TimestampNTZType()),
+                    ]
+                )
+            ),
+        ),
+    ]
+)
+WORDS = (
+    "",
+    "a",
+    "seven77",
+    "eight888",
+    "nine99999",
+    "é€😀",
+    "x" * 63,
+    "y" * 64,
+    "z" * 65,
+    "w" * 999,
+)
+
+
+def value_of(kind: T.DataType, random: random.Random, nulls: float = 0.2) -> Any:
+    """A random value as PySpark takes it."""
+    if isinstance(kind, T.NullType) or random.random() < nulls:
+        return None
+    if isinstance(kind, T.ArrayType):
+        count = random.choice((0, 1, 2, 3, 70))
+        return [value_of(kind.elementType, random, nulls) for _ in range(count)]
+    if isinstance(kind, T.MapType):
+        count = random.choice((0, 1, 5))
+        return {
+            value_of(kind.keyType, random, 0): value_of(kind.valueType, random, nulls)
+            for _ in range(count)
+        }
+    if isinstance(kind, T.StructType):
+        return tuple(value_of(field.dataType, random, nulls) for field in kind)
+    if isinstance(kind, T.DecimalType):
+        most = 10 ** random.choice((1, kind.precision)) - 1
+        return Decimal(random.randint(-most, most)).scaleb(-kind.scale)
+    bits = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}.get(type(kind))
+    if bits:
+        return random.randrange(-(1 << bits - 1), 1 << bits - 1)
+    second = dt.timedelta(microseconds=random.randrange(-(10**15), 10**15))
+    values = {
+        T.BooleanType: lambda: random.random() < 0.5,
+        T.FloatType: lambda: random.choice((0.0, -0.0, math.nan, math.inf, 1.5)),
+        T.DoubleType: lambda: random.choice((0.0, -0.0, math.nan, -math.inf, random.random())),
+        T.StringType: lambda: random.choice(WORDS),
+        T.BinaryType: lambda: random.randbytes(random.choice((0, 3, 64, 200))),
+        T.DateType: lambda: dt.date(1970, 1, 1) + dt.timedelta(days=random.randrange(-9999, 9999)),
+        T.TimestampType: lambda: dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + second,
+        T.TimestampNTZType: lambda: dt.datetime.fromisoformat("2020-01-01") + second,
+        T.DayTimeIntervalType: lambda: second,
+    }
+    return values[type(kind)]()
+
+
+def frame_of(
+    spark: SparkSession, schema: T.StructType, rows: int, seed: int, nulls: float = 0.2
+) -> DataFrame:
+    source = random.Random(seed)
+    data = [
+        (i, *(value_of(field.dataType, source, nulls) for field in schema.fields[1:]))
+        for i in range(rows)
+    ]
+    return spark.createDataFrame(data, schema, verifySchema=False).coalesce(1)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+@pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["flat", "nested"])
+def test_every_type_is_read_back_as_it_was(
+    session: SparkSession, seed: int, schema: T.StructType, compression: str
+) -> None:
+    check(frame_of(session, schema, 1500, seed), compression=compression)
+
+
+@pytest.mark.parametrize("nulls", [0.0, 1.0])
+@pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["flat", "nested"])
+def test_columns_without_nulls_and_of_nulls_only(
+    session: SparkSession, seed: int, schema: T.StructType, nulls: float
+) -> None:
+    check(frame_of(session, schema, 700, seed, nulls))
+
+
+def test_many_small_segments_and_frames(session: SparkSession, seed: int) -> None:
+    df = frame_of(session, FLAT, 3000, seed)
+    check(df, 3, memory_bytes=64 << 10, frame_bytes=1024, max_frame_bytes=MIB)
+
+
+def test_a_row_over_the_limit_of_a_frame_takes_several(session: SparkSession) -> None:
+    long = F.when(F.col("id") % 10 == 3, F.expr("repeat(uuid(), 100000)")).otherwise("short")
+    df = session.range(0, 30, 1, 1).select("id", long.alias("text"), F.lit(7).alias("int"))
+    df = session.createDataFrame(df.collect(), df.schema).coalesce(1)
+    found = check(df, 2, max_frame_bytes=MIB, memory_bytes=2 * MIB, compression="none")
+    assert max(len(row["c1"]) for rows in found.values() for row in rows) == 3_600_000
+
+
+def test_rows_without_columns_are_counted(session: SparkSession) -> None:
+    df = session.range(0, 100_000, 1, 1).select((F.col("id") % 3).cast("int").alias("c0"))
+    encoding, stored = encoding_of(df.select(), 3)
+    (batch,) = pages(df, encoding).values()
+    found = decoded(batch, 0, encoding, stored)
+    assert {k: len(rows) for k, rows in found.items()} == {0: 33334, 1: 33333, 2: 33333}
+
+
+def test_rows_in_turn_from_the_producer_on(session: SparkSession) -> None:
+    df = session.range(0, 40, 1, 4)
+    encoding, stored = encoding_of(df, 3, placed="turns")
+    for task, batch in pages(df, encoding).items():
+        found = decoded(batch, task, encoding, stored)
+        expected: dict[int, list[dict[str, int]]] = {}
+        for i in range(10):
+            expected.setdefault((task + i) % 3, []).append({"c0": 10 * task + i})
+        assert found == expected
+
+
+def test_all_rows_in_the_producers_own_partition(session: SparkSession) -> None:
+    df = session.range(0, 40, 1, 4)
+    encoding, stored = encoding_of(df, 4, placed="producer")
+    for task, batch in pages(df, encoding).items():
+        rows = [{"c0": i} for i in range(10 * task, 10 * task + 10)]
+        assert decoded(batch, task, encoding, stored) == {task: rows}
+
+
+def test_500_columns_and_no_rows(session: SparkSession) -> None:
+    wide = session.range(0, 5000, 1, 1).select(
+        "id", *((F.col("id") * i).cast(("int", "string", "boolean")[i % 3]) for i in range(500))
+    )
+    check(wide.toDF(*(f"c{i}" for i in range(501))), 2)
+    assert check(session.range(0, 9, 1, 1).where("id < 0")) == {}
+
+
+def test_a_type_that_is_not_covered_is_named(session: SparkSession) -> None:
+    df = session.sql("SELECT 1 AS a, array(array(NULL)) AS b")
+    with pytest.raises(UncoveredTypeError, match=r"column b.element.element: void"):
+        encoding_of(df)

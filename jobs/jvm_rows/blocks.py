@@ -11,7 +11,7 @@ are a burden for its garbage collector.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,10 @@ import pyarrow as pa
 from durable_shuffle.serialization.arrow_codec import arrow_of
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.serialization.frames import FRAME_MAGIC, Frame, FrameKind
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.sealed_reader import Pieces
 
 BLOCK_COLUMN = "block"
 BLOCKS_SCHEMA = f"{BLOCK_COLUMN} binary"
@@ -46,6 +50,23 @@ def raw_frame(frame: Frame, begin: int, _before: int) -> tuple[Frame]:
     return (frame,)
 
 
+def frames_of(
+    stage: StageHandle, extents: Iterable[tuple[Extent, Pieces]], settings: Settings
+) -> Iterator[Frame]:
+    """Yield the frames of extents in their order, each checked, and all rows counted.
+
+    Args:
+        extents: with their bytes, see `fetch_extents`.
+
+    Raises:
+        CorruptDataError: a frame fails its check or rows do not add up; names the segment.
+        IncompatibleError: see `raw_frame`.
+    """
+    incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
+    for extent, pieces in extents:
+        yield from extent.frames(pieces, incarnation, raw_frame, max_body_bytes=limit)
+
+
 def blocks_of(
     frames: Iterator[Frame], *, block_bytes: int = BLOCK_BYTES, batch_blocks: int = BATCH_BLOCKS
 ) -> Iterator[pa.RecordBatch]:
@@ -64,12 +85,12 @@ def blocks_of(
         count += 1
         rows += frame.rows
         for piece in (_FRAME.pack(FRAME_MAGIC, frame.rows, frame.body.nbytes), frame.body):
-            rest = memoryview(piece)
-            while rest.nbytes:
-                rest = rest[batch.put(rest) :]
+            taken, length = 0, len(piece)
+            while taken < length:
+                taken += batch.put(piece, taken)
                 if batch.full:
                     yield batch.finish()
-        del piece, rest, frame
+        del piece, frame
     batch.put_last(count, rows)
     yield batch.finish()
 
@@ -96,13 +117,16 @@ class _Batch:
         """Whether no byte fits any more."""
         return not self._open and len(self._edges) > self._batch_blocks
 
-    def put(self, data: memoryview) -> int:
-        """Append as much of `data` as fits into the open block; return how many bytes."""
+    def put(self, data: bytes | memoryview, first: int) -> int:
+        """Append the bytes of `data` from `first` on that fit into the open block; return how many.
+
+        At least one fits, unless the batch is full.
+        """
         if not self._open:
             self._begin(0)
         start = self._edges[-1]
-        taken = min(data.nbytes, start + self._block_bytes - self._end)
-        self._bytes[self._end : self._end + taken] = data[:taken]
+        taken = min(len(data) - first, start + self._block_bytes - self._end)
+        self._bytes[self._end : self._end + taken] = data[first : first + taken]
         self._end += taken
         if self._end == start + self._block_bytes:
             self._close()

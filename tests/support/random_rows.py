@@ -31,6 +31,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from durable_shuffle.serialization.arrow_schemas import logical_schema
+
 _FLAT: tuple[Callable[[random.Random], DataType], ...] = (
     *(lambda _, kind=kind: kind() for kind in (BooleanType, ByteType, ShortType, IntegerType)),
     *(lambda _, kind=kind: kind() for kind in (LongType, FloatType, DoubleType, DateType)),
@@ -47,29 +49,43 @@ _YEARS = 1_000_000 * 86_400 * 365
 _WIDTHS = MappingProxyType({pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64})
 
 
-def random_schema(rng: random.Random, *, columns: int, depth: int = 2) -> StructType:
-    """Return a schema with columns named k0, k1, …"""
+def random_schema(
+    rng: random.Random, *, columns: int, depth: int = 2, nullable: float = 0.8
+) -> StructType:
+    """Return a schema with columns named k0, k1, …
+
+    Args:
+        depth: most levels of arrays, maps and structs.
+        nullable: share of the columns, fields and elements that may be null.
+    """
     fields = []
     for i in range(columns):
-        kind = NullType() if rng.random() < 0.02 else random_type(rng, depth)
-        fields.append(StructField(f"k{i}", kind, isinstance(kind, NullType) or rng.random() < 0.8))
+        kind = NullType() if rng.random() < 0.02 else random_type(rng, depth, nullable)
+        may_be_null = isinstance(kind, NullType) or rng.random() < nullable
+        fields.append(StructField(f"k{i}", kind, may_be_null))
     return StructType(fields)
 
 
-def random_type(rng: random.Random, depth: int) -> DataType:
+def random_type(rng: random.Random, depth: int, nullable: float) -> DataType:
     """Return a type with at most `depth` levels of arrays, maps and structs."""
     if not depth or rng.random() < 0.6:
         return rng.choice(_FLAT)(rng)
     match rng.randrange(3):
         case 0:
-            return ArrayType(random_type(rng, depth - 1), containsNull=rng.random() < 0.8)
+            return ArrayType(
+                random_type(rng, depth - 1, nullable), containsNull=rng.random() < nullable
+            )
         case 1:
             key = rng.choice((StringType(), LongType(), DecimalType(20, 1)))
-            return MapType(key, random_type(rng, depth - 1), valueContainsNull=rng.random() < 0.8)
+            return MapType(
+                key,
+                random_type(rng, depth - 1, nullable),
+                valueContainsNull=rng.random() < nullable,
+            )
         case _:
-            inner = (random_type(rng, depth - 1) for _ in range(rng.randint(1, 3)))
+            inner = (random_type(rng, depth - 1, nullable) for _ in range(rng.randint(1, 3)))
             fields = [
-                StructField(f"f{i}", kind, rng.random() < 0.8) for i, kind in enumerate(inner)
+                StructField(f"f{i}", kind, rng.random() < nullable) for i, kind in enumerate(inner)
             ]
             return StructType(fields)
 
@@ -97,6 +113,9 @@ def _value(rng: random.Random, field: pa.Field, nulls: float) -> Any:
         return [(key, _value(rng, kind.item_field, nulls)) for key in keys]
     if types.is_struct(kind):
         return {kind.field(i).name: _value(rng, kind.field(i), nulls) for i in range(len(kind))}
+    decimal = logical_schema(pa.schema([field])).field(0).type
+    if decimal != kind:
+        return _digits(rng, decimal.precision)  # as its unscaled long
     return _flat_value(rng, kind)
 
 
@@ -111,15 +130,18 @@ def _flat_value(rng: random.Random, kind: pa.DataType) -> Any:
         number = rng.choice((0.0, -0.0, float("nan"), float("inf"), 1.5, rng.gauss(0, 1e6)))
         return round(number * 4) / 4 if abs(number) < 1e9 and number else number
     if types.is_decimal(kind):
-        edge = 10**kind.precision
-        digits = rng.choice((0, 1, edge - 1, 1 - edge, rng.randrange(1 - edge, edge)))
-        return Decimal(f"{digits}E-{kind.scale}")  # exact, unlike arithmetic
+        return Decimal(f"{_digits(rng, kind.precision)}E-{kind.scale}")  # arithmetic would round
     if types.is_string(kind) or types.is_binary(kind):
         text = "".join(rng.choices(_ALPHABET, k=_length(rng) * rng.choice((1, 1, 9))))
         return text if types.is_string(kind) else text.encode()
     if types.is_date32(kind):
         return datetime.date(rng.randint(1, 9999), 1, 1)
     return rng.randrange(-1900 * _YEARS, 7900 * _YEARS)  # microseconds
+
+
+def _digits(rng: random.Random, precision: int) -> int:
+    edge = 10**precision
+    return rng.choice((0, 1, edge - 1, 1 - edge, rng.randrange(1 - edge, edge)))
 
 
 def _length(rng: random.Random) -> int:

@@ -1,0 +1,149 @@
+"""Frames that Python wrote become rows inside Spark's JVM: every type, kept rows, long rows."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from random_rows import random_batch, random_schema
+
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
+from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA, blocks_of
+from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
+from durable_shuffle.serialization.arrow_codec import encode_slices
+from durable_shuffle.serialization.arrow_schemas import logical_batch
+from durable_shuffle.serialization.frames import Frame, FrameKind
+
+Bodies = list[list[tuple[bytes, int]]]
+"""Per partition, the bodies of frames and their rows."""
+
+
+def bodies_of(batch: pa.RecordBatch, compression: str, rows: int) -> list[tuple[bytes, int]]:
+    """Return frames of at most so many rows."""
+    starts = range(0, max(1, batch.num_rows), rows)
+    bounds = [(start, min(rows, batch.num_rows - start)) for start in starts]
+    bodies = encode_slices(batch, bounds, compression)
+    return [(bytes(body), rows) for body, (_, rows) in zip(bodies, bounds, strict=True)]
+
+
+def sender(parts: Bodies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that sends the frames of its partition."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        bodies = [body for number in numbers for body in parts[number]]
+        frames = (Frame(FrameKind.ARROW, 0, rows, memoryview(body)) for body, rows in bodies)
+        yield from blocks_of(frames)
+
+    return send
+
+
+def read(session: SparkSession, schema: StructType, parts: Bodies) -> DataFrame:
+    """Return the DataFrame of the rows in the frames."""
+    numbers = session.range(0, len(parts), 1, len(parts))
+    blocks = numbers.mapInArrow(sender(parts), BLOCKS_SCHEMA)
+    rdd = rows_of_blocks(cast("ClassicFrame", blocks), schema, narrow_arrow_schema(schema))
+    empty = cast("ClassicFrame", session.createDataFrame([], schema))
+    output = empty._jdf.queryExecution().analyzed().output()
+    return catalyst.from_rdd(session, output, rdd)
+
+
+def shown(table: pa.Table) -> list[list[str]]:
+    """Return the columns as text, in which NaN and -0.0 are what they are."""
+    return [[repr(value) for value in column.to_pylist()] for column in table.columns]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+def test_random_rows_arrive(session: SparkSession, seed: int, compression: str) -> None:
+    """Rows of every type, nested too, are what was written, in their order.
+
+    `toArrow` cannot have fields that are not nullable inside values that are null.
+    """
+    rng = random.Random(seed)
+    for _ in range(5):
+        schema = random_schema(rng, columns=rng.choice((1, 6, 25)), depth=3, nullable=1)
+        stored = narrow_arrow_schema(schema)
+        batch = random_batch(rng, stored, rng.choice((1, 90)))
+        parts: Bodies = [bodies_of(batch, compression, 40), [], bodies_of(batch, "zstd", 40)]
+        found = read(session, schema, parts).toArrow()
+        expected = pa.Table.from_batches([logical_batch(batch, stored)] * 2)
+        assert shown(found) == shown(expected), schema.simpleString()
+
+
+def test_five_hundred_columns(session: SparkSession, seed: int) -> None:
+    """Many columns, few rows."""
+    rng = random.Random(seed)
+    schema = random_schema(rng, columns=500, depth=1, nullable=1)
+    stored = narrow_arrow_schema(schema)
+    batch = random_batch(rng, stored, 7)
+    found = read(session, schema, [bodies_of(batch, "lz4", 4)]).toArrow()
+    assert shown(found) == shown(pa.Table.from_batches([logical_batch(batch, stored)]))
+
+
+def test_rows_without_columns(session: SparkSession) -> None:
+    """Only their number arrives."""
+    batch = random_batch(random.Random(0), pa.schema([]), 7)
+    assert read(session, StructType(), [bodies_of(batch, "lz4", 3)] * 2).count() == 14
+
+
+KEPT: Sequence[Callable[[DataFrame], DataFrame]] = (
+    lambda df: df.orderBy("k2", "k1", "k0"),
+    lambda df: df.groupBy("k0").agg(F.max("k1"), F.first("k2"), F.collect_list("k3")),
+    lambda df: df.join(df.withColumnRenamed("k1", "o").select("k0", "o"), "k0"),
+    lambda df: df.repartition(3, "k1").select(F.max(F.struct("k1", "k2", "k4.d", "k3"))),
+    lambda df: df.select("*", F.lag("k1").over(_window())),
+    lambda df: df.select(F.explode("k3"), "k1"),
+    lambda df: df.limit(5),
+    lambda df: df.where("k0 > 4").select(F.collect_list("k4")),
+)
+
+
+def _window() -> Any:
+    from pyspark.sql import Window
+
+    return Window.partitionBy("k0").orderBy("k2")
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "interpreted"])
+def test_operators_that_keep_rows(session: SparkSession, *, compiled: bool) -> None:
+    """Sorts, joins, aggregates and windows get the same rows as from Spark's own table."""
+    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+    source = session.range(200).selectExpr(
+        "id % 9 as k0",
+        "if(id % 7 = 0, null, repeat(cast(id % 31 as string), cast(id % 5 as int))) as k1",
+        "id as k2",
+        "transform(sequence(0, id % 4), x -> if(x = 1, null, concat('e', id - x))) as k3",
+        "named_struct('d', cast(id / 3 as decimal(20, 4)), 'm', map('a', id)) as k4",
+    )
+    schema = source.schema
+    table = source.toArrow().combine_chunks()
+    (batch,) = table.to_batches()
+    stored = narrow_arrow_schema(schema)
+    columns = [c.cast(f.type) for c, f in zip(batch.columns, stored, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=stored)
+    df = read(session, schema, [bodies_of(batch, "lz4", 37)])
+    for operation in KEPT:
+        expected = sorted(map(str, operation(source.coalesce(1)).collect()))
+        assert sorted(map(str, operation(df).collect())) == expected
+
+
+def test_a_long_row(session: SparkSession) -> None:
+    """A row of many blocks, between short ones."""
+    schema = StructType([StructField("n", LongType()), StructField("s", StringType())])
+    texts = ["a", "é" * (40 << 20), "b"]
+    columns = [pa.array([1, 2, 3], pa.int64()), pa.array(texts)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=narrow_arrow_schema(schema))
+    df = read(session, schema, [bodies_of(batch, "lz4", 1)])
+    found = df.select("n", F.length("s"), F.sha2("s", 256)).collect()
+    assert [row[1] for row in found] == [1, 40 << 20, 1]
+    assert (
+        found[1][2]
+        == session.range(1).select(F.sha2(F.repeat(F.lit("é"), 40 << 20), 256)).first()[0]
+    )

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from random_rows import random_batch, random_schema
 
 from durable_shuffle.jobs.engine import catalyst
@@ -74,6 +75,21 @@ def test_random_rows_arrive(session: SparkSession, seed: int, compression: str) 
         found = read(session, schema, parts).toArrow()
         expected = pa.Table.from_batches([logical_batch(batch, stored)] * 2)
         assert shown(found) == shown(expected), schema.simpleString()
+
+
+def test_user_defined_types(session: SparkSession) -> None:
+    """They are read as the types in which Spark stores them."""
+    schema = StructType([StructField("v", VectorUDT()), StructField("w", ArrayType(VectorUDT()))])
+    vectors = [Vectors.dense([1.0, -0.0]), Vectors.sparse(9, {3: 2.0}), None]
+    plain = [vector and VectorUDT().serialize(vector) for vector in vectors]
+    names = ("type", "size", "indices", "values")
+    values = [vector and dict(zip(names, vector, strict=True)) for vector in plain]
+    stored = narrow_arrow_schema(schema)
+    columns = [values, [values, [], None]]
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, stored, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=stored)
+    rows = read(session, schema, [bodies_of(batch, "lz4", 2)]).collect()
+    assert [list(row) for row in rows] == [[vectors[0], vectors], [vectors[1], []], [None, None]]
 
 
 def test_five_hundred_columns(session: SparkSession, seed: int) -> None:

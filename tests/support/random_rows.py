@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import types as spark_types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,8 +38,8 @@ _FLAT: tuple[Callable[[random.Random], DataType], ...] = (
     *(lambda _, kind=kind: kind() for kind in (BooleanType, ByteType, ShortType, IntegerType)),
     *(lambda _, kind=kind: kind() for kind in (LongType, FloatType, DoubleType, DateType)),
     *(lambda _, kind=kind: kind() for kind in (TimestampType, TimestampNTZType, BinaryType)),
-    lambda _: StringType(),
-    lambda _: StringType(),
+    *(lambda _: StringType(), lambda _: StringType(), lambda _: StringType("UNICODE_CI")),
+    *((lambda _: spark_types.TimeType(6),) if hasattr(spark_types, "TimeType") else ()),
     lambda _: DayTimeIntervalType(),
     lambda rng: DecimalType(rng.randint(1, 18), 0),
     lambda rng: DecimalType(rng.randint(19, 38), rng.randint(0, 19)),
@@ -134,6 +135,8 @@ def _flat_value(rng: random.Random, kind: pa.DataType) -> Any:
     if types.is_string(kind) or types.is_binary(kind):
         text = "".join(rng.choices(_ALPHABET, k=_length(rng) * rng.choice((1, 1, 9))))
         return text if types.is_string(kind) else text.encode()
+    if types.is_time64(kind):
+        return rng.randrange(86_400_000_000) * 1000  # nanoseconds
     if types.is_date32(kind):
         return datetime.date(rng.randint(1, 9999), 1, 1)
     return rng.randrange(-1900 * _YEARS, 7900 * _YEARS)  # microseconds

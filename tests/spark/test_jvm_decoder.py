@@ -14,15 +14,27 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from random_rows import random_batch, random_schema
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
-from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA, blocks_of
+from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, positional_schema
+from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA, blocks_of, raw_frame
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
-from durable_shuffle.serialization.arrow_codec import encode_slices
+from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.serialization.arrow_codec import decode_frame, encode_slices
 from durable_shuffle.serialization.arrow_schemas import logical_batch
 from durable_shuffle.serialization.frames import Frame, FrameKind
+from durable_shuffle.shuffle.read.extents import Extent
+
+STAGE = "0123456789abcdef" * 2
 
 Bodies = list[list[tuple[bytes, int]]]
 """Per partition, the bodies of frames and their rows."""
+
+
+@pytest.fixture(autouse=True)
+def times_of_day(session: SparkSession) -> None:
+    """Let Spark have columns of type TIME, from 4.1 on."""
+    session.conf.set("spark.sql.timeType.enabled", "true")
 
 
 def bodies_of(batch: pa.RecordBatch, compression: str, rows: int) -> list[tuple[bytes, int]]:
@@ -75,6 +87,46 @@ def test_random_rows_arrive(session: SparkSession, seed: int, compression: str) 
         found = read(session, schema, parts).toArrow()
         expected = pa.Table.from_batches([logical_batch(batch, stored)] * 2)
         assert shown(found) == shown(expected), schema.simpleString()
+
+
+def encoded(df: DataFrame, stored: pa.Schema, compression: str) -> list[Frame]:
+    """Return the frames that the Java encoder makes of one partition's rows, each checked."""
+    schema = positional_schema(df.schema)
+    kinds = column_kinds(schema, stored)
+    encoding = Encoding(kinds, 1, "producer", STAGE, 1 << 20, 1 << 14, 1 << 20, compression)
+    pages = pages_of_rows(cast("ClassicFrame", df.toDF(*schema.names)), encoding)
+    batches = pages.toArrow().to_batches(max_chunksize=3)
+    frames = []
+    for segment in JvmSegments(batches, 0, STAGE, 1, 1 << 20):
+        for k, number, offset, length, first, rows in segment.extents.tolist():
+            extent = Extent(0, k, "pages", number, 0, offset, length, first, rows)
+            data = b"".join(segment.parts)[offset : offset + length]
+            frames += extent.frames([data], STAGE, raw_frame, max_body_bytes=1 << 20)
+    return frames
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_both_encoders_and_both_decoders_agree(
+    session: SparkSession, seed: int, compression: str
+) -> None:
+    """Rows from Python's frames, encoded in Java, are the same to both decoders."""
+    rng = random.Random(seed)
+    for _ in range(4):
+        schema = random_schema(rng, columns=rng.choice((0, 1, 8, 30)), depth=3, nullable=1)
+        stored = narrow_arrow_schema(schema)
+        batch = random_batch(rng, stored, rng.choice((1, 90, 300)))
+        rows = read(session, schema, [bodies_of(batch, compression, 70)])
+        frames = encoded(rows, stored, compression)
+        assert sum(frame.rows for frame in frames) == batch.num_rows
+        again = read(session, schema, [[(bytes(f.body), f.rows) for f in frames]])
+        assert again.count() == batch.num_rows
+        if not len(schema):
+            continue
+        batches = [decode_frame(frame, stored, position=0) for frame in frames]
+        expected = shown(pa.Table.from_batches([logical_batch(batch, stored)]))
+        found = pa.Table.from_batches([logical_batch(each, stored) for each in batches])
+        assert shown(found) == expected, schema.simpleString()
+        assert shown(again.toArrow()) == expected, schema.simpleString()
 
 
 def test_user_defined_types(session: SparkSession) -> None:

@@ -132,6 +132,10 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   /** Keeps a row; if there is no room, the rows before it become a segment first. */
   private void take(UnsafeRow row) {
+    if (sealed) { // memory was asked for while this row was made; that segment goes first
+      waiting = row;
+      return;
+    }
     int k = turn;
     if (column) k = row.getInt(columns.length);
     else if (!turns) k = producer;

@@ -9,7 +9,7 @@ its children. There is nothing between them.
 | `1` `2` `4` `8` | that many bytes in little-endian order | the same bytes |
 | `s` | bytes of a string or binary | offsets of four bytes, then the bytes |
 | `d` | a decimal of up to 18 digits, as its unscaled long | 16 bytes, little-endian |
-| `D` | a decimal of more digits, as big-endian bytes of its long integer | 16 bytes, little-endian |
+| `D` | a longer decimal, as big-endian bytes of its unscaled value | 16 bytes, little-endian |
 | `n` | a null of type null | nothing, not even a validity buffer |
 | `a` element | an array | offsets of four bytes; the elements are the child |
 | `m` key value | a map | offsets of four bytes; the child is a struct of key and value |

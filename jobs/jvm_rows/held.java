@@ -4,6 +4,7 @@
 static final class Held extends org.apache.spark.memory.MemoryConsumer {
   private static final int PAGE = 256 << 10; // less than half of G1's smallest region
   private static final int PREFIX = 8;       // partition, size
+  private static final long LEAST = 1 << 20; // bytes of pages that a task always has
   private final Encode task;
   private final long most;      // bytes of all pages
   private final int page;       // bytes of a page, a power of two
@@ -12,7 +13,8 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
   private int[] ends = new int[16];
   private long[][] order = new long[16][];
   private int pageCount = 0, freeCount = 0, orderCount = 0;
-  private long reserved = 0, buffers = 0; // bytes of Spark's memory
+  private long reserved = 0, missing = 0; // bytes of pages; of them, not granted by Spark
+  private long buffers = 0;     // bytes granted for the buffers of frames
   private boolean closed = false;
   private final int[] counts;   // rows of each partition; once sorted, the end of each
   int count = 0;
@@ -83,13 +85,17 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
     return true;
   }
 
-  /** Takes bytes of Spark's memory, all or none. */
+  /** Takes bytes of Spark's memory, all or none. The first ones are needed, granted or not: else
+      each row would become a segment. */
   private synchronized boolean reserve(long bytes) {
     if (closed || reserved + bytes > most) return false;
     long granted = acquireMemory(bytes);
     if (granted < bytes) {
-      freeMemory(granted);
-      return false;
+      if (reserved + bytes > LEAST) {
+        freeMemory(granted);
+        return false;
+      }
+      missing += bytes - granted;
     }
     reserved += bytes;
     return true;
@@ -147,7 +153,9 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
   }
 
   private void release(long bytes) {
-    freeMemory(bytes);
+    long mine = Math.min(bytes, missing);
+    missing -= mine;
+    freeMemory(bytes - mine);
     reserved -= bytes;
   }
 
@@ -166,8 +174,8 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
   synchronized void close() {
     if (closed) return;
     closed = true;
-    freeMemory(reserved + buffers);
-    reserved = buffers = 0;
+    freeMemory(reserved - missing + buffers);
+    reserved = missing = buffers = 0;
     pageCount = freeCount = orderCount = count = 0;
     pages = free = new byte[0][];
     order = new long[0][];

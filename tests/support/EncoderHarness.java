@@ -123,9 +123,8 @@ public class EncoderHarness {
     public boolean hasNext() {
       task.most = Math.max(task.most, task.memory.getMemoryConsumptionForThisTask() - task.taken);
       if (next == hogAt && task.taken == 0) {
-        long before = task.memory.getMemoryConsumptionForThisTask();
-        new org.apache.spark.unsafe.map.BytesToBytesMap(task.memory, hogBytes / 16, 1L << 20);
-        task.taken = hogBytes;
+        task.taken = new org.apache.spark.unsafe.map.BytesToBytesMap(
+          task.memory, hogBytes / 16, 1L << 20).getTotalMemoryConsumption();
       }
       if (next == killAt) task.context.markInterrupted("killed on purpose");
       return next < rows;

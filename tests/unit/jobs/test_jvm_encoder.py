@@ -144,18 +144,23 @@ def test_a_segment_is_cut_where_spark_has_no_more_memory(harness: Harness) -> No
     assert harness.kept == 0
 
 
-def test_without_any_memory_each_row_goes_alone(harness: Harness) -> None:
-    batch = harness.run(100, spark_bytes=4096)
-    assert numbers(batch) == expected(100)
-    assert len(segments(batch)) == 100
+def test_without_any_memory_segments_are_small_but_not_tiny(harness: Harness) -> None:
+    batch = harness.run(50_000, length=50, spark_bytes=4096)
+    assert numbers(batch) == expected(50_000)
+    assert len(segments(batch)) == 7
+    assert harness.field("most") <= 4096
+    assert harness.kept == 0
 
 
-def test_another_consumer_gets_the_memory_that_it_asks_for(harness: Harness) -> None:
-    hog = (60_000, 6 * MIB)
-    batch = harness.run(90_000, length=50, memory_bytes=6 * MIB, spark_bytes=8 * MIB, hog=hog)
+@pytest.mark.parametrize("spark_mib", [8, 12])
+def test_another_consumer_gets_the_memory_that_it_asks_for(
+    harness: Harness, spark_mib: int
+) -> None:
+    hog, spark_bytes = (60_000, 8 * MIB), spark_mib * MIB
+    batch = harness.run(70_000, length=50, memory_bytes=6 * MIB, spark_bytes=spark_bytes, hog=hog)
     assert harness.field("failure") == ""
-    assert harness.field("taken") == 6 * MIB
-    assert numbers(batch) == expected(90_000)
+    assert harness.field("taken") == 8 * MIB
+    assert numbers(batch) == expected(70_000)
     assert harness.kept == 0
 
 

@@ -127,11 +127,13 @@ def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
     """All five folders are packed as they are, with the typing marker, and no jar."""
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
-    packed = {name for name in names if name.endswith(".py")} - {"durable_shuffle/__init__.py"}
+    packed = {name for name in names if name.endswith((".py", ".java"))}
+    packed -= {"durable_shuffle/__init__.py"}
     sources = {
         f"durable_shuffle/{path.relative_to(ROOT).as_posix()}"
         for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
+        for suffix in ("py", "java")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
         if not path.is_relative_to(LEFT_OUT)
     }
     assert packed == sources

@@ -4,11 +4,12 @@ Spark sends the Java source of whole-stage code to its executors as text and com
 per text and executor. `WholeStageCodegenEvaluatorFactory` does the same with the text given here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import StructType
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
 _INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
@@ -27,26 +28,108 @@ def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]
         Py4JError: this Spark has no such class or another constructor.
     """
     jvm: Any = spark._jvm  # noqa: SLF001
-    context = spark.sparkContext
-    execution = jvm.org.apache.spark.sql.execution
+    row_class = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_INTERNAL_ROW))
+    return rdd.mapPartitionsWithEvaluator(_factory(spark, text, references), row_class)
+
+
+def check_internals(spark: SparkSession, text: str) -> None:
+    """Check, without running anything, that `compiled` finds what it needs.
+
+    Raises:
+        Py4JError: this Spark has other internals than expected.
+    """
+    _factory(spark, text, [])
+    jvm: Any = spark._jvm  # noqa: SLF001
+    classes = _array(spark, jvm.java.lang.Class, 2)
+    classes[0] = jvm.java.lang.Class.forName("org.apache.spark.PartitionEvaluatorFactory")
+    classes[1] = jvm.java.lang.Class.forName("scala.reflect.ClassTag")
+    rdd_class = jvm.java.lang.Class.forName("org.apache.spark.rdd.RDD")
+    rdd_class.getMethod("mapPartitionsWithEvaluator", classes)
+
+
+def run_here(
+    spark: SparkSession, text: str, references: Sequence[Any], rows: Sequence[Any]
+) -> Iterator[Any]:
+    """Compile the Java code on the driver, and yield the rows that it makes of a few rows.
+
+    Each row is valid until the next one is asked for; read it with `invoke`.
+
+    Raises:
+        Py4JError: the text does not compile with this Spark, or fails.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001
     codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
-    no_comments = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
-    code = codegen.CodeAndComment(text, no_comments)
-    array = context._gateway.new_array(jvm.java.lang.Object, len(references))  # noqa: SLF001
-    for i, reference in enumerate(references):
-        array[i] = reference
+    made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
+    iterator = invoke(spark, made, "generate", _objects(spark, references))
+    given = jvm.java.util.ArrayList()
+    for row in rows:
+        given.add(row)
+    inputs = _array(spark, jvm.scala.collection.Iterator, 1)
+    inputs[0] = jvm.scala.jdk.javaapi.CollectionConverters.asScala(given.iterator())
+    invoke(spark, iterator, "init", 0, inputs)
+    while invoke(spark, iterator, "hasNext"):
+        yield invoke(spark, iterator, "next")
+
+
+def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
+    """Call a public method of an object of generated code.
+
+    py4j caches methods by the names of classes, and all generated classes have the same names.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001
+    methods = jvm.org.apache.commons.lang3.reflect.MethodUtils
+    return methods.invokeMethod(on, method, _objects(spark, arguments))
+
+
+def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
+    """Return an internal row of the values; a str becomes Spark's own kind of text."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    text = jvm.org.apache.spark.unsafe.types.UTF8String.fromString
+    given = [text(value) if isinstance(value, str) else value for value in values]
+    row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow
+    return row(_objects(spark, given))
+
+
+def java_schema(spark: SparkSession, schema: StructType) -> Any:
+    """Return the schema as an object of the JVM."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+
+
+def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
+    jvm: Any = spark._jvm  # noqa: SLF001
+    execution, code = jvm.org.apache.spark.sql.execution, _code(spark, text)
     constructor = jvm.java.lang.Class.forName(_FACTORY).getConstructors()[0]
     first = str(constructor.getParameterTypes()[0].getName())
-    java_context = context._jsc  # noqa: SLF001
+    java_context = spark.sparkContext._jsc  # noqa: SLF001
     held = code
     if first == "scala.util.Either":
         held = jvm.scala.util.Right(code)
     elif first.endswith("Broadcast"):
         held = java_context.broadcast(code)
     metric = execution.metric.SQLMetrics.createMetric(java_context.sc(), "duration")
-    factory = execution.WholeStageCodegenEvaluatorFactory(held, metric, array)
-    row_class = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_INTERNAL_ROW))
-    return rdd.mapPartitionsWithEvaluator(factory, row_class)
+    objects = _objects(spark, references)
+    return execution.WholeStageCodegenEvaluatorFactory(held, metric, objects)
+
+
+def _code(spark: SparkSession, text: str) -> Any:
+    jvm: Any = spark._jvm  # noqa: SLF001
+    no_comments = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
+    codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
+    return codegen.CodeAndComment(text, no_comments)
+
+
+def _objects(spark: SparkSession, values: Sequence[Any]) -> Any:
+    jvm: Any = spark._jvm  # noqa: SLF001
+    array = _array(spark, jvm.java.lang.Object, len(values))
+    for i, value in enumerate(values):
+        array[i] = value
+    return array
+
+
+def _array(spark: SparkSession, of: Any, length: int) -> Any:
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+    return gateway.new_array(of, length)
 
 
 def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:

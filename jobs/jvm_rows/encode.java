@@ -73,7 +73,10 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     turn = number % partitions;
     context = TaskContext.get();
     message = new Message(stage, producer, maxFrameBytes);
-    held = new Held(this, context.taskMemoryManager(), partitions, memoryBytes);
+    org.apache.spark.memory.TaskMemoryManager manager =
+      context == null ? null : context.taskMemoryManager();
+    held = new Held(this, manager, partitions, memoryBytes);
+    if (context == null) return; // the driver tries the encoder out
     final Held pagesOfRows = held;
     context.addTaskCompletionListener(new org.apache.spark.util.TaskCompletionListener() {
       public void onTaskCompletion(TaskContext ended) { pagesOfRows.close(); }
@@ -182,7 +185,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   /** Encodes the next frame, or ends the partition or the segment. */
   private void flush() {
-    context.killTaskIfInterrupted();
+    if (context != null) context.killTaskIfInterrupted();
     if (partition == partitions) {
       pages.finish();
       held.clear();

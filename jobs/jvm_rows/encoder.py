@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over
 from durable_shuffle.shuffle.write.segments import wanted_bytes
 
-_TEXTS = ("encode.java", "held.java", "body.java", "values.java", "parts.java")
+_TEXTS = ("encode.java", "held.java", "body.java", "values.java", "nested.java", "parts.java")
 
 PAGES_SCHEMA = "segment int, data binary, extents binary"
 """Of the rows that reach a Python worker; `written.py` describes them."""
@@ -56,18 +56,26 @@ def pages_of_rows(df: DataFrame, encoding: Encoding) -> DataFrame:
     Raises:
         Py4JError: this Spark has other internals than expected.
     """
-    wanted = wanted_bytes(encoding.frame_bytes, encoding.max_frame_bytes)
-    references: list[Any] = [
+    references = encoder_references(encoding, df._jdf.schema())  # noqa: SLF001
+    rows = df._jdf.queryExecution().toRdd()  # noqa: SLF001
+    pages = compiled(df.sparkSession, rows, encoder_text(), references)
+    return frame_over(df.sparkSession, pages, PAGES_SCHEMA)
+
+
+def encoder_references(encoding: Encoding, java_schema: Any) -> list[Any]:
+    """Return what the encoder's `generate` takes.
+
+    Args:
+        java_schema: of its input, an object of the JVM.
+    """
+    return [
         encoding.kinds,
         encoding.partitions,
         encoding.placed,
         encoding.stage_id,
         encoding.memory_bytes,
-        wanted,
+        wanted_bytes(encoding.frame_bytes, encoding.max_frame_bytes),
         encoding.max_frame_bytes,
         encoding.compression,
-        df._jdf.schema(),  # noqa: SLF001
+        java_schema,
     ]
-    rows = df._jdf.queryExecution().toRdd()  # noqa: SLF001
-    pages = compiled(df.sparkSession, rows, encoder_text(), references)
-    return frame_over(df.sparkSession, pages, PAGES_SCHEMA)

@@ -28,6 +28,15 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
     this.counts = new int[partitions];
   }
 
+  /** Without a task, in a probe, all memory is granted. */
+  public long acquireMemory(long bytes) {
+    return taskMemoryManager == null ? bytes : super.acquireMemory(bytes);
+  }
+
+  public void freeMemory(long bytes) {
+    if (taskMemoryManager != null) super.freeMemory(bytes);
+  }
+
   /** Adds a row; false if there is no room for it. */
   boolean add(UnsafeRow row, int partition) {
     int size = row.getSizeInBytes(), last = pageCount - 1;

@@ -157,7 +157,8 @@ class JvmSegments:
         self.next_ordinals[k] += np.uint64(rows)
 
     def _check_totals(self, data: memoryview) -> None:
-        expected = np.frombuffer(data, dtype="<u8") if data.nbytes % _NUMBER_BYTES == 0 else []
+        whole = data.nbytes - data.nbytes % _NUMBER_BYTES
+        expected = np.frombuffer(data[:whole], dtype="<u8")
         found = [self.next_ordinals.sum(dtype=np.uint64), *self.next_ordinals]
         if not np.array_equal(expected, found):
             counted = int(expected[0]) if len(expected) else None

@@ -1,0 +1,135 @@
+"""Finds out, once per session, whether rows can stay in the JVM. It never guesses.
+
+The driver compiles both texts, encodes two rows in Java, reads the frame with the Python decoder,
+and has Java decode it again. No Spark job runs. Anything unexpected is a reason to refuse, and then
+rows go through Python workers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
+from durable_shuffle.jobs.jvm_rows.compiled import (
+    check_internals,
+    generic_row,
+    invoke,
+    java_schema,
+    run_here,
+)
+from durable_shuffle.jobs.jvm_rows.decoder import decoder_text, rows_of_blocks
+from durable_shuffle.jobs.jvm_rows.encoder import (
+    Encoding,
+    encoder_references,
+    encoder_text,
+    pages_of_rows,
+)
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+from durable_shuffle.serialization.arrow_codec import decode_frame
+from durable_shuffle.serialization.checksum import frame_seed
+from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.serialization.frames import Frame
+
+_VERSIONS = ("4.0.", "4.1.", "4.2.", "4.3.")
+_STAGE = "0" * 32
+_ROWS = ((1 << 40, "a"), (-(1 << 40), "é"))
+_FIELDS = [StructField("number", LongType()), StructField("text", StringType())]
+_STORED = pa.schema([("number", pa.int64()), ("text", pa.string())])
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Rows cannot stay in the JVM."""
+
+    reason: str
+    """One line, for people."""
+
+
+class JvmRows:
+    """Rows to frames and back in the JVM of this session; `probe` makes it."""
+
+    def pages(self, df: DataFrame, encoding: Encoding) -> DataFrame:
+        """Return the finished frames of the rows of `df`; see `pages_of_rows`."""
+        return pages_of_rows(df, encoding)
+
+    def rows(self, blocks: DataFrame, schema: StructType, stored: pa.Schema) -> Any:
+        """Return the JVM RDD of the rows in blocks of frames; see `rows_of_blocks`."""
+        return rows_of_blocks(blocks, schema, stored)
+
+
+def probe(spark: object) -> JvmRows | Refused:
+    """Return the way through the JVM, or why there is none."""
+    if not isinstance(spark, SparkSession):
+        return Refused("Spark Connect gives no access to the JVM")
+    version = str(spark.version)
+    if not version.startswith(_VERSIONS):
+        return Refused(f"Spark {version} is not known: expected 4.0 to 4.3")
+    try:
+        check_internals(spark, encoder_text())
+        _check_round_trip(spark)
+    except (Py4JError, DurableShuffleError, AttributeError, TypeError, ValueError) as error:
+        first = str(error).strip().splitlines()[:1]
+        return Refused(f"this Spark differs: {type(error).__name__}: {' '.join(first):.300}")
+    return JvmRows()
+
+
+def _check_round_trip(spark: SparkSession) -> None:
+    """Encode in Java, decode in Python, decode in Java.
+
+    Raises:
+        ValueError: the rows differ.
+    """
+    frames = list(_encoded(spark))
+    found = [
+        tuple(row.values())
+        for frame in frames
+        for row in decode_frame(frame, _STORED, position=0).to_pylist()
+    ]
+    if found != list(_ROWS):
+        raise ValueError(f"rows from the encoder: expected {_ROWS}, found {found}")
+    blocks = [
+        generic_row(spark, [block.as_py()])
+        for batch in blocks_of(iter(frames))
+        for block in batch.column(0)
+    ]
+    references = ["8s", java_schema(spark, StructType(_FIELDS)), MAX_INFLATED_BYTES]
+    rows = run_here(spark, decoder_text(), references, blocks)
+    again = [
+        (
+            int(invoke(spark, row, "getLong", 0)),
+            str(invoke(spark, row, "getUTF8String", 1).toString()),
+        )
+        for row in rows
+    ]
+    if again != list(_ROWS):
+        raise ValueError(f"rows from the decoder: expected {_ROWS}, found {again}")
+
+
+def _encoded(spark: SparkSession) -> Iterator[Frame]:
+    """Yield the frames that Java makes of the rows."""
+    encoding = Encoding("8s", 1, "column", _STAGE, _MIB, _MIB, _MIB, "lz4")
+    schema = java_schema(spark, StructType([*_FIELDS, StructField("id", IntegerType())]))
+    given = [generic_row(spark, [*row, 0]) for row in _ROWS]
+    columns: list[list[Any]] = [[], [], []]
+    for row in run_here(spark, encoder_text(), encoder_references(encoding, schema), given):
+        columns[0].append(int(row.getInt(0)))
+        for c in (1, 2):
+            columns[c].append(None if row.isNullAt(c) else bytes(row.getBinary(c)))
+    types = (pa.int32(), pa.binary(), pa.binary())
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=["segment", "data", "extents"])
+    for segment in JvmSegments([batch], 0, _STAGE, 1, _MIB):
+        decoder = FrameDecoder(lambda ordinal: frame_seed(_STAGE, 0, 0, ordinal))
+        for part in segment.parts:
+            decoder.feed(part)
+        while (frame := decoder.next_record()) is not NEED_DATA:
+            yield frame

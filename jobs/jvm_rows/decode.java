@@ -59,7 +59,7 @@ static final class Decode extends org.apache.spark.sql.execution.BufferedRowIter
 /** Joins the blocks of a task to messages, and counts blocks, frames and rows. */
 static final class Blocks {
   private static final int HEADER_BYTES = 16, LAST = 1, FRAME_MAGIC = 0x46534489;
-  private static final int STEP_BYTES = 1 << 16, KEPT_BYTES = 1 << 20;
+  private static final int STEP_BYTES = 1 << 20, KEPT_BYTES = 1 << 20;
   private static final int LONGEST_BYTES = Integer.MAX_VALUE - 64;  // of a Java array
 
   byte[] message = new byte[0];

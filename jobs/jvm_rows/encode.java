@@ -6,7 +6,7 @@ public Object generate(Object[] references) { return new Encode(references); }
 static final class Encode extends org.apache.spark.sql.execution.BufferedRowIterator {
   private static final int GATHERED = 128 << 10; // bytes of the rows that are encoded at a time
   private static final int LARGE = 16 << 10;     // a row of this size is encoded where it is
-  private static final int UNCOMPRESSED = 32 << 20; // a longer row: readers limit what inflates
+  private static final int UNCOMPRESSED = 24 << 20; // a longer row: readers limit what inflates
 
   private final String stage;
   private final boolean column, turns;     // where a row's partition comes from

@@ -32,7 +32,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
   private boolean ended = false, finished = false;
 
   private final long[] ordinals;          // of each partition's next row
-  private int segment = 0, partition = 0, place = 0; // of the next frame while flushing
+  private int segment = 0, partition = 0; // of the next frame while flushing
   private long first = 0;                 // ordinal of the partition's first row in the segment
   private long written = 0, begin = 0;    // bytes of the segment; where the partition begins
   private long memory = 0;                // bytes of the segment's columns
@@ -164,9 +164,9 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   private void startFlush() {
     startSegment();
-    held.sort();
-    partition = place = 0;
+    partition = 0;
     first = ordinals[0];
+    held.read(0);
   }
 
   /** Makes a segment of one row, which is not copied before. */
@@ -192,14 +192,16 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
       Platform.putLong(extents.data, Platform.BYTE_ARRAY_OFFSET, memory);
       flushing = false;
       sealed = true;
-    } else if (place < held.end(partition)) {
-      int from = place, end = held.end(partition);
+    } else if (held.left > 0) {
+      int before = held.left;
       startFrame();
-      while (!full && place < end) addGathered(gather(from, end));
-      endFrame(partition, place - from);
+      while (!full && held.left > 0) addGathered(gather(held.left == before));
+      endFrame(partition, before - held.left);
     } else {
       endPartition(partition);
-      if (++partition < partitions) first = ordinals[partition];
+      if (++partition == partitions) return;
+      first = ordinals[partition];
+      held.read(partition);
     }
   }
 
@@ -232,33 +234,30 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   /** Copies the next rows of the partition together, as many as fit into the frame and into the
       processor's cache; returns how many. */
-  private int gather(int from, int end) {
+  private int gather(boolean isFirst) {
     int count = 0, used = 0;
     source = gathered;
-    while (count < Column.STEP && place < end) {
-      long reference = held.reference(place);
+    while (count < Column.STEP && held.left > 0) {
+      long reference = held.reference();
       byte[] page = held.page(reference);
-      int start = (int) reference;
-      int size = Platform.getInt(page, Platform.BYTE_ARRAY_OFFSET + start - 4);
+      int start = Held.place(reference), size = Held.size(reference);
       long more = frameBits / 8 + size - rowBytes;
-      if (place > from && estimate + more > wanted) {
+      if (!(isFirst && count == 0) && estimate + more > wanted) {
         full = true;
         break;
       }
-      if (size > LARGE) {
-        if (count > 0) break;
+      if (size <= LARGE) {
+        if (used + size > GATHERED) break;
+        System.arraycopy(page, start, gathered, used, size);
+        at[count++] = Platform.BYTE_ARRAY_OFFSET + used;
+        used += size;
+      } else if (count == 0) {
         source = page;
         at[count++] = Platform.BYTE_ARRAY_OFFSET + start;
-        place++;
-        estimate += more;
-        break;
-      }
-      if (used + size > GATHERED) break;
-      System.arraycopy(page, start, gathered, used, size);
-      at[count++] = Platform.BYTE_ARRAY_OFFSET + used;
-      used += size;
-      place++;
+      } else break;
       estimate += more;
+      held.next();
+      if (source == page) break;
     }
     return count;
   }

@@ -1,22 +1,30 @@
 // The rows of a segment before they are encoded. Part of the encoder's text.
 
-/** Rows in pages of Spark's execution memory, and their order by partition. */
+/** Rows in pages of Spark's execution memory, and for each partition a list of references to them.
+
+    A reference says where a row is: the number of its page, where it begins and how long it is, both
+    in words of 8 bytes. So the pages need not be read to find rows. Lists consist of chunks; the last
+    slot of a chunk is the number of the first slot of the next one. */
 static final class Held extends org.apache.spark.memory.MemoryConsumer {
   private static final int PAGE = 256 << 10; // less than half of G1's smallest region
-  private static final int PREFIX = 8;       // partition, size
+  private static final int SIZE_BITS = 24, PLACE_BITS = 16;
   private static final long LEAST = 1 << 20; // bytes of pages that a task always has
   private final Encode task;
   private final long most;      // bytes of all pages
   private final int page;       // bytes of a page, a power of two
-  private final int shift;      // of the number of references in a page of the order
+  private final int shift;      // of the number of slots in a page of the lists
+  private final int chunk;      // slots, a power of two
   private byte[][] pages = new byte[16][], free = new byte[16][];
   private int[] ends = new int[16];
-  private long[][] order = new long[16][];
-  private int pageCount = 0, freeCount = 0, orderCount = 0;
+  private long[][] slots = new long[16][];
+  private int pageCount = 0, freeCount = 0, slotPages = 0;
   private long reserved = 0, missing = 0; // bytes of pages; of them, not granted by Spark
   private long buffers = 0;     // bytes granted for the buffers of frames
   private boolean closed = false;
-  private final int[] counts;   // rows of each partition; once sorted, the end of each
+  private final int[] heads, tails, counts; // of each list: first and next slot, references
+  private int nextChunk = 0;    // its first slot
+  private int cursor = 0;       // slot of the row at hand
+  int left = 0;                 // rows of the partition that is read
   int count = 0;
 
   Held(Encode task, org.apache.spark.memory.TaskMemoryManager manager, int partitions, long most) {
@@ -25,6 +33,10 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
     this.most = most;
     this.page = (int) Math.min((long) PAGE, Math.max(1024L, Long.highestOneBit(most / 8)));
     this.shift = Integer.numberOfTrailingZeros(page) - 3;
+    long share = Long.highestOneBit(Math.max(1L, most / (128L * partitions)));
+    this.chunk = (int) Math.max(4L, Math.min(64L, share));
+    this.heads = new int[partitions];
+    this.tails = new int[partitions];
     this.counts = new int[partitions];
   }
 
@@ -39,38 +51,72 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
 
   /** Adds a row; false if there is no room for it. */
   boolean add(UnsafeRow row, int partition) {
-    int size = row.getSizeInBytes(), last = pageCount - 1;
-    if (count >> shift == orderCount && !orderPage()) return false;
-    if (last < 0 || ends[last] + PREFIX + size > pages[last].length) {
-      if (!rowPage(PREFIX + size)) return false;
+    int size = row.getSizeInBytes(), last = pageCount - 1, slot = tails[partition];
+    boolean newChunk = counts[partition] == 0 || (slot & chunk - 1) == chunk - 1;
+    if (newChunk && nextChunk >> shift == slotPages && !slotPage()) return false;
+    if (last < 0 || ends[last] + size > pages[last].length) {
+      if (!rowPage(size)) return false;
       last = pageCount - 1;
+    }
+    if (newChunk) {
+      if (counts[partition] == 0) heads[partition] = nextChunk;
+      else put(slot, nextChunk);
+      slot = nextChunk;
+      nextChunk += chunk;
     }
     byte[] bytes = pages[last];
     int at = ends[last];
-    Platform.putInt(bytes, Platform.BYTE_ARRAY_OFFSET + at, partition);
-    Platform.putInt(bytes, Platform.BYTE_ARRAY_OFFSET + at + 4, size);
     Object base = row.getBaseObject();
     if (base instanceof byte[]) {
       int from = (int) (row.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
-      System.arraycopy((byte[]) base, from, bytes, at + PREFIX, size);
-    } else {
-      long to = Platform.BYTE_ARRAY_OFFSET + at + PREFIX;
-      Platform.copyMemory(base, row.getBaseOffset(), bytes, to, size);
-    }
-    ends[last] = at + PREFIX + size;
+      System.arraycopy((byte[]) base, from, bytes, at, size);
+    } else
+      Platform.copyMemory(
+        base, row.getBaseOffset(), bytes, Platform.BYTE_ARRAY_OFFSET + at, size);
+    put(slot, (((long) last << PLACE_BITS | at >> 3) << SIZE_BITS) | size >> 3);
+    ends[last] = at + size;
+    tails[partition] = slot + 1;
     counts[partition]++;
     count++;
     return true;
   }
 
-  /** Whether a row is so long that it is encoded alone, from where it is. */
-  boolean isLong(int size) { return size + PREFIX > most / 4; }
+  private void put(int slot, long value) { slots[slot >> shift][slot & (1 << shift) - 1] = value; }
 
-  private boolean orderPage() {
+  private long get(int slot) { return slots[slot >> shift][slot & (1 << shift) - 1]; }
+
+  /** Whether a row is so long that it is encoded alone, from where it is. */
+  boolean isLong(int size) { return size > most / 4 || size >> 3 >= 1 << SIZE_BITS; }
+
+  /** Begins to read a partition: `left` rows, in the order in which they were added. */
+  void read(int partition) {
+    cursor = heads[partition];
+    left = counts[partition];
+  }
+
+  /** Where the next row is. */
+  long reference() {
+    if ((cursor & chunk - 1) == chunk - 1) cursor = (int) get(cursor);
+    return get(cursor);
+  }
+
+  void next() {
+    cursor++;
+    left--;
+  }
+
+  byte[] page(long reference) { return pages[(int) (reference >>> PLACE_BITS + SIZE_BITS)]; }
+
+  static int place(long reference) {
+    return (int) (reference >>> SIZE_BITS & (1 << PLACE_BITS) - 1) << 3;
+  }
+
+  static int size(long reference) { return (int) (reference & (1 << SIZE_BITS) - 1) << 3; }
+
+  private boolean slotPage() {
     if (!reserve(page)) return false;
-    if (orderCount == order.length)
-      order = (long[][]) java.util.Arrays.copyOf(order, 2 * orderCount);
-    order[orderCount++] = new long[page >> 3];
+    if (slotPages == slots.length) slots = (long[][]) java.util.Arrays.copyOf(slots, 2 * slotPages);
+    slots[slotPages++] = new long[page >> 3];
     return true;
   }
 
@@ -120,35 +166,6 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
     }
   }
 
-  /** Sorts the rows by partition; rows of a partition keep their order. */
-  void sort() {
-    int sum = 0;
-    for (int k = 0; k < counts.length; k++) {
-      int rows = counts[k];
-      counts[k] = sum;
-      sum += rows;
-    }
-    int mask = (1 << shift) - 1;
-    for (int p = 0; p < pageCount; p++) {
-      byte[] bytes = pages[p];
-      int end = ends[p];
-      for (int at = 0; at < end; ) {
-        int k = Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + at);
-        int place = counts[k]++;
-        order[place >> shift][place & mask] = (long) p << 32 | at + PREFIX;
-        at += PREFIX + Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + at + 4);
-      }
-    }
-  }
-
-  /** Place behind the last row of a partition, once sorted. */
-  int end(int partition) { return counts[partition]; }
-
-  /** Where the row at a place in the order is: its page, and in the low half where it begins. */
-  long reference(int place) { return order[place >> shift][place & (1 << shift) - 1]; }
-
-  byte[] page(long reference) { return pages[(int) (reference >>> 32)]; }
-
   /** Forgets the rows; keeps pages of the usual size for later ones. */
   void clear() {
     for (int p = 0; p < pageCount; p++) {
@@ -156,8 +173,7 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
       else release(pages[p].length);
       pages[p] = null;
     }
-    pageCount = 0;
-    count = 0;
+    pageCount = nextChunk = count = 0;
     java.util.Arrays.fill(counts, 0);
   }
 
@@ -172,8 +188,8 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
   long trim() {
     long before = reserved;
     for (; freeCount > 0; free[freeCount] = null) release(free[--freeCount].length);
-    while (orderCount > 0 && orderCount - 1 << shift >= count) {
-      order[--orderCount] = null;
+    while (slotPages > 0 && slotPages - 1 << shift >= nextChunk) {
+      slots[--slotPages] = null;
       release(page);
     }
     return before - reserved;
@@ -185,9 +201,9 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
     closed = true;
     freeMemory(reserved - missing + buffers);
     reserved = missing = buffers = 0;
-    pageCount = freeCount = orderCount = count = 0;
+    pageCount = freeCount = slotPages = count = left = 0;
     pages = free = new byte[0][];
-    order = new long[0][];
+    slots = new long[0][];
   }
 
   public long spill(long size, org.apache.spark.memory.MemoryConsumer trigger)

@@ -278,6 +278,12 @@ def test_many_small_segments_and_frames(session: SparkSession, seed: int) -> Non
     check(df, 3, memory_bytes=64 << 10, frame_bytes=1024, max_frame_bytes=MIB)
 
 
+def test_more_partitions_than_rows_of_a_segment(session: SparkSession, seed: int) -> None:
+    df = frame_of(session, FLAT, 3000, seed)
+    found = check(df, 5000, memory_bytes=256 << 10)
+    assert len(found) > 2000
+
+
 def test_a_row_over_the_limit_of_a_frame_takes_several(session: SparkSession) -> None:
     long = F.when(F.col("id") % 10 == 3, F.expr("repeat(uuid(), 100000)")).otherwise("short")
     df = session.range(0, 30, 1, 1).select("id", long.alias("text"), F.lit(7).alias("int"))

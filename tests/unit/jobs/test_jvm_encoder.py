@@ -147,7 +147,7 @@ def test_a_segment_is_cut_where_spark_has_no_more_memory(harness: Harness) -> No
 def test_without_any_memory_segments_are_small_but_not_tiny(harness: Harness) -> None:
     batch = harness.run(50_000, length=50, spark_bytes=4096)
     assert numbers(batch) == expected(50_000)
-    assert len(segments(batch)) == 7
+    assert len(segments(batch)) == 6
     assert harness.field("most") <= 4096
     assert harness.kept == 0
 

@@ -21,6 +21,7 @@ from durable_shuffle.jobs.engine.checks import check_option, check_version, is_c
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.python_stage.methods import PythonStages
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.query.runner import QueryExplanation, QueryRunner
@@ -43,6 +44,8 @@ from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+
+_ROWS_IN = "spark.durableShuffle.rowsIn"
 
 
 class DurableShuffle(PythonStages, QueryCalls, StoredStages):
@@ -75,6 +78,11 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             "until_released" keeps all until you call `release`. "when_consumed" deletes a stage
             when every declared consumer (`register_consumers`) has finished; this is checked
             here, in `release_consumed`, and when a `with` block ends without an error.
+        rows_in: where rows are encoded and decoded. "auto" does it inside Spark's JVM, which is
+            faster, if this Spark and the types of the columns allow it, else in Python workers;
+            `explain` says which. "python" always takes Python workers. "jvm" raises
+            IncompatibleError instead. Default: the Spark conf `spark.durableShuffle.rowsIn`, else
+            "auto". Both write the same format, and it is not part of a stage's identity.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
         clock: for tests; default the machine's.
@@ -100,6 +108,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         on_conflict: Literal["take_over", "fail"] = "take_over",
         lost_records: Literal["refuse", "ignore"] = "refuse",
         retention: Retention = KeepUsed(),  # noqa: B008 - a constant
+        rows_in: RowsIn | None = None,
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
@@ -110,6 +119,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         check_option("reuse", reuse, ("auto", "never", "require"))
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
         check_option("lost_records", lost_records, ("refuse", "ignore"))
+        rows_in = rows_in or cast("RowsIn", spark.conf.get(_ROWS_IN, "auto"))
+        check_option("rows_in", rows_in, ("auto", "jvm", "python"))
         self._retention, self._deleting = retention, None
         self._keep = kept_by(retention)
         self._spark, self._job = spark, job
@@ -133,8 +144,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """Which stage a DataFrame reads, whole and unchanged."""
         self._results = WeakKeyDictionary()
         self._native: list[str] = []
-        make_engine = ConnectEngine if is_connect(spark) else ClassicEngine
-        engine: Engine = make_engine(spark)
+        connect = is_connect(spark)
+        if connect and rows_in == "jvm":
+            raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
+        engine: Engine = ConnectEngine(spark) if connect else ClassicEngine(spark, rows_in)
         store = StageStore(
             storage=self._storage,
             task_storage=task_storage,

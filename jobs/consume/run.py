@@ -33,6 +33,7 @@ from durable_shuffle.jobs.engine.checks import (
     check_option,
 )
 from durable_shuffle.jobs.engine.engine import Engine, ReadBack
+from durable_shuffle.jobs.engine.tasks import StoredRows
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.stages.report import ConsumerReport
 from durable_shuffle.serialization.errors import (
@@ -170,12 +171,14 @@ class Consumers:
             for k, state in sorted(after.items())
         )
         back = ReadBack(
-            function=published_function(
-                self._task_storage, logs, schema, settings=self._settings, code=running_code()
+            stored=StoredRows(
+                published_function(
+                    self._task_storage, logs, schema, settings=self._settings, code=running_code()
+                ),
+                len(logs),
             ),
-            partitions=len(logs),
             hashed_by=(),
-            rows=report.output_rows,
+            row_count=report.output_rows,
             memory_bytes=report.output_bytes,
             # what a consumer that has finished published never changes
             fingerprint=f"{path.folder} consumed by {request.consumer}",

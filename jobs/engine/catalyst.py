@@ -51,9 +51,14 @@ def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
     return _of_rows(session, df._jdf.queryExecution().analyzed())  # noqa: SLF001
 
 
+def java_rows(df: DataFrame) -> Any:
+    """Return Spark's RDD of the internal rows of `df`. Broadcasts and subqueries run for it."""
+    return df._jdf.queryExecution().toRdd()  # noqa: SLF001
+
+
 def partition_count(df: DataFrame) -> int:
     """Return how many partitions the physical plan of `df` has. Plans, runs nothing."""
-    return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
+    return int(java_rows(df).getNumPartitions())
 
 
 def native_exchanges(df: DataFrame) -> int:
@@ -110,19 +115,19 @@ def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
 
 def with_durable_rows(
     df: DataFrame,
-    rows: DataFrame,
+    rdd: Any,
     *,
     hashed_by: Sequence[int],
     partitions: int,
     row_count: int,
     data_bytes: int,
-) -> tuple[DataFrame, int]:
-    """Return a DataFrame with the columns of `df` whose rows come from `rows`, and its RDD's id.
+) -> DataFrame:
+    """Return a DataFrame with the columns of `df` whose rows come from `rdd`.
 
     Args:
-        rows: columns in the same order, one partition per stored partition. A column may be a long
-            if `df` has a decimal of up to 18 digits there: in Spark's binary rows both are the same
-            eight bytes, so no conversion is needed.
+        rdd: of internal rows, columns in the same order, one partition per stored partition. A
+            column may be a long if `df` has a decimal of up to 18 digits there: in Spark's binary
+            rows both are the same eight bytes, so no conversion is needed.
         hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
             they are not hash partitioned.
         data_bytes: estimated uncompressed size.
@@ -136,10 +141,9 @@ def with_durable_rows(
         partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
     else:
         partitioning = physical.UnknownPartitioning(partitions)
-    rdd = rows._jdf.queryExecution().toRdd()  # noqa: SLF001
     statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
     plan = _logical_rdd(session, output, rdd, partitioning, statistics)
-    return _of_rows(session, plan), int(rdd.id())
+    return _of_rows(session, plan)
 
 
 def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:

@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
+from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
+from durable_shuffle.jobs.jvm_rows.written import BATCH_PAGES
 from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
@@ -32,14 +35,18 @@ from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
     MapResult,
+    MapTasks,
+    StoredRows,
     code_with,
+    frames_function,
     map_result,
 )
-from durable_shuffle.jobs.engine.transfer import transfer_settings
+from durable_shuffle.jobs.engine.transfer import page_settings, transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
+from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _INCOMPATIBLE = re.compile(
@@ -53,8 +60,9 @@ class ClassicEngine(Engine):
 
     ends_partitions = True
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, rows_in: RowsIn) -> None:
         super().__init__(spark)
+        self.route = Route(spark, rows_in)
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
         configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
@@ -90,19 +98,45 @@ class ClassicEngine(Engine):
         conf: Mapping[str, str],
         *,
         large_rows: bool,
+        to_python: bool = False,
     ) -> Planned:
-        transfer = transfer_settings(df.schema, large_rows=large_rows)
+        kinds = None if to_python else self.kinds_in_jvm(df.schema)
+        transfer = transfer_settings(df.schema, large_rows=large_rows) if kinds is None else {}
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
-        ids = cast("ClassicFrame", with_partition_ids(df, cols, n, F.lit(0).cast("long")))
-        shaped = catalyst.on_session(catalyst.narrow_decimals(ids), session)
+        number = F.lit(0).cast("long") if kinds is None else None
+        shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
+        if kinds is None:
+            shaped = catalyst.narrow_decimals(shaped)
+        shaped = catalyst.on_session(shaped, session)
         with self.cutting_files_by(conf):
             return Planned(
-                catalyst.counted_to_the_end(shaped),
+                shaped if kinds is not None else catalyst.counted_to_the_end(shaped),
                 catalyst.partition_count(shaped),
                 identify_splits(shaped),
                 catalyst.native_exchanges(shaped),
                 dict(conf),
+                kinds=kinds,
             )
+
+    def kinds_in_jvm(self, schema: StructType) -> str | None:
+        """Return the kinds of these columns if the JVM encodes and decodes them, else None."""
+        return self.route.kinds(narrow_schema(schema))
+
+    def why_python(self, schema: StructType) -> str:
+        return self.route.why_python(narrow_schema(schema))
+
+    def write(
+        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        if planned.kinds is None:
+            return super().write(planned, tasks, producers, label)
+        how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
+        session = planned.df.sparkSession
+        with catalyst.active(session):
+            rows = catalyst.java_rows(cast("ClassicFrame", planned.df))
+        pages = catalyst.planning_session(session, page_settings(BATCH_PAGES))
+        frames = self.route.jvm().frames(pages, rows, how)
+        return self.run(replace(planned, df=frames), frames_function(tasks), producers, label)
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
@@ -117,22 +151,36 @@ class ClassicEngine(Engine):
         return self._read(df, narrow_schema(df.schema), back)
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        rows = rows_of_tasks(self._spark, back.function, back.partitions, schema)
+        rows = rows_of_tasks(self._spark, back.stored.rows, back.stored.tasks, schema)
         return self._read(rows, schema, back)
 
     def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
-        rows = rows_of_tasks(session, back.function, back.partitions, schema)
-        frame, rdd = catalyst.with_durable_rows(
+        rdd = self.stored_rdd(session, back.stored, schema)
+        frame = catalyst.with_durable_rows(
             cast("ClassicFrame", df),
-            cast("ClassicFrame", rows),
+            rdd,
             hashed_by=back.hashed_by,
-            partitions=back.partitions,
-            row_count=back.rows,
+            partitions=back.stored.tasks,
+            row_count=back.row_count,
             data_bytes=back.memory_bytes,
         )
-        self.stage_of_rdd[rdd] = back.fingerprint
+        self.stage_of_rdd[int(rdd.id())] = back.fingerprint
         return frame
+
+    def stored_rdd(self, session: SparkSession, stored: StoredRows, schema: StructType) -> Any:
+        """Return Spark's RDD of internal rows over stored rows, one partition per task.
+
+        Args:
+            schema: columns c0, c1, … as they are stored.
+        """
+        if stored.blocks is None or self.route.kinds(schema) is None:
+            rows = rows_of_tasks(session, stored.rows, stored.tasks, schema)
+            return catalyst.java_rows(cast("ClassicFrame", rows))
+        blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
+            stored.blocks, BLOCKS_SCHEMA
+        )
+        return self.route.jvm().rows(blocks, schema)
 
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark.sparkContext, label)

@@ -85,7 +85,10 @@ class ConnectEngine(Engine):
         conf: Mapping[str, str],
         *,
         large_rows: bool,
+        to_python: bool = False,
     ) -> Planned:
+        del to_python  # they always go there
+
         def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
             number = -1 if context is None else context.partitionId()
@@ -119,6 +122,6 @@ class ConnectEngine(Engine):
         return self.read_rows(positional_schema(df.schema), back).toDF(*df.columns)
 
     def read_rows(self, schema: StructType, back: ReadBack) -> DataFrame:
-        frame: Any = rows_of_tasks(self._spark, back.function, back.partitions, schema)
+        frame: Any = rows_of_tasks(self._spark, back.stored.rows, back.stored.tasks, schema)
         self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
         return frame  # type: ignore[no-any-return]

@@ -12,7 +12,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN, in_a_column
-from durable_shuffle.jobs.engine.tasks import ID_COLUMN, ArrowFunction, MapResult, code_with
+from durable_shuffle.jobs.engine.tasks import (
+    ID_COLUMN,
+    ArrowFunction,
+    MapResult,
+    MapTasks,
+    StoredRows,
+    code_with,
+    map_function,
+)
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
@@ -22,7 +30,8 @@ class Planned:
     """The map side of a stage, planned but not run."""
 
     df: DataFrame
-    """Columns c0, c1, …; for hash and range partitioning the partition id; then row numbers."""
+    """Columns c0, c1, …; for hash and range partitioning the partition id; then the row numbers,
+    if a Python worker takes the rows."""
     producers: int
     splits: str
     native_exchanges: int
@@ -30,17 +39,19 @@ class Planned:
     """The settings that it was planned with; DESCRIBE keeps them."""
     partitions: int | None = None
     """R, if planning decided it."""
+    kinds: str | None = None
+    """The kinds of the columns (`jobs/jvm_rows/kinds.py`) if the JVM encodes the rows; None if
+    Python workers do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
     """What an engine needs to make the read side."""
 
-    function: ArrowFunction
-    partitions: int
+    stored: StoredRows
     hashed_by: tuple[int, ...]
     """Positions of the key columns; empty if rows are not hash partitioned."""
-    rows: int
+    row_count: int
     memory_bytes: int
     fingerprint: str
 
@@ -92,12 +103,20 @@ class Engine(ABC):
         conf: Mapping[str, str],
         *,
         large_rows: bool,
+        to_python: bool = False,
     ) -> Planned:
         """Plan the map side under `conf`. With `cols`, add Spark's own partition ids modulo n.
 
         Args:
             large_rows: limit the batches that tasks get by bytes, not only by rows.
+            to_python: a user's Python function takes the rows.
         """
+
+    def write(
+        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
+    ) -> list[MapResult]:
+        """Store the rows of `producers` (at least) as Spark gives them; see `run`."""
+        return self.run(planned, map_function(tasks), producers, label)
 
     @abstractmethod
     def run(
@@ -108,6 +127,11 @@ class Engine(ABC):
         Raises:
             LargeRowsError: rows are too large for this plan; other producers may have committed.
         """
+
+    def why_python(self, schema: StructType) -> str:
+        """Return why Python workers encode and decode such rows; "" if the JVM does."""
+        del schema
+        return "Spark Connect gives no access to the JVM"
 
     @abstractmethod
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
@@ -132,20 +156,25 @@ class Engine(ABC):
 
 
 def with_partition_ids(
-    df: DataFrame, cols: Sequence[str | Column], n: int | None, number: Column
+    df: DataFrame, cols: Sequence[str | Column], n: int | None, number: Column | None
 ) -> DataFrame:
-    """Return `df` with the columns that `tasks.map_function` takes.
+    """Return `df` with the columns that map tasks take.
 
     These are c0, c1, …; with `cols` Spark's partition id modulo `n`; and `number` as ROW_COLUMN.
 
     Args:
-        number: the row numbers, or zeros for `catalyst.counted_to_the_end`.
+        number: the row numbers, or zeros for `catalyst.counted_to_the_end`; None if the JVM
+            encodes the rows, because then nothing has to be counted.
     """
     names = [f"c{i}" for i in range(len(df.columns))]
-    if not cols:
-        return df.select("*", number).toDF(*names, ROW_COLUMN)
-    ids = F.pmod(F.hash(*cols), F.lit(n))
-    return df.select("*", ids, number).toDF(*names, ID_COLUMN, ROW_COLUMN)
+    more: list[Column] = []
+    if cols:
+        names.append(ID_COLUMN)
+        more.append(F.pmod(F.hash(*cols), F.lit(n)))
+    if number is not None:
+        names.append(ROW_COLUMN)
+        more.append(number)
+    return df.select("*", *more).toDF(*names)
 
 
 @contextmanager

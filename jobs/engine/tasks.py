@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
 from pyspark import TaskContext
 
 from durable_shuffle.jobs.deploy.running_code import running_code
@@ -31,10 +33,21 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
 from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
-from durable_shuffle.shuffle.read.sealed_reader import join_small, read_group, read_subpartition
+from durable_shuffle.shuffle.read.extents import Extent
+from durable_shuffle.shuffle.read.sealed_reader import (
+    Pieces,
+    decoded,
+    frames_of,
+    group_extents,
+    join_small,
+)
 from durable_shuffle.shuffle.rows.partitioner import narrow_ids, round_robin_ids
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
+from durable_shuffle.shuffle.write.producer import (
+    ProducerResult,
+    run_producer,
+    run_segment_producer,
+)
 from durable_shuffle.shuffle.write.segments import IdBatch
 
 if TYPE_CHECKING:  # not needed in tasks
@@ -163,6 +176,35 @@ def map_function(tasks: MapTasks) -> ArrowFunction:
     return write
 
 
+def frames_function(tasks: MapTasks) -> ArrowFunction:
+    """Return the `mapInArrow` function that stores the frames that the JVM made of its partition.
+
+    The worker gets finished frames and writes and commits them as one producer.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def produce(stage: StageHandle, producer: int, attempt: str) -> ProducerResult:
+            segments = JvmSegments(
+                batches,
+                producer,
+                stage_id=stage.path.incarnation,
+                partitions=stage.describe.partitions,
+                max_frame_bytes=tasks.settings.max_frame_bytes,
+            )
+            return run_segment_producer(
+                stage,
+                producer,
+                segments,
+                attempt=attempt,
+                producers=tasks.producers,
+                settings=tasks.settings,
+            )
+
+        yield tasks.run(produce)
+
+    return write
+
+
 def _with_ids(
     stage: StageHandle, producer: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[IdBatch]:
@@ -229,31 +271,56 @@ def map_result(row: dict[str, Any]) -> MapResult:
     return MapResult(CommittedAttempt(row["slot"], commit), **counts)
 
 
-def read_function(
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """What tasks run to read stored rows: `mapInArrow` functions that take task numbers."""
+
+    rows: ArrowFunction
+    """Yields the rows."""
+    tasks: int
+    blocks: ArrowFunction | None = None
+    """Yields the same rows as blocks of frames, which the JVM decodes (`jobs/jvm_rows/blocks.py`);
+    None if only Python can decode them."""
+
+
+def stored_rows(
     stage: StageHandle,
     seal: Seal,
     *,
     settings: Settings,
     groups: Sequence[tuple[int, int]] | None = None,
-) -> ArrowFunction:
-    """Return the `mapInArrow` function that takes task numbers and yields stored rows.
+) -> StoredRows:
+    """Return what tasks run to read a sealed stage.
 
     Args:
         groups: task number -> [first, end) of the subpartitions that the task reads; None if task
             k reads subpartition k.
     """
     code = running_code()
+    tasks = stage.describe.partitions if groups is None else len(groups)
+
+    def extents(number: int) -> Iterator[tuple[Extent, Pieces]]:
+        first, end = (number, number + 1) if groups is None else groups[number]
+        return group_extents(stage, seal, first, end, settings)
+
+    def rows_of(number: int) -> Iterator[pa.RecordBatch]:
+        rows = decoded(stage, extents(number), settings)
+        return join_small(rows, settings.read_batch_rows)
+
+    def blocks_of_task(number: int) -> Iterator[pa.RecordBatch]:
+        return blocks_of(frames_of(stage, extents(number), settings))
+
+    return StoredRows(_per_task(rows_of, code), tasks, _per_task(blocks_of_task, code))
+
+
+def _per_task(make: Callable[[int], Iterator[pa.RecordBatch]], code: str) -> ArrowFunction:
+    """Return the `mapInArrow` function that yields what `make` makes for each task number."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         quicken_worker()
         check_code(code)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                if groups is None:
-                    rows = read_subpartition(stage, seal, number, settings)
-                else:
-                    first, end = groups[number]
-                    rows = read_group(stage, seal, first, end, settings)
-                yield from join_small(rows, settings.read_batch_rows)
+                yield from make(number)
 
     return read

@@ -185,7 +185,7 @@ class PythonWork(StageWork[ReduceSide]):
 
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
         if self._below is None:
-            return self.engine.plan(self._df, (), None, conf, large_rows=large_rows)
+            return self.engine.plan(self._df, (), None, conf, large_rows=large_rows, to_python=True)
         tasks = self._below.tasks
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         return Planned(numbers, len(tasks), hex_digest(map(str, tasks)), 0, dict(conf))

@@ -15,8 +15,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, narrow_schema
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.engine import Planned, rows_of_tasks
-from durable_shuffle.jobs.engine.tasks import read_function
+from durable_shuffle.jobs.engine.engine import Planned
+from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import walked
@@ -182,7 +182,9 @@ class PlannedQuery:
             plan, groups = self._rebuilt(cut.piece, below, conf)
             with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
                 splits = plan_splits(self._jvm, plan, groups)
-        transfer = transfer_settings(schema_of(cut.node.plan), large_rows=large_rows)
+        schema = schema_of(cut.node.plan)
+        kinds = self.engine.kinds_in_jvm(schema)
+        transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
         session = catalyst.planning_session(self.spark, {**transfer, **self.conf})
         with catalyst.active(session):
             rows = rows_of(session, plan)
@@ -197,11 +199,11 @@ class PlannedQuery:
                     recorded[_BOUNDS] = keys.bounds(self._ranges(cut, below, conf))
                 expression = keys.partition_id(recorded[_BOUNDS])
                 partitions = count_of(recorded[_BOUNDS])
-            shaped = catalyst.counted_to_the_end(
-                catalyst.narrow_decimals(with_ids(rows, expression))
-            )
+            shaped = with_ids(rows, expression, zeros=kinds is None)
+            if kinds is None:
+                shaped = catalyst.counted_to_the_end(catalyst.narrow_decimals(shaped))
         native = cut.piece.native_shuffles
-        return Planned(shaped, producers, splits, native, recorded, partitions)
+        return Planned(shaped, producers, splits, native, recorded, partitions, kinds)
 
     def _ranges(self, cut: Cut, below: Mapping[int, StoredStage], conf: Mapping[str, str]) -> int:
         """Return the number of ranges of an exchange.
@@ -253,12 +255,11 @@ class PlannedQuery:
         return groups
 
     def _stored_rdd(self, cut: Cut, stored: StoredStage, groups: tuple[Group, ...]) -> Any:
-        function = read_function(
+        rows = stored_rows(
             stored.handle, stored.seal, settings=self._stages.settings, groups=groups
         )
         schema = narrow_schema(schema_of(cut.node.plan))
-        rows = rows_of_tasks(self._session, function, len(groups), schema)
-        return cast("Any", rows)._jdf.queryExecution().toRdd()  # noqa: SLF001
+        return self.engine.stored_rdd(self._session, rows, schema)
 
 
 class CutWork(Writing):

@@ -21,7 +21,7 @@ from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
-from durable_shuffle.jobs.stages.runner import StageRunner
+from durable_shuffle.jobs.stages.runner import StageRunner, in_python
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
@@ -54,12 +54,15 @@ class ExchangeExplanation:
     """Numbers of the exchanges that this one reads directly."""
     state: State
     why: str
+    why_python: str
+    """Why Python workers encode the rows; "" if the JVM does."""
 
     def __str__(self) -> str:
         columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
         reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
         what = f"{self.kind}({self.partitions})" if self.partitions else "the query's rows"
-        return f"{self.number:>3}  {self.state:<16}  {what} [{columns}]{reads}: {self.why}"
+        line = f"{self.number:>3}  {self.state:<16}  {what} [{columns}]{reads}: {self.why}"
+        return line + in_python(self.why_python)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class QueryRunner:
                     reads=tuple(below.number for below in cut.piece.cuts),
                     state=state,
                     why=why,
+                    why_python=self._engine.why_python(schema_of(cut.node.plan)),
                 )
             )
         return QueryExplanation(name, tuple(exchanges), query.native)

@@ -173,14 +173,15 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
     return catalyst.from_rdd(session, plan.output(), plan.execute())
 
 
-def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
-    """Return the rows with the columns that `tasks.map_function` takes.
+def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataFrame:
+    """Return the rows with the columns that map tasks take.
 
     These are c0, c1, … by position (the plan's names may repeat), then the partition id if there
-    is one, then a column of zeros for `catalyst.counted_to_the_end`.
+    is one.
 
     Args:
         partition_id: a Catalyst expression over the columns of `rows`.
+        zeros: add a column of zeros for `catalyst.counted_to_the_end`.
     """
     jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
     analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
@@ -190,6 +191,8 @@ def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     ]
     if partition_id is not None:
         columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
+    if not zeros:
+        return catalyst.project(rows, columns)
     literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
     zero = literal.default(jvm.org.apache.spark.sql.types.DataTypes.LongType)
     columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))

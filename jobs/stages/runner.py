@@ -30,9 +30,17 @@ class Explanation:
     hit: bool
     """True if a stored stage would be used; producers that it lacks would still run."""
     why: str
+    why_python: str
+    """Why Python workers encode the rows; "" if the JVM does, or user code makes the rows."""
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.fingerprint}: {'hit' if self.hit else 'miss'}, {self.why}"
+        found = f"{self.name}-{self.fingerprint}: {'hit' if self.hit else 'miss'}, {self.why}"
+        return found + in_python(self.why_python)
+
+
+def in_python(why: str) -> str:
+    """Return the end of an explanation: why the rows go through Python workers, if they do."""
+    return f"; rows go through Python workers: {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class StageRunner:
         identity = self._identified(work, version, remember=False)
         decision = self.store.look(work, identity)
         hit = not isinstance(decision, Fresh)
-        return Explanation(work.name, identity.fingerprint, hit, decision.why)
+        why_python = work.why_python()
+        return Explanation(work.name, identity.fingerprint, hit, decision.why, why_python)
 
     def run(
         self, work: StageWork[R], version: str | None = None, *, progress: bool = False

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import Engine, Planned, ReadBack
-from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, map_function, read_function
+from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -77,7 +77,7 @@ class Writing(ABC):
 
         Unless overridden, the tasks write rows as Spark gives them.
         """
-        return self.engine.run(planned, map_function(tasks), producers, label)
+        return self.engine.write(planned, tasks, producers, label)
 
 
 class StageWork(Writing, Generic[R_co]):
@@ -86,6 +86,10 @@ class StageWork(Writing, Generic[R_co]):
     @abstractmethod
     def identify(self) -> PlanIdentity:
         """Return everything that decides the rows and the partitions."""
+
+    def why_python(self) -> str:
+        """Return why Python workers encode the rows; "" if the JVM does, or user code makes them."""
+        return ""
 
     @abstractmethod
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> R_co:
@@ -147,15 +151,17 @@ class FrameWork(StageWork[DataFrame]):
         partitioning = hex_digest(map(str, shape))
         return replace(plan, components={**plan.components, "partitioning": partitioning})
 
+    def why_python(self) -> str:
+        return self.engine.why_python(self._df.schema)
+
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
         return self.engine.plan(self._df, self._cols, self._n, conf, large_rows=large_rows)
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> DataFrame:
         back = ReadBack(
-            function=read_function(stage, seal, settings=settings),
-            partitions=stage.describe.partitions,
+            stored=stored_rows(stage, seal, settings=settings),
             hashed_by=stage.describe.keys,
-            rows=seal.rows,
+            row_count=seal.rows,
             memory_bytes=seal.memory_bytes,
             fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
         )

@@ -150,9 +150,32 @@ def read_subpartition(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    extents = sealed_extents(stage, seal, subpartition, subpartition + 1)
-    for extent, pieces in fetch_extents(stage, extents, settings):
+    extents = group_extents(stage, seal, subpartition, subpartition + 1, settings)
+    yield from decoded(stage, extents, settings)
+
+
+def decoded(
+    stage: StageHandle, extents: Iterable[tuple[Extent, Pieces]], settings: Settings
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of extents, checked and counted."""
+    for extent, pieces in extents:
         yield from decode_extent(stage, extent, pieces, settings)
+
+
+def frames_of(
+    stage: StageHandle, extents: Iterable[tuple[Extent, Pieces]], settings: Settings
+) -> Iterator[Frame]:
+    """Yield the frames of extents, checked and counted but not decoded.
+
+    The body of a frame is valid until the next frame is asked for.
+    """
+    incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
+    for extent, pieces in extents:
+        yield from extent.frames(pieces, incarnation, _undecoded, max_body_bytes=limit)
+
+
+def _undecoded(frame: Frame, _begin: int, _before: int) -> tuple[Frame]:
+    return (frame,)
 
 
 def sealed_extents(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Extent]:
@@ -294,11 +317,22 @@ def read_group(
         CorruptDataError: a frame fails its check or rows do not add up; names the segment.
         NotFoundError: a segment is gone; says so if the stage was released.
     """
+    yield from decoded(stage, group_extents(stage, seal, first, end, settings), settings)
+
+
+def group_extents(
+    stage: StageHandle, seal: Seal, first: int, end: int, settings: Settings
+) -> Iterator[tuple[Extent, Pieces]]:
+    """Yield the extents of subpartitions [first, end) with their bytes, in `read_group`'s order.
+
+    Raises:
+        CorruptDataError, NotFoundError: see `read_slices`.
+    """
     extents = sealed_extents(stage, seal, first, end)
     extents.sort(key=lambda e: (e.producer, e.subpartition, e.first_ordinal))
     ranges = [extent.where for extent in extents]
     for extent, (_, pieces) in zip(extents, _in_order(stage, ranges, settings), strict=True):
-        yield from decode_extent(stage, extent, pieces, settings)
+        yield extent, pieces
 
 
 def _in_order(

@@ -42,6 +42,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
 from durable_shuffle.shuffle.write.segments import (
     IdBatch,
+    Segment,
     SegmentBuilder,
     SegmentWriter,
     checked_batches,
@@ -98,6 +99,30 @@ def run_producer(
 
     writer = SegmentWriter(stage, producer, attempt, settings)
     return _run_writer(stage, producer, writer, fill, attempt, producers, check)
+
+
+def run_segment_producer(
+    stage: StageHandle,
+    producer: int,
+    segments: Iterable[tuple[Segment, int]],
+    *,
+    attempt: str,
+    producers: int,
+    settings: Settings,
+) -> ProducerResult:
+    """Write segments that others have encoded, and commit them, as `run_producer` does.
+
+    Args:
+        segments: in order, numbered from 0, each with the uncompressed Arrow bytes of its rows;
+            read only if no COMMIT counts. If iterating raises, nothing is committed.
+    """
+
+    def fill(writer: SegmentWriter) -> None:
+        for segment, memory_bytes in segments:
+            writer.add_segment(segment, memory_bytes)
+
+    writer = SegmentWriter(stage, producer, attempt, settings)
+    return _run_writer(stage, producer, writer, fill, attempt, producers)
 
 
 def _run_writer(

@@ -259,6 +259,17 @@ class SegmentWriter:
         if self._held_bytes >= self._settings.writer_memory_bytes:
             self._write(())
 
+    def add_segment(self, segment: Segment, memory_bytes: int) -> None:
+        """Write a segment that is encoded already; its ordinals go on from `next_ordinals`.
+
+        Args:
+            memory_bytes: uncompressed Arrow bytes of its rows.
+        """
+        extents = segment.extents
+        np.add.at(self.next_ordinals, extents["subpartition"], extents["rows"])
+        self.memory_bytes += memory_bytes
+        self._store(segment)
+
     def finish(self, markers: Sequence[Marker] = ()) -> None:
         """Write what is held, and the markers behind it in every subpartition."""
         if self._held or markers:

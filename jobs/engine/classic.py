@@ -47,6 +47,7 @@ from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
+from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _INCOMPATIBLE = re.compile(
@@ -120,10 +121,10 @@ class ClassicEngine(Engine):
 
     def kinds_in_jvm(self, schema: StructType) -> str | None:
         """Return the kinds of these columns if the JVM encodes and decodes them, else None."""
-        return self.route.kinds(narrow_schema(schema))
+        return self.route.kinds(schema, _stored_schema(schema))
 
     def why_python(self, schema: StructType) -> str:
-        return self.route.why_python(narrow_schema(schema))
+        return self.route.why_python(schema, _stored_schema(schema))
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
@@ -174,13 +175,14 @@ class ClassicEngine(Engine):
         Args:
             schema: columns c0, c1, … as they are stored.
         """
-        if stored.blocks is None or self.route.kinds(schema) is None:
+        kinds = self.kinds_in_jvm(schema) if stored.blocks is not None else None
+        if stored.blocks is None or kinds is None:
             rows = rows_of_tasks(session, stored.rows, stored.tasks, schema)
             return catalyst.java_rows(cast("ClassicFrame", rows))
         blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
             stored.blocks, BLOCKS_SCHEMA
         )
-        return self.route.jvm().rows(blocks, schema)
+        return self.route.jvm().rows(blocks, kinds)
 
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark.sparkContext, label)
@@ -194,6 +196,10 @@ class ClassicEngine(Engine):
         now = split_settings(self._spark)
         wanted = {key: value for key, value in conf.items() if now.get(key) != value}
         return session_settings(self._spark, wanted)
+
+
+def _stored_schema(schema: StructType) -> pa.Schema:
+    return storable_schema(narrow_arrow_schema(schema))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ same format, so a stage that was written on one route can be read, and completed
 import logging
 from typing import Literal
 
+import pyarrow as pa
 from durable_shuffle.jobs.jvm_rows.compiled import Encoding, JvmRows, Refused, probe
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from pyspark.sql import SparkSession
@@ -34,20 +35,23 @@ class Route:
         self._spark, self._rows_in = spark, rows_in
         self._probed: JvmRows | Refused | None = None
 
-    def kinds(self, schema: StructType) -> str | None:
+    def kinds(self, schema: StructType, stored: pa.Schema) -> str | None:
         """Return the kinds of the columns if the JVM encodes and decodes them, else None.
+
+        Args:
+            stored: schema of the frames.
 
         Raises:
             IncompatibleError: `rows_in` is "jvm", and the JVM cannot.
         """
-        kinds, why = self._decide(schema)
+        kinds, why = self._decide(schema, stored)
         if kinds is None and self._rows_in == "jvm":
             raise IncompatibleError(f"rows_in='jvm' is not possible: {why}; use rows_in='auto'")
         return kinds
 
-    def why_python(self, schema: StructType) -> str:
+    def why_python(self, schema: StructType, stored: pa.Schema) -> str:
         """Return why Python workers take these rows; "" if the JVM does."""
-        return self._decide(schema)[1]
+        return self._decide(schema, stored)[1]
 
     def jvm(self) -> JvmRows:
         """Return the JVM's side; call it only if `kinds` returned kinds."""
@@ -55,11 +59,11 @@ class Route:
         assert isinstance(probed, JvmRows)
         return probed
 
-    def _decide(self, schema: StructType) -> tuple[str | None, str]:
+    def _decide(self, schema: StructType, stored: pa.Schema) -> tuple[str | None, str]:
         if self._rows_in == "python":
             return None, "rows_in='python'"
         try:
-            kinds = column_kinds(schema)
+            kinds = column_kinds(schema, stored)
         except UncoveredTypeError as error:
             return None, str(error)
         probed = self._probe()

@@ -88,7 +88,7 @@ class StageWork(Writing, Generic[R_co]):
         """Return everything that decides the rows and the partitions."""
 
     def why_python(self) -> str:
-        """Return why Python workers encode the rows; "" if the JVM does, or user code makes them."""
+        """Return why Python encodes the rows; "" if the JVM does, or if user code makes them."""
         return ""
 
     @abstractmethod

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
-from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
-from durable_shuffle.jobs.jvm_rows.written import BATCH_PAGES
 from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
@@ -46,7 +44,9 @@ from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
+from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
+from durable_shuffle.jobs.jvm_rows.written import BATCH_PAGES, FRAMES_SCHEMA
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -131,13 +131,19 @@ class ClassicEngine(Engine):
     ) -> list[MapResult]:
         if planned.kinds is None:
             return super().write(planned, tasks, producers, label)
+        return self.run(self.encoded(planned, tasks), frames_function(tasks), producers, label)
+
+    def encoded(self, planned: Planned, tasks: MapTasks) -> Planned:
+        """Return the plan with the frames that the JVM makes of its rows in the rows' place."""
+        assert planned.kinds is not None
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
         session = planned.df.sparkSession
         with catalyst.active(session):
             rows = catalyst.java_rows(cast("ClassicFrame", planned.df))
+        frames = self.route.jvm().frames(rows, how)
         pages = catalyst.planning_session(session, page_settings(BATCH_PAGES))
-        frames = self.route.jvm().frames(pages, rows, how)
-        return self.run(replace(planned, df=frames), frames_function(tasks), producers, label)
+        output = pages.createDataFrame([], FRAMES_SCHEMA)
+        return replace(planned, df=catalyst.from_rdd(pages, catalyst.output_of(output), frames))
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
@@ -175,14 +181,13 @@ class ClassicEngine(Engine):
         Args:
             schema: columns c0, c1, … as they are stored.
         """
-        kinds = self.kinds_in_jvm(schema) if stored.blocks is not None else None
-        if stored.blocks is None or kinds is None:
+        if stored.blocks is None or self.kinds_in_jvm(schema) is None:
             rows = rows_of_tasks(session, stored.rows, stored.tasks, schema)
             return catalyst.java_rows(cast("ClassicFrame", rows))
         blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
             stored.blocks, BLOCKS_SCHEMA
         )
-        return self.route.jvm().rows(blocks, kinds)
+        return self.route.jvm().rows(blocks, schema, _stored_schema(schema))
 
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark.sparkContext, label)

@@ -9,11 +9,11 @@ import logging
 from typing import Literal
 
 import pyarrow as pa
-from durable_shuffle.jobs.jvm_rows.compiled import Encoding, JvmRows, Refused, probe
-from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.jvm_rows._tmp import Encoding, JvmRows, Refused, probe
+from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle

@@ -174,7 +174,9 @@ def frames_of(
         yield from extent.frames(pieces, incarnation, _undecoded, max_body_bytes=limit)
 
 
-def _undecoded(frame: Frame, _begin: int, _before: int) -> tuple[Frame]:
+def _undecoded(frame: Frame, begin: int, _before: int) -> tuple[Frame]:
+    if frame.kind is not FrameKind.ARROW:
+        raise IncompatibleError(f"frame at byte {begin} is of kind {frame.kind.name}, not ARROW")
     return (frame,)
 
 

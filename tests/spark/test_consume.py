@@ -212,7 +212,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 1, "odd key")
     (path,) = shuffle._log.state.order
-    engine = ClassicEngine(session)
+    engine = ClassicEngine(session, "auto")
     spec = ConsumeSpec(
         stage=open_stage(LocalStorage(root), path),
         request=ConsumeRequest("twins", ledger.doubling(meet=2), None, 300, "exact", "fail", ""),
@@ -311,7 +311,7 @@ def test_tries_are_those_that_spark_makes(session: SparkSession, tmp_path: Path)
 
     with pytest.raises(Exception, match="on purpose"):
         session.range(0, 1, 1, 1).mapInArrow(fail, "id long").collect()
-    assert len(list(tmp_path.iterdir())) == ClassicEngine(session).task_tries
+    assert len(list(tmp_path.iterdir())) == ClassicEngine(session, "auto").task_tries
 
 
 def test_bad_arguments(session: SparkSession, root: str) -> None:

@@ -21,7 +21,8 @@ from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.tasks import MapTasks, map_function
+from durable_shuffle.jobs.engine.tasks import MapTasks, frames_function, map_function
+from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -224,15 +225,16 @@ def _ancestor(pid: int, command: str) -> int:
     return pid
 
 
+@pytest.mark.parametrize("rows_in", ["jvm", "python"])
 def test_twin_of_a_producer_returns_the_winners_result(
-    session: SparkSession, root: str, tmp_path: Path
+    session: SparkSession, root: str, tmp_path: Path, rows_in: RowsIn
 ) -> None:
     """Two attempts at one producer that both wrote end with one COMMIT, which both report."""
     folder = tmp_path / "twins"
     folder.mkdir()
     meeting = str(folder)
 
-    engine = ClassicEngine(session)
+    engine = ClassicEngine(session, rows_in)
     shuffle = DurableShuffle(session, root, job="tests", reuse="never")
     df = numbers(session, 2)
     # the run that creates the stage cannot end, so the stage is described but not sealed
@@ -241,7 +243,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
     name, fingerprint, incarnation = stage_folder(root).rsplit("-", 2)
     stage = open_stage(LocalStorage(root), StagePath("tests", name, fingerprint, incarnation))
     tasks = MapTasks(stage, 2, Settings(), 1, running_code(), ends=engine.ends_partitions)
-    function = map_function(tasks)
+    function = frames_function(tasks) if rows_in == "jvm" else map_function(tasks)
 
     def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
@@ -262,6 +264,8 @@ def test_twin_of_a_producer_returns_the_winners_result(
         return function(meet(batches))
 
     planned = engine.plan(df, ("k",), 3, engine.planning_settings(), large_rows=False)
+    if rows_in == "jvm":
+        planned = engine.encoded(planned, tasks)
     results = engine.run(planned, write_as_twins, [1, 1], "twins")
     assert len({result.committed.commit.record_id for result in results}) == 1
     assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]

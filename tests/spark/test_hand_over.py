@@ -23,8 +23,8 @@ ROW_BYTES = 20_000
 
 @pytest.fixture
 def shuffle(session: SparkSession, root: str) -> DurableShuffle:
-    """A separate job."""
-    return DurableShuffle(session, root, job="tests")
+    """A separate job, whose rows go through Python workers."""
+    return DurableShuffle(session, root, job="tests", rows_in="python")
 
 
 def test_first_archive_stays(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

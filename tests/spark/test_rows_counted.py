@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle import DurableShuffle, named_stage, open_view, register
+from durable_shuffle.jobs.engine import engine
 from durable_shuffle.jobs.python_stage import work
-from durable_shuffle.jobs.stages import work as stage_work
 from durable_shuffle.serialization.errors import CorruptDataError
 
 pytestmark = pytest.mark.spark
@@ -202,7 +202,7 @@ def _losing_behind(function: Any) -> Any:
 
 
 def _with_writers(patch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> None:
-    for module, name in ((stage_work, "map_function"), (work, "python_map_function")):
+    for module, name in ((engine, "map_function"), (work, "python_map_function")):
         make = getattr(module, name)
         patch.setattr(module, name, lambda *a, make=make, **k: wrap(make(*a, **k)))
 
@@ -230,7 +230,7 @@ def test_rows_lost_on_the_way_are_never_committed(
     for number, (kind, wrap) in enumerate(losses.items()):
         with monkeypatch.context() as patch:
             _with_writers(patch, wrap)
-            shuffle = DurableShuffle(session, root, job=f"lost{number}")
+            shuffle = DurableShuffle(session, root, job=f"lost{number}", rows_in="python")
             with pytest.raises(CorruptDataError, match="rows did not arrive from Spark as it"):
                 WAYS[way](shuffle, df)
         assert committed_producers(root, f"lost{number}") == set(), kind

@@ -127,6 +127,8 @@ def check_columns(batch: pa.RecordBatch) -> None:
         CorruptDataError: names the column's number.
         pa.ArrowInvalid: Arrow's full validation refuses a column of a rare type.
     """
+    for number, column in enumerate(batch.columns):
+        _check_first_offset(column, number)
     if batch.num_rows <= _FEW_ROWS and not holds_dense_union(batch.schema):
         try:
             batch.validate(full=True)
@@ -136,6 +138,28 @@ def check_columns(batch: pa.RecordBatch) -> None:
             return
     for number in range(batch.num_columns):
         _check(batch.column(number), number)
+
+
+def _check_first_offset(array: pa.Array, number: int) -> None:
+    """Refuse an empty array of texts, lists or maps without its one offset.
+
+    Arrow's validation allows it, but pyarrow reads that offset to add up bytes, and crashes.
+    """
+    kind = array.type
+    if not len(array) and kind.id in _OFFSETS:
+        offsets = array.buffers()[1]
+        if offsets is None or offsets.size < np.dtype(_OFFSETS[kind.id]).itemsize:
+            raise CorruptDataError(f"column {number}: {kind} is empty and has no offset")
+    if kind.id in _LISTS:
+        _check_first_offset(array.values, number)
+    elif kind.id == _lib.Type_MAP:
+        _check_first_offset(array.keys, number)
+        _check_first_offset(array.items, number)
+    elif isinstance(array, pa.ExtensionArray):
+        _check_first_offset(array.storage, number)
+    elif kind.id == _lib.Type_STRUCT or kind.id in _UNIONS:
+        for child in range(kind.num_fields):
+            _check_first_offset(array.field(child), number)
 
 
 def _check(array: pa.Array, number: int) -> None:

@@ -134,7 +134,7 @@ def with_durable_rows(
     """
     session = df.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001
-    output = output_of(df)
+    output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
     physical = jvm.org.apache.spark.sql.catalyst.plans.physical
     if hashed_by:
         attributes = [output.apply(i) for i in hashed_by]
@@ -144,11 +144,6 @@ def with_durable_rows(
     statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
     plan = _logical_rdd(session, output, rdd, partitioning, statistics)
     return _of_rows(session, plan)
-
-
-def output_of(df: DataFrame) -> Any:
-    """Return the Seq of the columns of `df`."""
-    return df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
 
 
 def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
@@ -253,7 +248,7 @@ def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
 
 
 def _output(df: DataFrame) -> list[Any]:
-    return items(output_of(df))
+    return items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
 
 
 def _id(attribute: Any) -> str:

@@ -45,8 +45,9 @@ from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
+from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
+from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
-from durable_shuffle.jobs.jvm_rows.written import BATCH_PAGES, FRAMES_SCHEMA
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -139,11 +140,10 @@ class ClassicEngine(Engine):
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
         session = planned.df.sparkSession
         with catalyst.active(session):
-            rows = catalyst.java_rows(cast("ClassicFrame", planned.df))
-        frames = self.route.jvm().frames(rows, how)
-        pages = catalyst.planning_session(session, page_settings(BATCH_PAGES))
-        output = pages.createDataFrame([], FRAMES_SCHEMA)
-        return replace(planned, df=catalyst.from_rdd(pages, catalyst.output_of(output), frames))
+            pages = pages_of_rows(cast("ClassicFrame", planned.df), how)
+        # a session of its own: user functions in the plan keep the user's sizes of batches
+        few = catalyst.planning_session(session, page_settings(BATCH_PAGES))
+        return replace(planned, df=catalyst.on_session(pages, few))
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
@@ -187,7 +187,7 @@ class ClassicEngine(Engine):
         blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
             stored.blocks, BLOCKS_SCHEMA
         )
-        return self.route.jvm().rows(blocks, schema, _stored_schema(schema))
+        return rows_of_blocks(cast("ClassicFrame", blocks), schema, _stored_schema(schema))
 
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark.sparkContext, label)

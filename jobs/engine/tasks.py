@@ -19,7 +19,7 @@ from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine.row_numbers import CountedRows
 from durable_shuffle.jobs.engine.transfer import LargeRowsError, limited
 from durable_shuffle.jobs.identity.functions.user_code import check_modules
-from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
+from durable_shuffle.jobs.jvm_rows.blocks import blocks_of, frames_of
 from durable_shuffle.jobs.jvm_rows.written import JvmSegment, JvmSegments
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.arrow_codec import array_of_one, numbers_of
@@ -38,7 +38,6 @@ from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.sealed_reader import (
     Pieces,
     decoded,
-    frames_of,
     group_extents,
     join_small,
 )

@@ -15,6 +15,9 @@ _TEXTS = ("encode.java", "held.java", "body.java", "values.java", "nested.java",
 PAGES_SCHEMA = "segment int, data binary, extents binary"
 """Of the rows that reach a Python worker; `written.py` describes them."""
 
+BATCH_PAGES = 16
+"""How many pages stand in one Arrow batch."""
+
 Placed = Literal["column", "turns", "producer"]
 
 

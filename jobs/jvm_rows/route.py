@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows._tmp import Encoding, JvmRows, Refused, probe
+from durable_shuffle.jobs.jvm_rows.compiled import why_refused
+from durable_shuffle.jobs.jvm_rows.encoder import Encoding, Placed
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -33,7 +34,7 @@ class Route:
 
     def __init__(self, spark: SparkSession, rows_in: RowsIn) -> None:
         self._spark, self._rows_in = spark, rows_in
-        self._probed: JvmRows | Refused | None = None
+        self._refused: str | None = None
 
     def kinds(self, schema: StructType, stored: pa.Schema) -> str | None:
         """Return the kinds of the columns if the JVM encodes and decodes them, else None.
@@ -53,12 +54,6 @@ class Route:
         """Return why Python workers take these rows; "" if the JVM does."""
         return self._decide(schema, stored)[1]
 
-    def jvm(self) -> JvmRows:
-        """Return the JVM's side; call it only if `kinds` returned kinds."""
-        probed = self._probe()
-        assert isinstance(probed, JvmRows)
-        return probed
-
     def _decide(self, schema: StructType, stored: pa.Schema) -> tuple[str | None, str]:
         if self._rows_in == "python":
             return None, "rows_in='python'"
@@ -66,15 +61,11 @@ class Route:
             kinds = column_kinds(schema, stored)
         except UncoveredTypeError as error:
             return None, str(error)
-        probed = self._probe()
-        return (None, probed.reason) if isinstance(probed, Refused) else (kinds, "")
-
-    def _probe(self) -> JvmRows | Refused:
-        if self._probed is None:
-            self._probed = probe(self._spark)
-            if isinstance(self._probed, Refused):
-                _LOG.warning("rows go through Python workers: %s", self._probed.reason)
-        return self._probed
+        if self._refused is None:
+            self._refused = why_refused(self._spark)
+            if self._refused:
+                _LOG.warning("rows go through Python workers: %s", self._refused)
+        return (None, self._refused) if self._refused else (kinds, "")
 
 
 def encoding_of(stage: StageHandle, settings: Settings, kinds: str) -> Encoding:
@@ -83,7 +74,7 @@ def encoding_of(stage: StageHandle, settings: Settings, kinds: str) -> Encoding:
     Args:
         kinds: of the columns, without the partition id.
     """
-    placed = {"hash": "column", "range": "column", PASSTHROUGH: "producer"}
+    placed: dict[str, Placed] = {"hash": "column", "range": "column", PASSTHROUGH: "producer"}
     return Encoding(
         kinds=kinds,
         partitions=stage.describe.partitions,

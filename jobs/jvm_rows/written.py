@@ -32,9 +32,6 @@ from durable_shuffle.serialization.frames import (
 )
 from durable_shuffle.shuffle.log.records import unpack_extents
 
-FRAMES_SCHEMA = "segment int, data binary, extents binary"
-BATCH_PAGES = 16
-"""How many pages stand in one Arrow batch."""
 _TOTALS = -1
 _NUMBER_BYTES = 8
 

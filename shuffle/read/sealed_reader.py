@@ -162,24 +162,6 @@ def decoded(
         yield from decode_extent(stage, extent, pieces, settings)
 
 
-def frames_of(
-    stage: StageHandle, extents: Iterable[tuple[Extent, Pieces]], settings: Settings
-) -> Iterator[Frame]:
-    """Yield the frames of extents, checked and counted but not decoded.
-
-    The body of a frame is valid until the next frame is asked for.
-    """
-    incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
-    for extent, pieces in extents:
-        yield from extent.frames(pieces, incarnation, _undecoded, max_body_bytes=limit)
-
-
-def _undecoded(frame: Frame, begin: int, _before: int) -> tuple[Frame]:
-    if frame.kind is not FrameKind.ARROW:
-        raise IncompatibleError(f"frame at byte {begin} is of kind {frame.kind.name}, not ARROW")
-    return (frame,)
-
-
 def sealed_extents(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Extent]:
     """Return the extents with rows of subpartitions [first, end), by subpartition and producer.
 

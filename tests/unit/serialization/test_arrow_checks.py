@@ -45,6 +45,29 @@ def offsets(rows: int, dtype: str = "<i4") -> np.ndarray:
     return found
 
 
+def without_offset(rows: int) -> dict[str, pa.Array]:
+    """Return lists without elements; their empty elements lack the one offset that is due."""
+    pairs = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int64())])
+    longs, no_pairs = pa.array([], pa.int64()), pa.array([], pairs)
+    nothing = pa.py_buffer(b"")
+    bare = {
+        "texts": pa.Array.from_buffers(pa.string(), 0, [None, nothing, nothing]),
+        "large bytes": pa.Array.from_buffers(pa.large_binary(), 0, [None, nothing, nothing]),
+        "lists": pa.Array.from_buffers(pa.list_(pa.int64()), 0, [None, nothing], children=[longs]),
+        "maps": pa.Array.from_buffers(
+            pa.map_(pa.string(), pa.int64()), 0, [None, nothing], children=[no_pairs]
+        ),
+    }
+    bare["structs"] = pa.StructArray.from_arrays([bare["lists"]], names=["s"])
+    zeros = buffer([0] * (rows + 1), "<i4")
+    return {
+        f"empty {kind} without offset": pa.Array.from_buffers(
+            pa.list_(array.type), rows, [None, zeros], children=[array]
+        )
+        for kind, array in bare.items()
+    }
+
+
 def forged(rows: int) -> dict[str, pa.Array]:
     """Return arrays that Arrow's cheap validation passes and that crash who uses them."""
     data, longs = pa.py_buffer(b"x" * (2 * rows)), pa.array(range(2 * rows))
@@ -56,6 +79,7 @@ def forged(rows: int) -> dict[str, pa.Array]:
     union = pa.dense_union([pa.field("a", pa.int64())])
     types, inner = buffer([0] * rows, "i1"), buffer([1 << 30] * rows, "<i4")
     return {
+        **without_offset(rows),
         "text": text,
         "bytes": pa.Array.from_buffers(pa.binary(), rows, [None, small, data]),
         "large text": pa.Array.from_buffers(pa.large_string(), rows, [None, large, data]),

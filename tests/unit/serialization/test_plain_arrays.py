@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from durable_shuffle.jobs.deploy.running_code import running_code
-from durable_shuffle.jobs.engine.tasks import MapTasks, map_function, read_function
+from durable_shuffle.jobs.engine.tasks import MapTasks, map_function, stored_rows
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from small_stage import SMALL, SeededIds, new_stage, seal
 
@@ -37,7 +37,7 @@ write = map_function(MapTasks(stage, 1, SMALL, tries=1, code=code))
 print([row for found in write(iter([batch])) for row in found.to_pylist()][0]["error"])
 groups = [(0, 2)]
 stored = seal(stage, 1, ids.new_id())
-read = read_function(stage, stored, settings=SMALL, groups=groups)
+read = stored_rows(stage, stored, settings=SMALL, groups=groups).rows
 numbers = pa.RecordBatch.from_arrays([column(np.array([0]))], ["number"])
 print([n for found in read(iter([numbers])) for n in found.column(0).to_pylist()])
 print("pandas" in sys.modules)

@@ -30,6 +30,7 @@ PYTHON_VERSIONS = ("3.11", "3.12", "3.13")
 HEAD = ("PySpark, Python", "exactly", "tests", "passed", "failed", "seconds", "day")
 QUICK = (
     "test_repartition.py",
+    "test_rows_in.py",
     "test_query.py",
     "test_query_plans.py",
     "test_plan_identity.py",

@@ -142,9 +142,3 @@ def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:
     java_schema = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema)
     java_session = session._jsparkSession  # noqa: SLF001
     return DataFrame(java_session.internalCreateDataFrame(rdd, java_schema, False), session)  # noqa: FBT003
-
-
-def why_refused(spark: SparkSession) -> str:
-    """Return why this Spark cannot run the Java code; "" if it can."""
-    del spark
-    return ""

@@ -1,6 +1,6 @@
 """Decides whether the JVM or Python workers encode and decode the rows of a stage.
 
-The JVM does it if the session has py4j, this Spark passed the probe (`compiled.py`), and each
+The JVM does it if the session has py4j, this Spark passed the probe (`probe.py`), and each
 column has a kind (`kinds.py`). Otherwise Python workers do it, as on Spark Connect. Both write the
 same format, so a stage that was written on one route can be read, and completed, on the other.
 """
@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import why_refused
 from durable_shuffle.jobs.jvm_rows.encoder import Encoding, Placed
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
+from durable_shuffle.jobs.jvm_rows.probe import Refused, probe
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
@@ -62,7 +62,8 @@ class Route:
         except UncoveredTypeError as error:
             return None, str(error)
         if self._refused is None:
-            self._refused = why_refused(self._spark)
+            found = probe(self._spark)
+            self._refused = found.reason if isinstance(found, Refused) else ""
             if self._refused:
                 _LOG.warning("rows go through Python workers: %s", self._refused)
         return (None, self._refused) if self._refused else (kinds, "")

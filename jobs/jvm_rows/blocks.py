@@ -4,7 +4,7 @@ A block is one binary value in one row. Each begins with its number and its flag
 bytes behind that, of all blocks of a task, are one stream of frames, cut anywhere. In the stream
 each frame is a magic number, u32, its rows, u32, and the bytes of its body, u64; then the body. The
 last block has flag 1 and states how many frames and rows there were, u64 both. So Java notices if
-blocks are lost, doubled or out of order on the way: `decode.java` reads what is written here.
+blocks are lost, doubled or out of order on the way (`decode/decode.java`).
 
 Blocks are short, because Spark's JVM allocates each as one array. Arrays of half a MiB or more
 are a burden for its garbage collector.

@@ -5,6 +5,8 @@ per text and executor. `WholeStageCodegenEvaluatorFactory` does the same with th
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -13,6 +15,14 @@ from pyspark.sql.types import StructType
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
 _INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
+
+
+@cache
+def java_text(folder: str) -> str:
+    """Return the Java source in a folder beside this file, all its files as one text."""
+    sources = files("durable_shuffle.jobs.jvm_rows").joinpath(folder).iterdir()
+    named = sorted((source.name, source) for source in sources if source.name.endswith(".java"))
+    return "".join(source.read_text(encoding="utf-8") for _, source in named)
 
 
 def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]) -> Any:

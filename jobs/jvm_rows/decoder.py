@@ -1,25 +1,19 @@
 """Driver side of the read: blocks of frames to Spark's internal rows, inside the JVM."""
 
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled
+from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_text
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 
-_TEXTS = ("decode.java", "columns.java", "arrow.java", "unpack.java")
 
-
-@cache
 def decoder_text() -> str:
     """Return the Java source of the decoder."""
-    folder = files("durable_shuffle.jobs.jvm_rows")
-    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _TEXTS)
+    return java_text("decode")
 
 
 def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> Any:

@@ -1,16 +1,12 @@
 """Driver side of the write: rows to pages of finished frames, inside the JVM."""
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from pyspark.sql.classic.dataframe import DataFrame
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over
+from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
 from durable_shuffle.shuffle.write.segments import wanted_bytes
-
-_TEXTS = ("encode.java", "held.java", "body.java", "values.java", "nested.java", "parts.java")
 
 PAGES_SCHEMA = "segment int, data binary, extents binary"
 """Of the rows that reach a Python worker; `written.py` describes them."""
@@ -44,11 +40,9 @@ class Encoding:
     """"lz4", "zstd" or "none"."""
 
 
-@cache
 def encoder_text() -> str:
     """Return the Java source of the encoder."""
-    folder = files("durable_shuffle.jobs.jvm_rows")
-    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _TEXTS)
+    return java_text("encode")
 
 
 def pages_of_rows(df: DataFrame, encoding: Encoding) -> DataFrame:

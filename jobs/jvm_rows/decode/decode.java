@@ -2,7 +2,7 @@
 // hold a stream of frames, cut anywhere. The output is Spark's ColumnarBatchRow over the columns of
 // the frame at hand.
 //
-// This text comes first; columns.java, arrow.java and unpack.java follow it. README.md says what
+// The other files of this folder belong to the same text. README.md, one folder up, says what
 // Janino can compile.
 
 /** References: the kinds of all columns (kinds.py), the schema, and a limit in bytes. */

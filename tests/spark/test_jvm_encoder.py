@@ -333,6 +333,25 @@ def test_a_type_that_is_not_covered_is_named(session: SparkSession) -> None:
         encoding_of(df)
 
 
+def test_pages_reach_python_workers(session: SparkSession) -> None:
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 4)
+    df = session.range(0, 200_000, 1, 3).withColumn("text", F.expr("repeat(uuid(), 3)"))
+    encoding, _ = encoding_of(df, 7, placed="turns", memory_bytes=MIB)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        segments = JvmSegments(batches, context.partitionId(), STAGE, 7, 256 * MIB)
+        sizes = [sum(part.nbytes for part in segment.parts) for segment in segments]
+        yield pa.record_batch({"rows": [segments.rows], "bytes": [sum(sizes)], "n": [len(sizes)]})
+
+    found = pages_of_rows(df, encoding).mapInArrow(count, "rows long, bytes long, n long").collect()
+    assert sum(row["rows"] for row in found) == 200_000
+    assert all(row["bytes"] > 2 * MIB and row["n"] > 5 for row in found)
+
+
 def test_the_probe_accepts_this_spark_without_a_job(session: SparkSession) -> None:
     tracker = session.sparkContext.statusTracker()
     session.sparkContext.setJobGroup("probe", "none")

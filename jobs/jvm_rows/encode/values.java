@@ -257,27 +257,30 @@ static final class Texts extends Column {
   void addRows(Object memory, long[] at, int count, int slot, int word, long bit, boolean anyNull) {
     if (rows == 0) offsets.put4(0);
     offsets.need(4L * count);
-    byte[] ends = offsets.data;
+    long sum = 0; // a null has 0 bytes
+    for (int i = 0; i < count; i++) sum += Platform.getInt(memory, at[i] + slot);
+    data.need(sum + 8);
+    byte[] texts = data.data, ends = offsets.data;
     long end = Platform.BYTE_ARRAY_OFFSET + offsets.size;
+    int size = data.size;
     for (int i = 0; i < count; i++, end += 4) {
-      long base = at[i], place = Platform.getLong(memory, base + slot); // 0 bytes for a null
-      text(memory, base + (place >>> 32), (int) place);
-      Platform.putInt(ends, end, data.size);
+      long base = at[i], place = Platform.getLong(memory, base + slot);
+      copy(memory, base + (place >>> 32), texts, size, (int) place);
+      size += (int) place;
+      Platform.putInt(ends, end, size);
     }
+    data.size = size;
     offsets.size += 4 * count;
     validity(memory, at, count, word, bit, anyNull);
   }
 
   /** Copies one text. Rows pad texts to 8 bytes, so short ones are copied by words. */
-  private void text(Object memory, long from, int size) {
-    data.need(size + 8L);
-    long to = Platform.BYTE_ARRAY_OFFSET + data.size;
-    byte[] bytes = data.data;
-    if (size > SHORT) Platform.copyMemory(memory, from, bytes, to, size);
+  private static void copy(Object memory, long from, byte[] texts, int at, int size) {
+    long to = Platform.BYTE_ARRAY_OFFSET + at;
+    if (size > SHORT) Platform.copyMemory(memory, from, texts, to, size);
     else
       for (int j = 0; j < size; j += 8)
-        Platform.putLong(bytes, to + j, Platform.getLong(memory, from + j));
-    data.size += size;
+        Platform.putLong(texts, to + j, Platform.getLong(memory, from + j));
   }
 
   void add(Object memory, long[] slots, long[] bases, int count) {
@@ -285,7 +288,10 @@ static final class Texts extends Column {
     for (int i = 0; i < count; i++) {
       if (slots[i] >= 0) {
         long place = Platform.getLong(memory, slots[i]);
-        text(memory, bases[i] + (place >>> 32), (int) place);
+        int size = (int) place;
+        data.need(size + 8L);
+        copy(memory, bases[i] + (place >>> 32), data.data, data.size, size);
+        data.size += size;
       }
       offsets.put4(data.size);
     }

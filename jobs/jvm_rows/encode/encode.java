@@ -1,4 +1,4 @@
-// Body of a class that Spark compiles on its executors, see README.md. Rows in, pages of frames out.
+// Body of a class that Spark compiles on its executors, see README.md: rows in, pages out.
 public Object generate(Object[] references) { return new Encode(references); }
 
 /** The state of one task. Yields rows (segment, data, extents); all data of a segment, in order,
@@ -22,7 +22,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
   private scala.collection.Iterator input;
   private int producer;
   private TaskContext context;
-  private Thread owner;
+  private volatile Thread owner;          // that asks for pages
   private Held held;
   private Message message;
   private final Pages pages = new Pages();

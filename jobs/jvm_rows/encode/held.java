@@ -2,9 +2,9 @@
 
 /** Rows in pages of Spark's execution memory, and for each partition a list of references to them.
 
-    A reference says where a row is: the number of its page, where it begins and how long it is, both
-    in words of 8 bytes. So the pages need not be read to find rows. Lists consist of chunks; the last
-    slot of a chunk is the number of the first slot of the next one. */
+    A reference says where a row is: the number of its page, where it begins and how long it is,
+    both in words of 8 bytes. So the pages need not be read to find rows. Lists consist of chunks;
+    the last slot of a chunk is the number of the first slot of the next one. */
 static final class Held extends org.apache.spark.memory.MemoryConsumer {
   private static final int PAGE = 256 << 10; // less than half of G1's smallest region
   private static final int SIZE_BITS = 24, PLACE_BITS = 16;

@@ -36,6 +36,7 @@ from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     FencedError,
+    InvalidInputError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings

@@ -180,10 +180,9 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             clock=clock,
             ids=ids,
         )
-        if self._keep is not None:
-            self._begin_vacuum(self._keep)
-        elif retention == "when_consumed":
+        if retention == "when_consumed":
             self.release_consumed()
+        self._begin_vacuum(self._keep)
 
     def __enter__(self) -> "DurableShuffle":
         return self

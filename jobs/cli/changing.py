@@ -26,8 +26,8 @@ from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.release.gc import Judged
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
+from durable_shuffle.shuffle.release.purge import finish_releases
 from durable_shuffle.shuffle.release.stages import (
-    finish_releases,
     raise_first,
     release_done,
     release_stage_of,
@@ -87,7 +87,7 @@ def release(
     }
     failed: list[DurableShuffleError] = []
     unfinished = False
-    for path in before or copy.released:
+    for path in before or copy.released - copy.freed:
         with skipping_damaged(failed):
             unfinished |= not release_done(storage, path)
     if before:
@@ -105,7 +105,7 @@ def release(
     confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{FENCES}")
     ids = RandomIds()
     with JobLog.claim(storage, job, ids.new_id()) as log:
-        before_now = finish_releases(log, storage, ids, failed)
+        before_now = finish_releases(log, storage, ids, failed, SystemClock().wall())
         freed = [{"stage": "(released before)", **asdict(part)} for part in before_now]
         for path in paths:
             if path in log.state.live:  # else a driver released it since we looked

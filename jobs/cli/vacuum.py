@@ -13,6 +13,7 @@ from durable_shuffle.jobs.text import size, table
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.release.purge import finish_releases, purge_released, purgeable
 from durable_shuffle.shuffle.release.stages import Freed, finish_release, skipping_damaged
 from durable_shuffle.shuffle.release.unused import (
     KeepUsed,
@@ -42,6 +43,10 @@ def vacuum(
     keep_newest: Annotated[
         bool, typer.Option(help="Keep the newest stage of each name in any case.")
     ] = True,
+    purge_after: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="Delete the logs of stages that went longer ago."),
+    ] = "7d",
     delete: Annotated[bool, typer.Option("--delete", help="Act; default: only show.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -67,8 +72,12 @@ def vacuum(
     document: dict[str, object] = {"url": call.storage.description, "job": job, "deleted": delete}
     document["stages"] = [_described(call.storage, unused) for unused in found]
     shown = _table(call.storage, found) if found else "nothing to delete"
-    if not delete or not found:
-        call.emit(document, f"{shown}\nnothing was changed" if found else shown)
+    old = purgeable(state, now, parse_age(purge_after).total_seconds())
+    document["purgeable"] = [path.folder for path in old]
+    if old:
+        shown += f"\nlogs of {len(old)} stages that were deleted before"
+    if not delete or not (found or old):
+        call.emit(document, f"{shown}\nnothing was changed" if found or old else shown)
         return
     confirm(call, yes=yes, what=f"delete for good:\n{shown}\n{FENCES}")
     ids = RandomIds()
@@ -77,7 +86,11 @@ def vacuum(
         for unused in release_unused(log, call.storage, keep, ids, now, failed):
             with skipping_damaged(failed):
                 freed += finish_release(log, call.storage, unused.path, ids)
+        finish_releases(log, call.storage, ids, failed, now)
+        horizon = parse_age(purge_after).total_seconds()
+        purged = purge_released(log, call.storage, ids, now=now, horizon_seconds=horizon)
     document |= {"generation": log.generation, "freed": asdict(freed)}
+    document["purged"] = [path.folder for path in purged]
     call.emit(document, f"{shown}\n{size(freed.data_bytes)} given back")
 
 

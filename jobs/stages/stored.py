@@ -15,14 +15,15 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
+from durable_shuffle.shuffle.release.purge import finish_releases, purge_released
 from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import (
     Freed,
     finish_release,
-    finish_releases,
     raise_first,
     release_consumed,
     release_stage_of,
@@ -92,6 +93,7 @@ class StoredStages:
     _log: JobLog
     _clock: Clock
     _ids: IdSource
+    _settings: Settings
     _keep: KeepUsed | None
     """What the retention keeps; None for everything."""
     _deleting: threading.Thread | None
@@ -152,14 +154,16 @@ class StoredStages:
                 and all others were released. Without `older_than`, damaged stages are released too.
             IncompatibleError: a stage has another format version; all others were released.
         """
-        known = {path.name for path in (*self._log.state.order, *self._log.state.released)}
+        state = self._log.state
+        known = {path.name for path in (*state.order, *state.released)} | state.purged
         if name is not None and name not in known:
             raise NotFoundError(
                 f"job={self._log.state.job!r} never had a stage named {name!r}; it has had "
                 f"{', '.join(sorted(known)) or 'none'}"
             )
         failed: list[DurableShuffleError] = []
-        freed = finish_releases(self._log, self._storage, self._ids, failed)
+        now = self._clock.wall()
+        freed = finish_releases(self._log, self._storage, self._ids, failed, now)
         for path in list(self._log.state.order):
             if name is not None and path.name != name:
                 continue
@@ -227,19 +231,23 @@ class StoredStages:
         now = self._clock.wall()
         return release_unused(self._log, self._storage, keep, self._ids, now, failed)
 
-    def _begin_vacuum(self, keep: KeepUsed) -> None:
-        """Release what the retention does not keep; a thread deletes the data of it.
+    def _begin_vacuum(self, keep: KeepUsed | None) -> None:
+        """Release what the retention does not keep.
 
-        A process that ends before leaves releases that the next `release` or `gc` finishes.
+        A thread deletes the data of released stages, and the logs of those that went long ago. If
+        the process ends before, the next driver goes on.
         """
-        unused = self._release_unused(keep, [])
+        if keep is not None:
+            self._release_unused(keep, [])
 
         def delete() -> None:
-            for stage in unused:
-                with suppress(DurableShuffleError):  # the next `release` or `gc` tries again
-                    finish_release(self._log, self._storage, stage.path, self._ids)
+            with suppress(DurableShuffleError):  # the next driver tries again
+                log, storage, ids, now = self._log, self._storage, self._ids, self._clock.wall()
+                horizon = self._settings.purge_seconds
+                finish_releases(log, storage, ids, [], now)
+                purge_released(log, storage, ids, now=now, horizon_seconds=horizon)
 
-        if unused:
+        if self._log.state.gone:
             self._deleting = threading.Thread(target=delete, name="vacuum", daemon=True)
             self._deleting.start()
 

@@ -109,6 +109,11 @@ class Settings:
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
+    purge_seconds: float = 7 * 86_400.0
+    """How long the logs of a released stage stay after its data is gone, so that a late writer
+    learns of the release. No process, and no request on its way, may outlive its stage by this
+    time: raise it if your jobs can stand still for days."""
+
     def __post_init__(self) -> None:
         if self.compression not in ("lz4", "zstd", "none"):
             raise InvalidInputError(
@@ -135,7 +140,7 @@ class Settings:
             ("control_threads", 1),
         ):
             check_count(f"settings.{name}", getattr(self, name), at_least=low)
-        for name in ("ack_seconds", "winner_wait_seconds", "storage_call_seconds"):
+        for name in ("ack_seconds", "winner_wait_seconds", "storage_call_seconds", "purge_seconds"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not value > 0:
                 raise InvalidInputError(f"settings.{name} must be above 0, found={value!r}")

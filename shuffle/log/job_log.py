@@ -20,7 +20,13 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, DriverEnded, JobRecord, StageBegun
+from durable_shuffle.shuffle.log.job_records import (
+    JOB_RECORDS,
+    DriverEnded,
+    JobRecord,
+    StageBegun,
+    StagesGone,
+)
 from durable_shuffle.shuffle.log.job_state import (
     JobState,
     keep_snapshot,
@@ -108,7 +114,7 @@ class JobLog:
 
     def append(
         self,
-        record: StageUse | StageReleased,
+        record: StageUse | StageReleased | StagesGone,
         *,
         unless: Callable[[JobState], bool] = lambda _: False,
     ) -> bool:
@@ -122,7 +128,7 @@ class JobLog:
             NotFoundError: a STAGE record of a stage that was released; nothing was written.
         """
 
-        def wanted(state: JobState) -> StageUse | StageReleased | None:
+        def wanted(state: JobState) -> StageUse | StageReleased | StagesGone | None:
             self._take_in(state)
             if isinstance(record, StageUse):
                 _refuse_released(state, state.path_of(record))
@@ -272,7 +278,7 @@ def enter_stage(
         standing = newest_named(state, path.name)
         if standing is not None and not replaces:
             return None
-        counted = path in state.gone and not state.gone[path]
+        counted = path in state.gone and not state.gone[path].unfinished
         if path in state.live or (replaces and counted):
             replaced = None
             return None  # it counts, or did until another took its place

@@ -32,5 +32,20 @@ class DriverEnded:
     generation: int
 
 
-JobRecord = Claim | DriverEnded | StageBegun | StageUse | StageReleased | Closed
+@dataclass(frozen=True, slots=True)
+class StagesGone:
+    """Nothing is left of the data of released stages."""
+
+    KIND: ClassVar[str] = "GONE"
+    record_id: str
+    generation: int
+    folders: tuple[str, ...]
+    wall_seconds: float
+    """Since 1970."""
+    logs: bool
+    """Whether their logs went, too. Then they are forgotten, which is safe only once nobody is
+    alive who knew them."""
+
+
+JobRecord = Claim | DriverEnded | StageBegun | StageUse | StageReleased | StagesGone | Closed
 JOB_RECORDS: RecordCodec[JobRecord] = RecordCodec(get_args(JobRecord))

@@ -19,7 +19,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.log.job_records import DriverEnded, JobRecord, StageBegun
+from durable_shuffle.shuffle.log.job_records import DriverEnded, JobRecord, StageBegun, StagesGone
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     job_snapshots_prefix,
@@ -54,6 +54,16 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A stage whose release was decided."""
+
+    unfinished: bool = False
+    """Whether it never counted."""
+    freed: float = 0.0
+    """When all of its data was found deleted, since 1970; 0 if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """What the records of a job log add up to."""
 
@@ -72,11 +82,12 @@ class JobState:
     """(name, fingerprint) -> newest incarnation that is not released."""
     live: Mapping[StagePath, Use] = field(default_factory=dict)
     """All stages that are not released, oldest first, each with its last use."""
-    gone: Mapping[StagePath, bool] = field(default_factory=dict)
-    """Stages whose release was decided, oldest first; their data may not all be gone yet. True if
-    the stage never counted."""
+    gone: Mapping[StagePath, Gone] = field(default_factory=dict)
+    """Stages whose release was decided, oldest first, until they are purged."""
     begun: tuple[StagePath, ...] = ()
     """Stages that writers make and that do not count yet."""
+    purged: frozenset[str] = frozenset()
+    """Names that purged stages had."""
     snapshot: int = field(default=0, compare=False)
     """Slot of the newest snapshot that is known; 0 if none is."""
 
@@ -87,13 +98,13 @@ class JobState:
 
     @property
     def released(self) -> tuple[StagePath, ...]:
-        """Stages whose release was decided, oldest first."""
+        """Stages whose release was decided and that were not purged, oldest first."""
         return tuple(self.gone)
 
     @property
     def given_up(self) -> tuple[StagePath, ...]:
         """Released stages that never counted."""
-        return tuple(path for path, unfinished in self.gone.items() if unfinished)
+        return tuple(path for path, gone in self.gone.items() if gone.unfinished)
 
     def path_of(self, record: StageBegun | StageUse | StageReleased) -> StagePath:
         """Return the stage that a record names.
@@ -129,6 +140,8 @@ def with_job_record(state: JobState, record: JobRecord, name: str = "") -> JobSt
             return _used(state, record)
         case StageReleased():
             return _released(state, state.path_of(record))
+        case StagesGone():
+            return _gone(state, record)
         case Closed():
             raise CorruptDataError(f"not a job record: key={name!r}")
 
@@ -169,18 +182,33 @@ def _used(state: JobState, record: StageUse) -> JobState:
 
 
 def _released(state: JobState, path: StagePath) -> JobState:
+    if path in state.gone:
+        return state
     key = path.name, path.fingerprint
     stages = state.stages
     if stages.get(key) == path:
         stages = {k: p for k, p in stages.items() if k != key}
-    never_counted = state.gone.get(path, False) or path in state.begun
     return replace(
         state,
         begun=tuple(p for p in state.begun if p != path),
         live={p: use for p, use in state.live.items() if p != path},
-        gone={**state.gone, path: never_counted},
+        gone={**state.gone, path: Gone(path in state.begun)},
         stages=stages,
     )
+
+
+def _gone(state: JobState, record: StagesGone) -> JobState:
+    gone, names = dict(state.gone), set(state.purged)
+    for folder in record.folders:
+        path = parse_stage_folder(state.job, folder)
+        if path is None or path not in gone:
+            continue
+        if record.logs:
+            names.add(path.name)
+            del gone[path]
+        else:
+            gone[path] = replace(gone[path], freed=record.wall_seconds)
+    return replace(state, gone=gone, purged=frozenset(names))
 
 
 # -- snapshots
@@ -197,6 +225,14 @@ class LiveStage:
 
 
 @dataclass(frozen=True, slots=True)
+class GoneStage:
+    """A stage whose release was decided."""
+
+    folder: str
+    gone: Gone
+
+
+@dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """The state below a slot, which is the object's name. Stages are named by their folders."""
 
@@ -209,10 +245,11 @@ class JobSnapshot:
     ended: bool
     live: tuple[LiveStage, ...]
     """Oldest first."""
-    released: tuple[str, ...]
-    """Oldest first, without those of `given_up`."""
-    given_up: tuple[str, ...]
+    released: tuple[GoneStage, ...]
+    """Oldest first."""
     begun: tuple[str, ...]
+    purged: tuple[str, ...]
+    """Names of stages."""
 
 
 JOB_SNAPSHOTS: RecordCodec[JobSnapshot] = RecordCodec((JobSnapshot,))
@@ -229,9 +266,9 @@ def snapshot_of(state: JobState) -> JobSnapshot:
         state.since,
         state.ended,
         tuple(LiveStage(p.folder, p in current, use) for p, use in state.live.items()),
-        _folders(path for path, unfinished in state.gone.items() if not unfinished),
-        _folders(state.given_up),
-        _folders(state.begun),
+        tuple(GoneStage(path.folder, gone) for path, gone in state.gone.items()),
+        tuple(path.folder for path in state.begun),
+        tuple(sorted(state.purged)),
     )
 
 
@@ -243,8 +280,10 @@ def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
     """
     if snapshot.job != job:
         raise CorruptDataError(f"a snapshot of job {snapshot.job!r} stands at {job!r}")
-    stages = snapshot.live
+    stages, released = snapshot.live, snapshot.released
     live = dict(zip(_paths(job, (stage.folder for stage in stages)), stages, strict=True))
+    folders = _paths(job, (stage.folder for stage in released))
+    gone = {path: stage.gone for path, stage in zip(folders, released, strict=True)}
     return JobState(
         job,
         slot,
@@ -255,17 +294,11 @@ def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
         snapshot.ended,
         {(p.name, p.fingerprint): p for p, stage in live.items() if stage.newest},
         {p: stage.used for p, stage in live.items()},
-        {
-            **dict.fromkeys(_paths(job, snapshot.released), False),
-            **dict.fromkeys(_paths(job, snapshot.given_up), True),
-        },
+        gone,
         tuple(_paths(job, snapshot.begun)),
+        frozenset(snapshot.purged),
         slot,
     )
-
-
-def _folders(paths: Iterable[StagePath]) -> tuple[str, ...]:
-    return tuple(path.folder for path in paths)
 
 
 def _paths(job: str, folders: Iterable[str]) -> list[StagePath]:

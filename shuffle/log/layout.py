@@ -19,6 +19,7 @@ _COMPACTED_SEGMENT = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]*)\.seg")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
 _SLOT = re.compile(r"\d{10,}")
+_STAGE_SLOT = re.compile(r"(log|producers/p\d{6,})/\d{10,}")
 _CONSUMER_FOLDERS: dict[str, "ConsumerKind"] = {"outputs": "output", "state": "state"}
 
 ConsumerKind = Literal["slot", "output", "state"]
@@ -178,6 +179,10 @@ class StagePath:
         if match := _COMPACTED_SEGMENT.fullmatch(name):
             return key == self.compacted_key(match[1], int(match[2]))
         return is_id(name) and key == self.index_key(name)
+
+    def names_slot(self, key: str) -> bool:
+        """Return whether `key` is a slot of the stage's log, or of one of its producers' logs."""
+        return _STAGE_SLOT.fullmatch(key.removeprefix(self.prefix)) is not None
 
 
 def _stored_id(found: str) -> str:

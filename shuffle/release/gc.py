@@ -91,7 +91,8 @@ class Scope:
 class StageLogs:
     """The records of a stage's logs."""
 
-    in_job_log: Literal["live", "begun", "released", "unknown"]
+    in_job_log: Literal["live", "begun", "released", "freed", "unknown"]
+    """What the job log says of the stage; freed: released, and nothing is left of its data."""
     stage: Mapping[int, Any]
     """Slot -> record of the stage log."""
     producers: Mapping[int, Mapping[int, Any]]
@@ -158,7 +159,7 @@ class _StageJudge:
     def problems(self) -> list[Judged]:
         """Return a verdict for each problem of the logs themselves."""
         logs, path = self._logs, self._path
-        if logs.in_job_log == "released":
+        if logs.in_job_log in ("released", "freed"):
             return []  # a release handles damaged logs
         problems = [Judged(key, 0, "unknown", what) for key, what in logs.findings] + self._misfit
         d = self._describe
@@ -187,7 +188,7 @@ class _StageJudge:
             return Judged(info.key, info.size_bytes, "unknown", "not a name that belongs here")
         if verdict != "unknown" and self.abandoned:
             return Judged(info.key, info.size_bytes, "orphan", "its stage was never finished")
-        if verdict != "unknown" and self._logs.in_job_log == "released":
+        if verdict != "unknown" and self._logs.in_job_log in ("released", "freed"):
             return Judged(info.key, info.size_bytes, "orphan", "the stage was released")
         if self._logs.in_job_log == "unknown":
             return Judged(info.key, info.size_bytes, "unknown", "the job log knows no such stage")

@@ -350,25 +350,6 @@ def finish_release(log: JobLog, storage: Storage, path: StagePath, ids: IdSource
     return _carry_out(log, storage, path, ids, f"release finished by generation {log.generation}")
 
 
-def finish_releases(
-    log: JobLog, storage: Storage, ids: IdSource, failed: list[DurableShuffleError] | None = None
-) -> list[Freed]:
-    """Complete the releases that an earlier driver decided but did not complete.
-
-    Args:
-        failed: receives the errors of damaged stages. Without it, the first error is raised after
-            all other stages are done.
-    """
-    mine: list[DurableShuffleError] = []
-    freed = []
-    for path in log.state.gone:
-        with skipping_damaged(mine if failed is None else failed):
-            if not release_done(storage, path):
-                freed.append(finish_release(log, storage, path, ids))
-    raise_first(mine)
-    return freed
-
-
 @contextmanager
 def skipping_damaged(failed: list[DurableShuffleError]) -> Iterator[None]:
     """Run the body for one of several stages; if it is damaged, add the error to `failed`."""

@@ -20,7 +20,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind,
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, fold, is_full
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS, OutputRef, StateRef
-from durable_shuffle.shuffle.log.job_records import JOB_RECORDS
+from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, StagesGone
 from durable_shuffle.shuffle.log.job_state import JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
@@ -97,6 +97,8 @@ def verify_job(
     unnamed = _unnamed_findings(storage, job, {*log.paths, *log.begun})
     log.findings += tuple(finding for _, finding in unnamed)
     for path in (*log.paths, *(path for path, _ in unnamed)):
+        if path in log.freed:
+            continue
         total.next_stage()
         stages.append(
             check_stage(storage, path, settings, released=path in log.released, progress=total)
@@ -105,7 +107,7 @@ def verify_job(
     reads = {read: c.path.prefix for c in consumers for read in c.reads}
     if reads:
         now = JobCopy(storage, job)  # a stage may have been added since
-        known = {*now.paths, *now.begun, *(path for path, _ in unnamed)}
+        known = {*now.paths, *now.begun, *now.purged, *(path for path, _ in unnamed)}
         log.findings += consumed_ends(storage, job, reads, known)
     return log.report(tuple(stages), consumers, _command_logs(storage, job))
 
@@ -154,10 +156,14 @@ class JobCopy:
         if not findings and not log.objects:
             raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
         self.storage, self.job = storage, job
-        self.paths = list(paths)
+        self.purged = _purged(job, log.records.values())
+        """Released stages of which nothing is left."""
+        self.paths = [path for path in paths if path not in self.purged]
         """Stages that count, oldest first, also released ones; not the ones in `begun`."""
         self.released = set(state.released)
         """Released stages, whose data may be gone."""
+        self.freed = {path for path, gone in state.gone.items() if gone.freed}
+        """Those of them whose data is known to be gone; their logs may go at any time."""
         self.begun = set(state.begun)
         """Stages that write jobs have begun and that do not count yet."""
         self.findings = tuple(findings)
@@ -166,8 +172,10 @@ class JobCopy:
         """The newest driver's generation; 0 if no CLAIM could be read."""
         self._log = log
 
-    def status(self, path: StagePath) -> Literal["live", "begun", "released", "unknown"]:
+    def status(self, path: StagePath) -> Literal["live", "begun", "released", "freed", "unknown"]:
         """Return what the job log says of a stage."""
+        if path in self.freed:
+            return "freed"
         if path in self.released:
             return "released"
         if path in self.begun:
@@ -214,6 +222,11 @@ def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
         except DurableShuffleError as error:
             findings.append(finding_of(error, log.log.key(slot), f"a record of job {job!r}"))
     return findings, state
+
+
+def _purged(job: str, records: Iterable[Any]) -> set[StagePath]:
+    folders = (f for r in records if isinstance(r, StagesGone) and r.logs for f in r.folders)
+    return {path for folder in folders if (path := parse_stage_folder(job, folder)) is not None}
 
 
 def _unnamed_findings(

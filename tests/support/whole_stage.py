@@ -26,7 +26,8 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.release.stages import finish_releases, release_stage_of
+from durable_shuffle.shuffle.release.purge import finish_releases
+from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.write.segments import IdBatch

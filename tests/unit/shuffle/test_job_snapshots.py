@@ -13,6 +13,7 @@ from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord, Stag
 from durable_shuffle.shuffle.log.job_state import (
     JOB_SNAPSHOTS,
     SNAPSHOT_EVERY,
+    Gone,
     JobState,
     Use,
     snapshot_of,
@@ -106,7 +107,7 @@ def test_opening_a_job_with_12000_stages_in_its_past(
         A,
         stages={(p.name, p.fingerprint): p for p in live},
         live=dict.fromkeys(live, Use(1, 0.0, "until_released")),
-        gone=dict.fromkeys(paths[:dropped], False),
+        gone=dict.fromkeys(paths[:dropped], Gone()),
     )
     SlotLog(storage, job_snapshots_prefix("job")).append(
         last, JOB_SNAPSHOTS.encode(snapshot_of(state))

@@ -330,7 +330,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseUpto:
-    """Won before part of a stage of log producers is deleted."""
+    """Won before part of a stage of log producers is deleted. Reading begins at the newest one."""
 
     KIND: ClassVar[str] = "RELEASE_UPTO"
     record_id: str
@@ -338,6 +338,10 @@ class ReleaseUpto:
     upto: bytes
     """Packed little-endian u4, one per producer: slot of its log below which segments may go. Never
     lower than in a record before."""
+    deleted: bytes
+    """As `upto`: slots below which its author knew that all data was deleted."""
+    register: Register
+    """The REGISTER by which it was decided."""
     cause: str
 
 

@@ -53,6 +53,9 @@ PASSTHROUGH = "passthrough"
 
 TAG_BYTES = 32
 
+_SHORT = 8
+"""A stage log up to this slot is read record by record."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageState:
@@ -93,15 +96,24 @@ class StageState:
         Raises:
             CorruptDataError: RELEASE_UPTO is of another number of producers.
         """
-        if self.upto is None:
-            return (0,) * producers
-        slots = numbers(self.upto.upto)
-        if len(slots) != producers:
+        return self._slots(b"" if self.upto is None else self.upto.upto, producers)
+
+    def deleted_below(self, producers: int) -> tuple[int, ...]:
+        """Return per producer that appends the slot below which all data is known to be deleted.
+
+        Raises:
+            CorruptDataError: RELEASE_UPTO is of another number of producers.
+        """
+        return self._slots(b"" if self.upto is None else self.upto.deleted, producers)
+
+    def _slots(self, packed: bytes, producers: int) -> tuple[int, ...]:
+        slots = numbers(packed)
+        if self.upto is not None and len(slots) != producers:
             raise CorruptDataError(
                 f"a RELEASE_UPTO does not fit its stage: record={self.upto.record_id} "
                 f"slots={slots} M={producers}"
             )
-        return tuple(slots)
+        return tuple(slots) or (0,) * producers
 
 
 def with_record(state: StageState, record: Any, name: str) -> StageState:
@@ -137,7 +149,7 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
         case Register():
             return replace(state, register=record)
         case ReleaseUpto():
-            return replace(state, upto=record)
+            return replace(state, upto=record, register=record.register)
         case Closed():
             return replace(state, closed=record)
     return state
@@ -320,8 +332,25 @@ def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
     Raises:
         CorruptDataError: a record does not fit those before it.
     """
+    log, begin = stage_log(stage), StageState()
+    if through is None and stage.describe.writing == "log":
+        begin = log.read(begin, until=lambda state: state.next_slot > _SHORT)
+        if begin.next_slot > _SHORT:
+            begin = _newest_release(log, begin)
     end = math.inf if through is None else through + 1
-    return stage_log(stage).read(StageState(), until=lambda state: state.next_slot >= end)
+    return log.read(begin, until=lambda state: state.next_slot >= end)
+
+
+def _newest_release(log: TypedLog[StageRecord, StageState], begin: StageState) -> StageState:
+    """Return the state before the newest RELEASE_UPTO, which holds what the records before it say.
+
+    Few records stand behind it. If there is none, return `begin`.
+    """
+    end = log.slots.find_end(begin.next_slot)
+    for slot in reversed(range(begin.next_slot, end)):
+        if isinstance(log.record(slot), ReleaseUpto):
+            return StageState(next_slot=slot)
+    return begin
 
 
 def require_seal(stage: StageHandle) -> Seal:

@@ -46,7 +46,7 @@ def release_upto(
         asked: producer -> slot of its log, exclusive, below which data may be deleted; None for as
             much as possible. Slots are clamped to what all consumers have acknowledged.
         since: per producer, a slot below which the caller knows that all data is deleted. Lower
-            slots are not read again. By default all are read.
+            slots are not read again. Default: what the newest RELEASE_UPTO says.
 
     Returns:
         What was deleted; zeros if nothing more may be released.
@@ -60,8 +60,10 @@ def release_upto(
     if stage.describe.writing != "log":
         raise InvalidInputError(f"a sealed stage goes only as a whole: {stage.path.prefix!r}")
     producers = range(stage.describe.producers)
-    begin = since or (0,) * len(producers)
     record_id = ids.new_id()
+    before = read_state(stage)
+    begin = tuple(since or before.deleted_below(len(producers)))
+    appends = {p: appends_of(stage, p, begin[p]) for p in producers}
 
     def more(state: StageState) -> ReleaseUpto | None:
         if state.release is not None:
@@ -72,28 +74,29 @@ def release_upto(
                 f"part of a stage goes only behind a closed set of consumers: {stage.path.prefix!r}"
             )
         progress = progress_in(stage, register.consumers)
-        consumed = [
-            consumed_upto(map(_ends, appends_of(stage, p, begin[p])), register, progress, p)
-            for p in producers
-        ]
+        consumed = [consumed_upto(map(_ends, appends[p]), register, progress, p) for p in producers]
         standing = state.released_below(len(consumed))
         upto = clamp(asked, consumed, standing)
         if upto == standing:
             return None
         cause = consumers_acknowledged(register.consumers)
-        return ReleaseUpto(record_id, generation, np.array(upto, dtype="<u4").tobytes(), cause)
+        return ReleaseUpto(record_id, generation, _packed(upto), _packed(begin), register, cause)
 
-    state, _ = stage_log(stage).decide(read_state(stage), more)
+    state, _ = stage_log(stage).decide(before, more)
     upto = state.released_below(len(producers))
     doomed = {
         stage.path.segment_key(p, record.record_id, segment.number)
         for p in producers
-        for slot, record in appends_of(stage, p, begin[p])
+        for slot, record in appends[p]
         if slot < upto[p]
         for segment in record.segments
     }
     prefix = stage.path.segments_prefix
     return delete(stage.storage, [i for i in stage.storage.list(prefix) if i.key in doomed])
+
+
+def _packed(slots: Sequence[int]) -> bytes:
+    return np.array(slots, dtype="<u4").tobytes()
 
 
 def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:

@@ -28,7 +28,7 @@ from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
-from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log
 from durable_shuffle.shuffle.read.position import ProducerPosition
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.release.retention import Keep, register_consumers
@@ -36,6 +36,7 @@ from durable_shuffle.shuffle.release.stages import Freed, release_consumed
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -249,3 +250,55 @@ def test_gc_keeps_what_a_log_producer_at_work_may_still_append(
     stranger = stage.path.segment_key(0, ids.new_id(), 0)
     storage.put(stranger, [b"?"])
     assert [one.key for one in collect(storage, ids).unknown] == [stranger]
+
+
+def test_a_new_reader_begins_at_the_newest_release(
+    stage: StageHandle, storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """After 1,984 batches and 31 releases: the stage's log is read in at most 25 requests, and the
+    first release of a new process reads the batches since the last one, not every batch twice."""
+    producer = opener(stage, ids)
+    tasks = consumers(stage, ids, "a")["a"]
+    for batch in range(1, 1985):
+        producer.append(numbered_rows((batch - 1) * 2, batch * 2, PARTITIONS), b"")
+        if batch % 64 == 0:
+            for task in tasks:
+                task.ack({0: batch})
+            release_upto(stage, None, ids=ids, generation=1, since=(max(0, batch - 128),))
+    assert segments(stage) == 0
+    counted = CountingStorage(storage)
+    fresh = StageHandle(counted, stage.path, stage.describe)
+    state = read_state(fresh)
+    assert counted.total <= 25
+    assert state == stage_log(stage).read(StageState())
+    assert state.released_below(1) == (1985,)
+    producer.append(numbered_rows(3968, 3970, PARTITIONS), b"")
+    for task in tasks:
+        task.ack({0: 1985})
+    counted = CountingStorage(storage)
+    fresh = StageHandle(counted, stage.path, stage.describe)
+    assert release_upto(fresh, None, ids=ids, generation=1).objects == 1
+    print(counted.counts)
+    assert counted.total <= 250  # 62 of them are this test's consumers
+
+
+def test_two_releases_in_a_row_that_died_leave_nothing(
+    stage: StageHandle, storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Each won its record and died before it deleted: the third knows from the records what is
+    still there."""
+    producer = opener(stage, ids)
+    tasks = consumers(stage, ids, "a")["a"]
+    for n in range(3):
+        producer.append(numbered_rows(n * 10, n * 10 + 10, PARTITIONS), b"")
+        for task in tasks:
+            task.ack({0: n * 5 + 5})
+        if n < 2:
+            dying = FaultyStorage(storage, [Rule("delete", "", "before", 1, "crash")])
+            with pytest.raises(SimulatedCrash):
+                release_upto(
+                    StageHandle(dying, stage.path, stage.describe), None, ids=ids, generation=1
+                )
+    assert segments(stage) == 3
+    assert release_upto(stage, None, ids=ids, generation=1).objects == 3
+    assert segments(stage) == 0

@@ -108,6 +108,8 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
             segments[producer, attempt].append(info)
     if stage.describe.writing == "log":
         return delete(storage, list(_unnamed(stage, segments)))
+    for committed in _sealed_attempts(stage):
+        segments.pop(committed, None)
     for (producer, attempt), objects in sorted(segments.items(), key=lambda item: item[0]):
         if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
             freed += delete(storage, objects)
@@ -121,6 +123,14 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
             storage.delete([path.index_key(attempt)])  # the segments lead here again until last
             freed += delete(storage, objects)
     return freed
+
+
+def _sealed_attempts(stage: StageHandle) -> Iterator[tuple[int, str]]:
+    """Yield each producer with the attempt whose COMMIT counts in the sealed stage."""
+    seal = read_state(stage).seal
+    if seal is not None:
+        for producer in range(seal.producers):
+            yield producer, seal.attempts[16 * producer : 16 * (producer + 1)].hex()
 
 
 def _unnamed(

@@ -16,6 +16,7 @@ from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import Freed, delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -59,6 +60,21 @@ def test_orphans_in_a_clean_stage_cost_one_listing(storage: MemoryStorage, ids: 
     """Nothing there, nothing done."""
     stage = new_stage(storage, ids, SCHEMA, partitions=1)
     assert delete_orphans(stage, ids, cause="test") == Freed(0, 0)
+
+
+def test_orphans_of_a_sealed_stage_cost_nothing_per_producer(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """The seal names the attempts that count: only the orphan's producer's log is read."""
+    stage = new_stage(storage, ids, SCHEMA, partitions=1)
+    for p in range(40):
+        write(stage, p, rows(p), ids.new_id(), producers=40)
+    seal(stage, 40, ids.new_id())
+    storage.put(stage.path.segment_key(7, ORPHAN, 0), [b"12345"])
+    counted = CountingStorage(storage)
+    fresh = StageHandle(counted, stage.path, stage.describe)
+    assert delete_orphans(fresh, ids, cause="test") == Freed(1, 5)
+    assert counted.total <= 10
 
 
 def test_a_foreign_object_among_the_segments_is_not_deleted(

@@ -42,8 +42,8 @@ def hold_claim(
     """
     key = _key(storage, job)
     with _lock:
-        if not _held:
-            atexit.register(_end_all)
+        atexit.unregister(_end_all)  # at most once
+        atexit.register(_end_all)
         shared = _held.get(key)
         if shared is not None:
             shared.log.move(storage)

@@ -190,8 +190,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Keep the stored stages; they outlive this object.
 
-        With `retention="when_consumed"` and no error, delete the stages that were consumed. Wait
-        until the stages that the retention released are deleted.
+        With `retention="when_consumed"` and no error, delete the stages that were consumed.
         """
         if self._retention == "when_consumed" and error is None:
             with suppress(FencedError):  # the newer driver will delete them
@@ -201,10 +200,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     def close(self) -> None:
         """Say that this driver has ended, so that `on_conflict="fail"` accepts the next one.
 
-        The end of a `with` block and of the process do the same. Waits until the stages that the
-        retention released are deleted. Stored rows can still be read. A call that writes claims
-        the job again. Objects of one process share a claim: the last one to be closed ends it.
-        If the storage does not answer, the driver ends without a word.
+        So do the end of a `with` block and of the process. Waits until released stages are deleted.
+        Stored rows can still be read; a call that writes claims the job again.
         """
         if self._deleting is not None:
             self._deleting.join()

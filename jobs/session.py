@@ -188,10 +188,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Keep the stored stages; they outlive this object.
-
-        With `retention="when_consumed"` and no error, delete the stages that were consumed.
-        """
+        """End; with `retention="when_consumed"` and no error, delete what was consumed first."""
         if self._retention == "when_consumed" and error is None:
             with suppress(FencedError):  # the newer driver will delete them
                 self.release_consumed()

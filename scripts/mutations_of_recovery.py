@@ -69,8 +69,8 @@ MUTATIONS = (
         "pipelines",
         "a consequence takes the place of the first cause",
         "recovery/job/machine.py",
-        "        if self.cause is None or (self.cause.secondary and not failure.secondary):",
-        "        if True:",
+        "        if first is not None and (failure.secondary or not first.secondary):",
+        "        if False:",
         f"{JOB} -k cause",
     ),
     Mutation(

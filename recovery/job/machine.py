@@ -229,7 +229,7 @@ class Job:
                 return self._schedule()
             if self.phase is JobPhase.RECOVERING:  # nobody came in the place of what was dropped
                 self._to(JobPhase.SCHEDULING)
-                return self._settle(now)
+            return self._settle(now)
         actions: list[JobAction] = []
         for start in list(self._starting.values()):
             if now >= start.start_by:
@@ -355,7 +355,7 @@ class Job:
         placed = [s for s in self.tasks.values() if s.phase is not TaskPhase.WAITING]
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
-            if placed and all(state.phase in counts for state in placed):
+            if placed and not self._leaving and all(s.phase in counts for s in placed):
                 self._all_started(now)
         actions = self._send_stops(now) + self._next_wave(now)
         if self._live() or self._restarts or len(placed) < len(self.tasks):
@@ -532,9 +532,14 @@ class Job:
         return actions
 
     def _note_cause(self, task: str, failure: Failure) -> None:
-        """Remember the first failure, unless it is a consequence of this one."""
-        if self.cause is None or (self.cause.secondary and not failure.secondary):
-            self.cause, self.cause_task = failure, task
+        """Remember the first failure, unless it is a consequence of this one, or this one ends the
+        job where the first would have been followed by a restart."""
+        first = self.cause
+        if first is not None and (failure.secondary or not first.secondary):
+            ends = first.retry and not failure.retry and self.phase is not JobPhase.FAILING
+            if failure.secondary or not ends or first.kind == failure.kind:
+                return
+        self.cause, self.cause_task = failure, task
 
     def _give_up(self) -> list[JobAction]:
         """End the job: what still runs is closed."""
@@ -576,7 +581,11 @@ class Job:
                 self._to_start.add(task)
         self._start_when_all_left(now)
 
+    @property
+    def _leaving(self) -> set[str]:
+        """Tasks whose attempt an update told to end, and which has not ended."""
+        return self._replacing | self._dropping.intersection(self._live())
+
     def _start_when_all_left(self, now: float) -> None:
-        leaving = self._replacing | {t for t in self._dropping if t in self._live()}
-        if not leaving and self.restart_at is None and not self._lets_go:
+        if not self._leaving and self.restart_at is None and not self._lets_go:
             self.restart_at = now

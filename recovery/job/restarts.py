@@ -218,7 +218,7 @@ class Liveness:
     def silent(self, now: float) -> Iterator[AttemptKey]:
         """Yield the attempts that are lost; each one is yielded once and has ended by that."""
         for attempt, heard in list(self._heard.items()):
-            if now - heard >= self.silence_seconds:
+            if now >= heard + self.silence_seconds:  # as `next_when`
                 del self._heard[attempt]
                 yield attempt
 

@@ -87,3 +87,21 @@ def test_an_update_that_cannot_be_sent_to_processes_is_refused(operated: Operate
         operated.running.stop("SUSPEND")
         assert operated.running.wait(WAIT).phase is JobPhase.SUSPENDED
     assert {tag for _, tag in operated.rows("copy")} == {1}
+
+
+@pytest.mark.requirement("R-MZ-10")
+def test_a_consumer_that_is_added_while_the_pipeline_is_suspended(operated: Operated) -> None:
+    """The status is written meanwhile; it starts with the resume."""
+    operated.start({"copy": 1})
+    operated.more_rows("copy")
+    operated.client.suspend()
+    until(lambda: operated.phase is JobPhase.SUSPENDED, "the pause")
+    text = operated.update({"copy": 1, "comes": 5}, "second")
+    assert text == "keeps numbers, copy; starts comes"
+    until(lambda: operated.client.status().version == "second", "the status says so")
+    operated.client.resume()
+    operated.more_rows("comes")
+    until(lambda: operated.phase is JobPhase.RUNNING, "all run")
+    assert operated.end().phase is JobPhase.FINISHED
+    for consumer in ("copy", "comes"):
+        assert each_once(operated.rows(consumer))

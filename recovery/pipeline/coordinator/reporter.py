@@ -65,7 +65,6 @@ class Frontiers:
 
     def drop(self, part: str) -> bool:
         """Have the next report say that a part is dropped. Return False if nobody asked for it."""
-        self._seen.pop(part, None)
         if self._reported.pop(part, None) is None:
             return False
         self._dropped.append(part)
@@ -206,12 +205,12 @@ class Reporter:
         """Return how far consumers lag behind those sources of this pipeline that they read."""
         now = self.clock.monotonic()
         records = {part: f.records for part, f in _seen(machine, plan).items()}
-        for name in plan.sources:
+        for name in plan.sources.keys() & records.keys():  # none of a part that is not started yet
             self._produced.setdefault(name, Produced()).sample(records[name], now)
         return tuple(
             Behind(name, *self._produced[consumer.reads].lag(records[name], now))
             for name, consumer in plan.consumers.items()
-            if consumer.reads in self._produced
+            if consumer.reads in self._produced and name in records
         )
 
 

@@ -95,8 +95,7 @@ class Supervisor:
         self.machine = self._new_machine(plan)
         self.running: PreparedPlan | None = None
         """The running plan; None before it is known."""
-        self._lost = self._ended = False
-        self._resume = False
+        self._lost = self._ended = self._resume = False
         self._leave: tuple[JobPhase, Failure | None] | None = None
         """How a pipeline that is at rest and will not be resumed ended, and why."""
 

@@ -137,6 +137,19 @@ def test_a_first_cause_that_comes_second_is_still_the_one_reported() -> None:
     assert job.result == (JobPhase.FAILED, "broken")
 
 
+@pytest.mark.requirement("R-ARR-6")
+def test_a_failure_that_ends_the_job_is_its_cause() -> None:
+    """Not the harmless one before it, after which it would have gone on."""
+    job = JobShell()
+    job.run()
+    job.fail("a")
+    job.pass_time(1)
+    job.fail("b", Failure("invalid_input", "no column k", retry=False))
+    job.fail("s", Failure("corrupt_data", "a consequence, or not", retry=False))
+    job.say("a", TaskPhase.CANCELED)
+    assert job.result == (JobPhase.FAILED, "no column k")
+
+
 UNFAILED = [None, *(phase for phase in TaskPhase if phase is not TaskPhase.FAILED)]
 PHASE_REPORTS: dict[TaskPhase, list[TaskPhase]] = {
     TaskPhase.CREATED: [],

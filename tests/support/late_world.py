@@ -1,0 +1,701 @@
+"""A coordinator of the product in a world that is late: virtual time, chance, and no threads.
+
+The supervisor, its control, its machine, its logs and its emitter are the product's, on a storage
+in memory. The world around them answers late, twice, in another order, or never: storage calls,
+starts of attempts, their reports, kills and closes. Meanwhile a client asks for updates that leave
+parts out and bring them back, for restarts, drops, settings, pauses. Attempts follow the command
+log.
+
+`run_history(seed)` runs one history and checks it at every turn of the control loop: no task has
+two attempts, what runs is whole, progress never goes back. A history ends, runs, or says why.
+"""
+
+import heapq
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from durable_shuffle.recovery.job.ends import StopMode
+from durable_shuffle.recovery.job.phases import (
+    ENDS,
+    TERMINAL,
+    CallOff,
+    Failure,
+    JobPhase,
+    JobResult,
+    PassBarrier,
+    StopTasks,
+    TaskPhase,
+    TaskReport,
+)
+from durable_shuffle.recovery.job.restarts import UNLIMITED, RestartSettings
+from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.pipeline.commands import requests
+from durable_shuffle.recovery.pipeline.commands.orders import (
+    Acknowledge,
+    SlotOrder,
+    StartTasks,
+    decode_slot,
+)
+from durable_shuffle.recovery.pipeline.coordinator import logs as logs_module
+from durable_shuffle.recovery.pipeline.coordinator import supervisor as supervisor_module
+from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
+from durable_shuffle.recovery.pipeline.coordinator.inbox import Event, _outcome
+from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.status import STATUSES, Status
+from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
+from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.layout import (
+    ConsumerPath,
+    command_log_prefix,
+    request_log_prefix,
+    status_log_prefix,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
+from durable_shuffle.shuffle.storage.contract import StorageLayer
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+
+NAME = "late"
+ROWS = pa.schema([("n", pa.int64())])
+PARTS = ("a", "b", "c")
+HEARTBEAT, SILENCE = 5.0, 16.0
+START_SECONDS, STOP_SECONDS = 30.0, 20.0
+CALM_SECONDS = 400.0
+"""Without faults: long enough for every timeout and every delay of a restart."""
+TROUBLED_SECONDS = 120.0
+MOST_TURNS = 20_000
+"""Far more than a history needs; with less, the control loop does not wait where it should."""
+_SOURCE = "s"
+_BADLY = "the world had it fail"
+
+
+def make_rows(position: Any, producer: int) -> Iterator[Any]:
+    """Return the rows of a source that nobody reads."""
+    return iter(())
+
+
+def nothing(batch: Any) -> None:
+    """Take a batch: a step that nobody calls."""
+
+
+def plan_for(parts: dict[str, str], settings: PipelineSettings) -> PipelinePlan:
+    """Return the plan of a source of two tasks and the named consumers, each with its version."""
+    pipeline = Pipeline(NAME, "memory", settings=settings)
+    stream = pipeline.source(
+        _SOURCE, IteratorSource(make_rows), schema=ROWS, producers=2, partitions=1
+    )
+    for part, version in parts.items():
+        stream.consume(part, nothing, version=version)
+    return pipeline.plan
+
+
+class LateStorage(StorageLayer):
+    """Answers nothing during an outage; a create may have been made all the same."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(MemoryStorage())
+        self._world = world
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Any) -> Any:
+        world = self._world
+        if world.now < world.down_until:
+            if verb == "put_if_absent" and world.chance.random() < 0.3:
+                request()
+                raise OutcomeUnknownError("the reply was lost")
+            raise UnavailableError("nobody answers")
+        return request()
+
+
+@dataclass
+class World:
+    """Everything around one coordinator. It is its clock, its ids, its inbox and its companion."""
+
+    seed: int
+    now: float = 0.0
+    down_until: float = 0.0
+    calm: bool = False
+    rival: bool = False
+    stopped: StopMode | None = None
+    attempts: dict[tuple[str, int], "Attempt"] = field(default_factory=dict)
+    causes: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    _events: list[tuple[float, int, Callable[[], object]]] = field(default_factory=list)
+    _number: int = 0
+    _inbox: deque[Event] = field(default_factory=deque)
+    _work: deque[Any] = field(default_factory=deque)
+    _working: bool = False
+    _versions: int = 0
+    _reached: dict[str, int] = field(default_factory=dict)
+    _statuses: int = 0
+    _turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.storage = LateStorage(self)
+        restarts = RestartSettings(
+            self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3]), cap_seconds=5.0
+        )
+        self.settings = PipelineSettings(
+            restarts=restarts,
+            timeouts=JobTimeouts(START_SECONDS, 3, STOP_SECONDS),
+            request_seconds=3.0,
+            status_seconds=4.0,
+            complaint_seconds=3.0,
+            heartbeat_seconds=HEARTBEAT,
+            silence_seconds=SILENCE,
+        )
+        self.commands = SlotLog(self.storage, command_log_prefix(NAME))
+        parts = dict.fromkeys(PARTS, "0")
+        given = requests.Description("", "", "given")
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(supervisor_module, "Inbox", lambda: self))
+            stack.enter_context(patch.object(supervisor_module, "Companion", lambda _: self))
+            self.supervisor = Supervisor(
+                plan_for(parts, self.settings),
+                lambda *_: Launcher(self, _[2]),
+                given=given,
+                packages=("world",),
+                serve=True,
+                clock=self,
+                ids=self,
+                jitter=self.chance.random,
+            )
+
+    # -- clock and ids
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+    def new_id(self) -> str:
+        return f"{self.chance.getrandbits(128):032x}"
+
+    # -- inbox
+
+    def put(self, event: Event) -> None:
+        self._inbox.append(event)
+
+    def take(self, timeout_seconds: float) -> list[Event]:
+        self.check()
+        self._turns += 1
+        assert self._turns < MOST_TURNS, f"the loop spins: {self.about()}"
+        until = self.now + timeout_seconds
+        while not self._inbox and self._events and self._events[0][0] <= until:
+            when, _, event = heapq.heappop(self._events)
+            self.now = max(self.now, when)
+            event()
+        if not self._inbox:
+            self.now = max(self.now, until)
+        events = list(self._inbox)
+        self._inbox.clear()
+        return events
+
+    # -- companion
+
+    def submit(self, work: Any, done: Any, failed: Any) -> None:
+        self._work.append((work, done, failed))
+        if not self._working:
+            self._working = True
+            self.later(self._work_on, 0.01, 0.2, 3.0)
+
+    def close(self, timeout_seconds: float) -> None:
+        while self._work:
+            _outcome(*self._work.popleft())
+
+    def _work_on(self) -> None:
+        if self._work:
+            self.put(_outcome(*self._work.popleft()))
+        self._working = bool(self._work)
+        if self._working:
+            self.later(self._work_on, 0.01, 0.2, 3.0)
+
+    # -- what happens
+
+    def later(self, event: Callable[[], object], *delays: float) -> None:
+        """Have `event` happen after one of the delays, mostly the first."""
+        delay = delays[0] if self.calm or self.chance.random() < 0.6 else self.chance.choice(delays)
+        self.at(self.now + delay * self.chance.uniform(0.5, 1.5), event)
+
+    def at(self, when: float, event: Callable[[], object]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, event))
+
+    def bad(self, probability: float) -> bool:
+        return not self.calm and self.chance.random() < probability
+
+    def failed(self, what: str) -> Failure:
+        """Note that a task fails by the world's will."""
+        self.causes.add(what)
+        return Failure(what, _BADLY)
+
+    def run(self) -> JobResult:
+        for _ in range(self.chance.randrange(12)):
+            self.at(self.chance.uniform(0, TROUBLED_SECONDS), self._trouble)
+        for _ in range(self.chance.randrange(12)):
+            self.at(self.chance.uniform(1, TROUBLED_SECONDS), self._ask)
+        self.at(TROUBLED_SECONDS, self._calm_down)
+        self.at(TROUBLED_SECONDS + CALM_SECONDS, self._judge)
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(supervisor_module, "_LONGEST_WAIT_SECONDS", 2.0))
+            stack.enter_context(
+                patch.object(logs_module, "open_storage", lambda *_, **__: self.storage)
+            )
+            stack.enter_context(patch.object(logs_module, "plan_of", self._plan_of))
+            result = self.supervisor.run()
+        self.down_until = 0.0
+        self._check_end(result)
+        return result
+
+    def _plan_of(self, description: requests.Description, **_: Any) -> Any:
+        parts = json.loads(description.arguments)
+        return plan_for(parts, self.settings), lambda: None
+
+    def _trouble(self) -> None:
+        kind = self.chance.choice(["outage", "pause", "fall", "fall", "fall", "stop", "claim"])
+        self.counts[kind] += 1
+        if kind == "outage":
+            self.down_until = self.now + self.chance.choice([1.0, 10.0, 60.0])
+            self.causes |= {"unavailable", "outcome_unknown"}
+        elif kind == "pause":  # the coordinator's process is stopped; the others run on
+            self.now += self.chance.choice([1.0, 20.0, 100.0])
+        elif kind == "fall":
+            live = [a for a in self.attempts.values() if a.lives]
+            if live:
+                self.chance.choice(live).fall()
+        elif kind == "stop" and self.chance.random() < 0.3:
+            self._stop(self.chance.choice([StopMode.DRAIN, StopMode.SUSPEND, StopMode.CANCEL]))
+        elif kind == "claim" and self.chance.random() < 0.1 and self.now >= self.down_until:
+            self.rival = True
+            self.causes.add("fenced")
+            JobClaim(self.storage, NAME, self.new_id()).win()
+
+    def _stop(self, mode: StopMode) -> None:
+        def stop() -> None:
+            try:
+                self.supervisor._stop_by_owner(mode)
+            except Exception as error:  # noqa: BLE001 - refused: another stop came first
+                self.counts[f"refused: {type(error).__name__}"] += 1
+            else:
+                self.stopped = mode
+
+        self.put(stop)
+
+    def _ask(self) -> None:
+        """Have a client ask for something."""
+        if self.now < self.down_until:
+            return
+        kind = self.chance.choice(["run"] * 6 + ["restart", "configure", "drop", "suspend", "list"])
+        part, ident = self.chance.choice(PARTS), self.new_id()
+        self.counts[kind] += 1
+        if kind in ("run", "list"):
+            self._versions += 1
+            named = self.chance.sample(PARTS, self.chance.randint(0, len(PARTS)))
+            versions = {p: str(self.chance.choice([0, 0, self._versions])) for p in sorted(named)}
+            text = json.dumps(versions)
+            description = requests.Description("world:make", text, f"v{self._versions}")
+            run = requests.RunThis(ident, description)
+            listed = requests.Reconcile(self.new_id(), (requests.REQUESTS.encode(run),))
+            self._append(run if kind == "run" else listed)
+        elif kind == "restart":
+            self._append(requests.RestartPart(ident, part, "asked for"))
+        elif kind == "configure":
+            self._append(requests.ChangeSettings(ident, {"commit_rows": self._number + 1}))
+        elif kind == "drop" and self.chance.random() < 0.3:
+            self._append(requests.DropPart(ident, part))
+        elif kind == "suspend":
+            self._append(requests.StopIt(ident, StopMode.SUSPEND))
+            resume = requests.ResumeIt(self.new_id())
+            self.at(self.now + self.chance.uniform(1, 60), lambda: self._append_up(resume))
+
+    def _append_up(self, command: requests.ExternalCommand) -> None:
+        if self.now < self.down_until:
+            self.at(self.down_until + 1, lambda: self._append_up(command))
+        else:
+            self._append(command)
+
+    def _append(self, command: requests.ExternalCommand) -> None:
+        slots = SlotLog(self.storage, request_log_prefix(NAME))
+        if self.commands.read(0) is None:
+            return  # no pipeline yet
+        log = TypedLog(slots, requests.REQUESTS, Tail[requests.ExternalCommand].followed_by)
+        log.decide(Tail(slots.find_end(), None), lambda _: command)
+
+    def _calm_down(self) -> None:
+        self.calm, self.down_until = True, 0.0
+
+    def _judge(self) -> None:
+        """Nothing happened for long: all that is described runs. Then end it."""
+        job = self.supervisor.machine
+        if job.phase in ENDS and self.supervisor.at_rest:
+            assert job.phase in (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING), self.about()
+        else:
+            assert job.phase is JobPhase.RUNNING, self.about()
+            running = self.supervisor.running
+            assert running is not None
+            dropped = self._dropped()
+            found_parts = set(running.plan.consumers) - dropped
+            assert found_parts == self._wanted() - dropped, self.about()
+            for task, address in running.plan.tasks.items():
+                state = job.tasks[task]
+                found = self.attempts.get((task, state.epoch))
+                over = state.phase is TaskPhase.FINISHED and address.owner in dropped
+                assert over or (found is not None and found.lives and found.reads), self.about(task)
+            self._check_answers()
+        self._stop(StopMode.CANCEL)
+        self.at(self.now + CALM_SECONDS, self._never)
+
+    def _never(self) -> None:
+        raise AssertionError(f"it does not end: {self.about()}")
+
+    def about(self, task: str = "") -> str:
+        """Return where everything is, for messages."""
+        job = self.supervisor.machine
+        states = {name: (str(s.phase), s.epoch, s.told) for name, s in job.tasks.items()}
+        return (
+            f"seed={self.seed} {task} now={self.now:.2f} phase={job.phase} mode={job.mode} "
+            f"cause={job.cause} restart_at={job.restart_at} tasks={states} "
+            f"lives={[key for key, a in self.attempts.items() if a.lives]} {dict(self.counts)}"
+        )
+
+    # -- what must hold
+
+    def _answered(self) -> Iterator[tuple[requests.ExternalCommand, Acknowledge]]:
+        slots = SlotLog(self.storage, request_log_prefix(NAME))
+        asked = {n: requests.REQUESTS.decode(data, name="x") for n, data in slots.read_from()}
+        for _, data in self.commands.read_from():
+            for command in decode_slot(data, name="x").commands:
+                if isinstance(command, Acknowledge):
+                    yield asked[command.request], command
+
+    def _accepted(self) -> Iterator[requests.ExternalCommand]:
+        for command, answer in self._answered():
+            if not answer.refused:
+                if isinstance(command, requests.Reconcile):
+                    yield from requests.listed(command)
+                else:
+                    yield command
+
+    def _wanted(self) -> set[str]:
+        runs = [c for c in self._accepted() if isinstance(c, requests.RunThis)]
+        return set(json.loads(runs[-1].description.arguments)) if runs else set(PARTS)
+
+    def _dropped(self) -> set[str]:
+        """Parts that were dropped for good; a drop of what did not run changes nothing."""
+        drops = ((c, a) for c, a in self._answered() if isinstance(c, requests.DropPart))
+        return {c.part for c, a in drops if a.text.startswith("drops ")}
+
+    def _check_answers(self) -> None:
+        slots = SlotLog(self.storage, request_log_prefix(NAME))
+        answers = [answer.request for _, answer in self._answered()]
+        assert answers == list(range(slots.find_end())), f"each once, in order: {self.about()}"
+
+    def check(self) -> None:
+        """At every turn of the loop."""
+        job = self.supervisor.machine
+        live = Counter(task for (task, _), a in self.attempts.items() if a.lives and not a.doomed)
+        assert max(live.values(), default=0) <= 1, f"two attempts: {self.about()}"
+        if job.phase is JobPhase.RUNNING:
+            for task in job.graph.tasks:
+                phase = job.tasks[task].phase
+                whole = phase is TaskPhase.FINISHED or phase not in TERMINAL
+                assert whole, f"runs, and is not whole: {self.about(task)}"
+        if self.now >= self.down_until:
+            self._check_statuses()
+
+    def _check_statuses(self) -> None:
+        slots = SlotLog(self.storage, status_log_prefix(NAME))
+        while (data := slots.read(self._statuses)) is not None:
+            status: Status = STATUSES.decode(data, name="x")
+            self._statuses += 1
+            for one in status.reached:
+                before = self._reached.get(one.part, -1)
+                assert one.records >= before, f"progress goes back: {one} {self.about()}"
+                self._reached[one.part] = one.records
+
+    def _check_end(self, result: JobResult) -> None:
+        """The end is one that was asked for, or has a cause that there was."""
+        order = SlotOrder(0)
+        for slot, data in self.commands.read_from():
+            list(order.take(slot, decode_slot(data, name="x")))
+        if result.phase is JobPhase.FAILED:
+            assert result.cause is not None, self.about()
+            known = self.causes | {"start_timeout", "stop_timeout", "silent", "lost", "aborted"}
+            assert result.cause.kind in known, f"{result.cause} {self.about()}"
+            if result.cause.kind == "aborted":
+                assert result.cause.secondary, self.about()
+            if self.settings.restarts.max_restarts == UNLIMITED:
+                final = {"fenced", "start_timeout", "invalid_input"}
+                assert result.cause.kind in final, f"{result.cause} {self.about()}"
+        elif result.phase is JobPhase.CANCELED:
+            assert self.stopped is StopMode.CANCEL, self.about()
+        elif result.phase in (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING):
+            assert self.stopped in (StopMode.SUSPEND, StopMode.CANCEL), self.about()
+        else:
+            assert result.phase is JobPhase.FINISHED, self.about()
+            assert self.stopped is StopMode.DRAIN, self.about()
+        assert not [key for key, a in self.attempts.items() if a.lives and not a.doomed]
+
+
+class Launcher:
+    """Starts attempts of the world."""
+
+    silence_seconds = SILENCE
+    slots: int | None = None
+
+    def __init__(self, world: World, hear: Callable[[TaskReport], object]) -> None:
+        self._world, self._hear = world, hear
+
+    def check(self, run_task: Any) -> None: ...
+    def use(self, run_task: Any) -> None: ...
+
+    def start(self, task: str, epoch: int, slot: int) -> None:
+        world = self._world
+        if world.bad(0.02):
+            world.causes.add("OSError")
+            raise OSError("no process can be started")
+        world.attempts[task, epoch] = Attempt(world, self._hear, task, epoch, slot)
+
+    def push(self, slot: int, record: bytes) -> None:
+        for attempt in self._world.attempts.values():
+            if attempt.lives and not self._world.bad(0.1):
+                attempt.get(lambda a=attempt: a.slot(slot, record))
+                if self._world.bad(0.1):
+                    attempt.get(lambda a=attempt: a.slot(slot, record))
+
+    def kill(self, task: str, epoch: int) -> None:
+        attempt = self._world.attempts.get((task, epoch))
+        if attempt is not None:
+            attempt.doomed = True
+            if not self._world.bad(0.1):  # else it goes on, and is fenced by its logs
+                self._world.later(attempt.die, 0.01, 1.0, 30.0)
+
+    def close(self) -> None:
+        for task, epoch in self._world.attempts:
+            self.kill(task, epoch)
+
+
+class Attempt:
+    """One attempt: follows the command log, and reports, late."""
+
+    def __init__(self, world: World, hear: Any, task: str, epoch: int, slot: int) -> None:
+        self.world, self._hear, self.task, self.epoch = world, hear, task, epoch
+        self.lives, self.doomed, self.reads = True, False, False
+        self._order = SlotOrder(slot)
+        self._said_at = self._got_at = world.now
+        self._phase: TaskPhase | None = None
+        self._records = self._commit = 0
+        self._may_write = self._goes = self._ends = False
+        self._hangs = world.bad(0.03)
+        if world.bad(0.04):
+            world.later(lambda: self._lost("lost"), 0.1, 3.0)
+        elif not self._hangs:
+            world.later(lambda: self._become(TaskPhase.STARTING), 0.2, 2.0, 20.0)
+        world.later(self._look, 0.3, 10.0)
+
+    # -- what it hears
+
+    def get(self, event: Callable[[], object]) -> None:
+        """Have something arrive."""
+        self.world.later(event, 0.01, 0.5, 20.0)
+
+    def _look(self) -> None:
+        """Read the command log by itself."""
+        if not self.lives:
+            return
+        if self.world.now >= self.world.down_until:
+            for slot, record in self.world.commands.read_from(self._order.next_slot):
+                self.slot(slot, record)
+        self.world.later(self._look, 3.0, 10.0)
+
+    def slot(self, slot: int, record: bytes) -> None:
+        if not self.lives:
+            return
+        for decided in self._order.take(slot, decode_slot(record, name="x")):
+            for command in decided.commands:
+                mine = getattr(command, "epoch", 0) == self.epoch
+                if mine and self.task in getattr(command, "tasks", ()):
+                    self._obey(command)
+
+    def _obey(self, command: Any) -> None:
+        if isinstance(command, StartTasks):
+            self._may_write = True
+            self._open()
+        elif isinstance(command, PassBarrier):
+            self._goes = True
+            self._pass()
+        elif isinstance(command, CallOff):
+            self._fails(Failure("aborted", "called off", secondary=True))
+        elif isinstance(command, StopTasks):
+            self._stop(command.mode)
+
+    # -- what it does
+
+    def _become(self, phase: TaskPhase) -> None:
+        if not self.lives or self._hangs or self._phase in TERMINAL:
+            return
+        if self.world.bad(0.01):
+            self._hangs = True
+            if self.reads:  # the watch over the step's calls notices
+                self.world.at(self.world.now + 60, lambda: self._lost("no_progress"))
+            return
+        self._phase = phase
+        self._say(TaskReport(self.task, self.epoch, phase, commit=self._commit))
+        if phase is TaskPhase.STARTING:
+            self._beat()
+            self._open()
+        elif phase is TaskPhase.AT_BARRIER:
+            self._pass()
+        elif phase is TaskPhase.STARTED:
+            self.reads = True
+            if self.world.bad(0.3):
+                self.world.at(self.world.now + self.world.chance.uniform(0, 60), self.fall)
+            self._follow_input()
+
+    def _open(self) -> None:
+        if self._phase is not TaskPhase.STARTING or not self._may_write:
+            return
+        if self.world.bad(0.03):
+            self._fails(self.world.failed("ValueError"))
+        elif self._is_over():
+            self.world.later(lambda: self._become(TaskPhase.FINISHED), 0.1, 5.0)
+        else:
+            self.world.later(lambda: self._become(TaskPhase.AT_BARRIER), 0.1, 2.0, 20.0)
+
+    def _is_over(self) -> bool:
+        """Whether its log says that it was dropped for good."""
+        owner = self.task.rpartition("-")[0]
+        if owner == _SOURCE or self.world.now < self.world.down_until:
+            return False
+        path = ConsumerPath(NAME, owner, self.task)
+        return read_resume_set(SlotLog(self.world.storage, path.log_prefix)).finished
+
+    def _pass(self) -> None:
+        if self._phase is TaskPhase.AT_BARRIER and self._goes:
+            self.world.later(lambda: self._become(TaskPhase.STARTED), 0.01, 1.0, 10.0)
+
+    def _beat(self) -> None:
+        if self.lives and self._phase not in TERMINAL:
+            self._records += self.world.chance.randrange(100) if self.reads else 0
+            self._say(TaskReport(self.task, self.epoch, None, records=self._records))
+            self.world.at(self.world.now + HEARTBEAT, self._beat)
+
+    def _stop(self, mode: StopMode) -> None:
+        if self._ends and mode is not StopMode.CANCEL:
+            return
+        self._ends = True
+        if mode is StopMode.CANCEL:
+            self.world.later(lambda: self._become(TaskPhase.CANCELED), 0.1, 2.0)
+        elif mode is StopMode.SUSPEND:
+            self._row(TaskPhase.SUSPENDING, TaskPhase.SUSPENDED)
+        else:
+            self.world.later(lambda: self._become(TaskPhase.FINISHED), 0.1, 2.0)
+
+    def _follow_input(self) -> None:
+        """End after the sources, where they have finished."""
+        if not self.lives or self._ends or self.task.startswith(f"{_SOURCE}-"):
+            return
+        tasks = self.world.supervisor.machine.tasks
+        sources = [state.phase for task, state in tasks.items() if task.startswith(f"{_SOURCE}-")]
+        if all(phase is TaskPhase.FINISHED for phase in sources):
+            self._ends = True
+            self._row(
+                TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.FINISHED
+            )
+        else:
+            self.world.later(self._follow_input, 2.0)
+
+    def _row(self, *phases: TaskPhase) -> None:
+        """Reach one phase after the other, unless something fails in between."""
+        first, rest = phases[0], phases[1:]
+
+        def reach() -> None:
+            if self._phase in TERMINAL or not self.lives:
+                return
+            if self.world.bad(0.05):
+                self.fall()
+                return
+            self._commit = 1 if first in (TaskPhase.PREPARED, TaskPhase.COMMITTING) else 0
+            self._become(first)
+            if rest:
+                self._row(*rest)
+
+        self.world.later(reach, 0.1, 3.0)
+
+    def fall(self) -> None:
+        """Fail in one of the ways that there are."""
+        if not self.lives or self._phase in TERMINAL or self._phase is None:
+            return
+        kind = self.world.chance.choice(["error", "error", "lost", "hangs", "garbage"])
+        if kind == "error":
+            self._fails(self.world.failed("ValueError"))
+        elif kind == "lost":
+            self._lost("lost")
+        elif kind == "hangs":
+            self._hangs = True
+            self.lives = False
+            self.world.causes.add("silent")
+        else:  # a report that cannot be
+            self.world.causes.add("invalid_input")
+            self._say(TaskReport(self.task, self.epoch, TaskPhase.COMMITTING))
+
+    def _fails(self, failure: Failure) -> None:
+        if not self.lives or self._phase in TERMINAL or self._hangs:
+            return
+        self._phase = TaskPhase.FAILED
+        # its close() may take a while, and it says so only then
+        self.world.later(
+            lambda: self._say(TaskReport(self.task, self.epoch, TaskPhase.FAILED, failure)),
+            0.01,
+            4.0,
+        )
+
+    def _lost(self, kind: str) -> None:
+        if self.lives and self._phase not in TERMINAL:
+            self._phase = TaskPhase.FAILED
+            self.world.causes.add(kind)
+            lost = Failure(kind, "its process ended without a word")
+            self._say(TaskReport(self.task, self.epoch, TaskPhase.FAILED, lost))
+
+    def die(self) -> None:
+        self.lives = False
+
+    def _say(self, report: TaskReport) -> None:
+        """Have a report arrive behind the earlier ones."""
+        if not self.lives:
+            return
+        world = self.world
+        delay = 0.005 if world.calm else world.chance.choice([0.005] * 6 + [0.5, 5.0])
+        self._said_at = max(self._said_at + 1e-9, world.now + delay)
+        world.at(self._said_at, lambda: world.put(lambda: self._hear_now(report)))
+        if report.is_last:
+            self.lives = False
+
+    def _hear_now(self, report: TaskReport) -> None:
+        self.world.supervisor._heard(report)
+
+
+def run_history(seed: int) -> JobResult:
+    """Run one history; an AssertionError names the seed."""
+    world = World(seed)
+    try:
+        return world.run()
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error}: {world.about()}") from error

@@ -47,6 +47,7 @@ from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_s
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
 from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.files import rows_of_files
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
@@ -184,6 +185,8 @@ class ClassicEngine(Engine):
         if stored.blocks is None or self.kinds_in_jvm(schema) is None:
             rows = rows_of_tasks(session, stored.rows, stored.tasks, schema)
             return catalyst.java_rows(cast("ClassicFrame", rows))
+        if stored.files is not None:
+            return rows_of_files(session, stored.files, schema, _stored_schema(schema))
         blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
             stored.blocks, BLOCKS_SCHEMA
         )

@@ -20,6 +20,7 @@ from durable_shuffle.jobs.engine.row_numbers import CountedRows
 from durable_shuffle.jobs.engine.transfer import LargeRowsError, limited
 from durable_shuffle.jobs.identity.functions.user_code import check_modules
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of, frames_of
+from durable_shuffle.jobs.jvm_rows.files import StoredFiles, stored_files
 from durable_shuffle.jobs.jvm_rows.written import JvmSegment, JvmSegments
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.arrow_codec import array_of_one, numbers_of
@@ -282,7 +283,10 @@ def map_result(row: dict[str, Any]) -> MapResult:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """What tasks run to read stored rows: `mapInArrow` functions that take task numbers."""
+    """What tasks run to read stored rows, in all ways that are possible.
+
+    The functions are for `mapInArrow` and take task numbers.
+    """
 
     rows: ArrowFunction
     """Yields the rows."""
@@ -290,6 +294,8 @@ class StoredRows:
     blocks: ArrowFunction | None = None
     """Yields the same rows as blocks of frames, which the JVM decodes (`jobs/jvm_rows/blocks.py`);
     None if only Python can decode them."""
+    files: StoredFiles | None = None
+    """How the JVM reads the same rows without a task of Python; None if it cannot."""
 
 
 def stored_rows(
@@ -319,7 +325,12 @@ def stored_rows(
     def blocks_of_task(number: int) -> Iterator[pa.RecordBatch]:
         return blocks_of(frames_of(stage, extents(number), settings))
 
-    return StoredRows(_per_task(rows_of, code), tasks, _per_task(blocks_of_task, code))
+    return StoredRows(
+        _per_task(rows_of, code),
+        tasks,
+        _per_task(blocks_of_task, code),
+        stored_files(stage, seal, settings, groups),
+    )
 
 
 def _per_task(make: Callable[[int], Iterator[pa.RecordBatch]], code: str) -> ArrowFunction:

@@ -1,12 +1,13 @@
-"""Driver side of the read: blocks of frames to Spark's internal rows, inside the JVM."""
+"""Driver side of the read: frames to Spark's internal rows, inside the JVM."""
 
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_text
+from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_schema, java_text
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 
@@ -32,9 +33,14 @@ def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> 
         Py4JError: this Spark has other internals than expected.
     """
     session = blocks.sparkSession
-    jvm: Any = session._jvm  # noqa: SLF001
-    kinds = column_kinds(schema, stored)
-    java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     rdd = blocks._jdf.queryExecution().toRdd()  # noqa: SLF001
-    references = [kinds, java_schema, MAX_INFLATED_BYTES]
-    return compiled(session, rdd, decoder_text(), references)
+    return compiled(session, rdd, decoder_text(), decoder_references(session, schema, stored))
+
+
+def decoder_references(session: SparkSession, schema: StructType, stored: pa.Schema) -> list[Any]:
+    """Return what the decoder's `generate` takes first, wherever frames come from.
+
+    Raises:
+        UncoveredTypeError: a column has a type that the Java code does not read.
+    """
+    return [column_kinds(schema, stored), java_schema(session, schema), MAX_INFLATED_BYTES]

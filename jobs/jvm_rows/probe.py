@@ -23,7 +23,11 @@ from durable_shuffle.jobs.jvm_rows.compiled import (
     java_schema,
     run_here,
 )
-from durable_shuffle.jobs.jvm_rows.decoder import decoder_text, rows_of_blocks
+from durable_shuffle.jobs.jvm_rows.decoder import (
+    decoder_references,
+    decoder_text,
+    rows_of_blocks,
+)
 from durable_shuffle.jobs.jvm_rows.encoder import (
     Encoding,
     encoder_references,
@@ -31,7 +35,6 @@ from durable_shuffle.jobs.jvm_rows.encoder import (
     pages_of_rows,
 )
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
-from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import DurableShuffleError
@@ -101,7 +104,7 @@ def _check_round_trip(spark: SparkSession) -> None:
         for batch in blocks_of(iter(frames))
         for block in batch.column(0)
     ]
-    references = ["8s", java_schema(spark, StructType(_FIELDS)), MAX_INFLATED_BYTES]
+    references = decoder_references(spark, StructType(_FIELDS), _STORED)
     rows = run_here(spark, decoder_text(), references, blocks)
     again = [
         (

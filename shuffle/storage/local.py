@@ -86,6 +86,11 @@ class LocalStorage:
     def description(self) -> str:
         return self._place.root
 
+    @property
+    def folder(self) -> str:
+        """The absolute path of the root."""
+        return str(self._root)
+
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
         with storage_errors(self._place, "read", key, write=False):

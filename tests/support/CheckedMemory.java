@@ -23,6 +23,8 @@ public class CheckedMemory {
 
   public static double getDouble(Object array, long at) { check(array, at, 8); return Platform.getDouble(array, at); }
 
+  public static void putInt(Object array, long at, int value) { check(array, at, 4); Platform.putInt(array, at, value); }
+
   public static void putLong(Object array, long at, long value) { check(array, at, 8); Platform.putLong(array, at, value); }
 
   public static void copyMemory(Object from, long at, Object into, long place, long bytes) {

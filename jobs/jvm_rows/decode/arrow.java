@@ -14,7 +14,7 @@ static final class Arrow {
   private final org.apache.arrow.flatbuf.FieldNode node = new org.apache.arrow.flatbuf.FieldNode();
   private final org.apache.arrow.flatbuf.Buffer buffer = new org.apache.arrow.flatbuf.Buffer();
   private org.apache.arrow.flatbuf.RecordBatch batch = null;
-  private long frame = 0;
+  private Frames frames = null;
   private int bodyAt = 0, bodyBytes = 0, nodes = 0, buffers = 0;
   private long taken = 0, inflated = 0, bare = 0;
 
@@ -24,12 +24,13 @@ static final class Arrow {
     this.mostBytes = mostBytes;
   }
 
-  /** Points all columns at the message in the first `length` bytes; unpacks nothing yet. */
-  void open(byte[] message, int length, int rows, long number) {
-    bytes = message;
-    frame = number;
+  /** Points all columns at the message of the frame at hand; unpacks nothing yet. */
+  void open(Frames from) {
+    frames = from;
+    bytes = from.message;
+    int rows = from.rows;
     try {
-      parse(length);
+      parse(from.length);
       if (batch.length() != rows)
         throw damaged("it states " + rows + " rows and holds " + batch.length());
       nodes = buffers = 0;
@@ -138,10 +139,7 @@ static final class Arrow {
     piece.begin(bodyAt + (int) start, (int) stored, (int) size, packed);
   }
 
-  IllegalStateException damaged(String what) {
-    return new IllegalStateException(
-        "damaged frame: " + what + ": frame " + frame + " of its task");
-  }
+  RuntimeException damaged(String what) { return frames.damaged(what); }
 
   /** Returns how many of the first `count` bits are set. */
   static int ones(byte[] bits, long at, int count) {

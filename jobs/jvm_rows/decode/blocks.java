@@ -1,0 +1,115 @@
+// Frames from a Python worker, in the blocks that `blocks.py` makes.
+
+/** Joins the blocks of a task to messages, and counts blocks, frames and rows. */
+static final class Blocks extends Frames {
+  private static final int HEADER_BYTES = 16, LAST = 1, FRAME_MAGIC = 0x46534489;
+  private long frames = 0;
+  private final scala.collection.Iterator input;
+  private final int partition;
+  private final byte[] header = new byte[HEADER_BYTES];
+  private Object block = null;                 // base object of the block at hand
+  private long at = 0, left = 0;               // its next byte, and how many there are
+  private long number = 0, seen = 0;           // blocks and rows so far
+  private boolean ended = false;
+
+  Blocks(scala.collection.Iterator input, int partition) {
+    this.input = input;
+    this.partition = partition;
+  }
+
+  boolean next() {
+    while (left == 0 && !ended) take();
+    if (ended) return false;
+    fill(header, 0, HEADER_BYTES);
+    int count = Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET + 4);
+    long size = Platform.getLong(header, Platform.BYTE_ARRAY_OFFSET + 8);
+    if (Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET) != FRAME_MAGIC || count < 0)
+      throw lost("no frame begins in block " + (number - 1));
+    if (size < 0 || size > LONGEST_BYTES)
+      throw lost("frame of " + size + " bytes, Java holds at most " + LONGEST_BYTES);
+    length = (int) size;
+    read();
+    rows = count;
+    seen += count;
+    frames++;
+    return true;
+  }
+
+  RuntimeException damaged(String what) {
+    return new IllegalStateException(
+        "damaged frame: " + what + ": frame " + frames + " of its task");
+  }
+
+  /** Reads `length` bytes into `message`. */
+  private void read() {
+    shrink(length);
+    int have = 0;
+    while (have < length) {
+      grow(have, left, length);
+      int step = Math.min(message.length, length) - have;
+      fill(message, have, step);
+      have += step;
+    }
+  }
+
+  private void fill(byte[] into, int place, int count) {
+    while (count > 0) {
+      while (left == 0 && !ended) take();
+      if (ended) throw lost("the last block came in the middle of a frame");
+      int step = (int) Math.min(left, count);
+      Platform.copyMemory(block, at, into, Platform.BYTE_ARRAY_OFFSET + place, step);
+      place += step;
+      count -= step;
+      at += step;
+      left -= step;
+    }
+  }
+
+  /** Takes the next block; behind the last one, compares the sums and sets `ended`. */
+  private void take() {
+    if (!input.hasNext()) throw lost("the last block is missing, " + number + " came before it");
+    InternalRow given = (InternalRow) input.next();
+    if (given.isNullAt(0)) throw lost("a block is null");
+    if (given instanceof UnsafeRow && ((UnsafeRow) given).getBaseObject() instanceof byte[]) {
+      UnsafeRow row = (UnsafeRow) given;       // its bytes stay until the next block is taken
+      long place = row.getLong(0);
+      block = row.getBaseObject();
+      at = row.getBaseOffset() + (place >>> 32);
+      left = place & 0xffffffffL;
+      if ((place >>> 32) + left > row.getSizeInBytes()) throw lost("a block is not in its row");
+    } else {
+      byte[] bytes = given.getBinary(0);
+      block = bytes;
+      at = Platform.BYTE_ARRAY_OFFSET;
+      left = bytes.length;
+    }
+    if (left < HEADER_BYTES) throw lost("block of " + left + " bytes");
+    long found = Platform.getLong(block, at);
+    long flags = Platform.getLong(block, at + 8);
+    at += HEADER_BYTES;
+    left -= HEADER_BYTES;
+    if (found != number) throw lost("expected block " + number + ", found " + found);
+    number++;
+    if (flags == LAST) end();
+    else if (flags != 0) throw lost("block " + found + " has unknown flags " + flags);
+  }
+
+  private void end() {
+    if (left != HEADER_BYTES) throw lost("the last block has " + left + " bytes");
+    long sentFrames = Platform.getLong(block, at);
+    long sentRows = Platform.getLong(block, at + 8);
+    if (sentFrames != frames || sentRows != seen)
+      throw lost("expected " + sentFrames + " frames of " + sentRows + " rows, found "
+          + frames + " of " + seen);
+    if (input.hasNext()) throw lost("a block follows the last one");
+    left = 0;
+    block = null;
+    message = new byte[0];
+    ended = true;
+  }
+
+  private IllegalStateException lost(String what) {
+    return new IllegalStateException("rows were lost between a Python worker and Spark's JVM: "
+        + what + ": partition=" + partition);
+  }
+}

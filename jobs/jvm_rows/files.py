@@ -1,0 +1,109 @@
+"""Driver side of a read from a folder: the JVM opens the files of a sealed stage itself.
+
+No Python worker takes part. `decode/stored.java` reads what `facts` names and makes all checks of
+`shuffle/read`. It is used for the plain storage in a folder only: any other storage has requests,
+retries or layers that only Python knows.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.jvm_rows.compiled import compiled
+from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
+from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.seal.index import MAX_SLICE_BYTES
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
+
+Fact = str | int | bool | bytes
+
+_GROUP = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """What Java must know to read a sealed stage in a folder."""
+
+    facts: Mapping[str, Fact]
+    """By the names that `decode/stored.java` and `decode/index.java` ask for."""
+    tasks: int
+
+
+def stored_files(
+    stage: StageHandle,
+    seal: Seal,
+    settings: Settings,
+    groups: Sequence[tuple[int, int]] | None = None,
+) -> StoredFiles | None:
+    """Return how the JVM reads a sealed stage itself; None if its storage is no plain folder.
+
+    Args:
+        groups: task number -> [first, end) of the subpartitions that the task reads; None if task
+            k reads subpartition k.
+    """
+    root = folder_of(stage.storage)
+    if root is None:
+        return None
+    facts: dict[str, Fact] = {
+        "root": root,
+        "prefix": stage.path.prefix,
+        "index": stage.path.index_key(seal.index),
+        "index_bytes": seal.index_bytes,
+        "slice_bytes": MAX_SLICE_BYTES,
+        "incarnation": stage.path.incarnation,
+        "partitions": stage.describe.partitions,
+        "producers": seal.producers,
+        "passthrough": stage.describe.partitioner == PASSTHROUGH,
+        "groups": b"".join(_GROUP.pack(*group) for group in groups or ()),
+        "max_frame_bytes": settings.max_frame_bytes,
+        "max_record_bytes": MAX_RECORD_BYTES,
+    }
+    return StoredFiles(facts, stage.describe.partitions if groups is None else len(groups))
+
+
+def folder_of(storage: Storage) -> str | None:
+    """Return the folder of the product's own storage in a folder, None for any other storage.
+
+    Subclasses and other layers may do more than Java knows of, so they do not count.
+    """
+    if type(storage) is not RetryingStorage:
+        return None
+    backend = storage.backend
+    return backend.folder if type(backend) is LocalStorage else None
+
+
+def rows_of_files(
+    session: SparkSession, files: StoredFiles, schema: StructType, stored: pa.Schema
+) -> Any:
+    """Return the JVM RDD of internal rows of a stored stage, one partition per task.
+
+    Rows are as valid as those of `rows_of_blocks`. A failing task raises the errors of a Python
+    worker: a PythonException whose text names our error and the object.
+
+    Args:
+        schema: of the rows. Decimals of up to 18 digits may be longs in it.
+        stored: the Arrow schema of the frames.
+
+    Raises:
+        UncoveredTypeError: a column has a type that the Java code does not read.
+        Py4JError: this Spark has other internals than expected.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    facts = jvm.java.util.HashMap()
+    for name, value in files.facts.items():
+        facts.put(name, value)
+    # the tasks take no rows, so the values of this RDD are never looked at
+    context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001
+    numbers = context.range(0, files.tasks, 1, files.tasks)
+    references = [*decoder_references(session, schema, stored), facts]
+    return compiled(session, numbers, decoder_text(), references)

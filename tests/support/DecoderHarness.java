@@ -36,9 +36,19 @@ public class DecoderHarness {
   }
 
   /** Returns the rows of the blocks, as Spark's binary rows one after the other. */
-  public byte[] rows(byte[][] blocks) throws Exception {
+  public byte[] rows(byte[][] blocks) throws Exception { return all(iterator(blocks)); }
+
+  /** Returns the rows of a task that reads files, in the same form. */
+  public byte[] stored(java.util.Map facts, int task) throws Exception {
+    Object[] more = new Object[] {references[0], references[1], references[2], facts};
+    org.apache.spark.sql.execution.BufferedRowIterator rows =
+        (org.apache.spark.sql.execution.BufferedRowIterator) compiled.generate(more);
+    rows.init(task, new scala.collection.Iterator[] {null});
+    return all(rows);
+  }
+
+  private byte[] all(org.apache.spark.sql.execution.BufferedRowIterator rows) throws Exception {
     java.io.ByteArrayOutputStream found = new java.io.ByteArrayOutputStream();
-    org.apache.spark.sql.execution.BufferedRowIterator rows = iterator(blocks);
     while (rows.hasNext()) {
       UnsafeRow row = projection.apply(rows.next());
       found.write(row.getBytes());

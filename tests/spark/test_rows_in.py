@@ -86,6 +86,11 @@ def opened(session: SparkSession, root: str) -> Callable[..., DurableShuffle]:
     return lambda **more: DurableShuffle(session, root, job="tests", **more)
 
 
+def through_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Python workers read the files, as on any storage that is no folder."""
+    monkeypatch.setattr(tasks, "stored_files", lambda *_: None)
+
+
 WAYS: dict[str, tuple[Callable[..., DataFrame], Callable[..., DataFrame]]] = {
     "by key": (lambda s, df: s.repartition(df, 5, "id"), lambda df: df.repartition(5, "id")),
     "in turn": (lambda s, df: s.repartition(df, 5), lambda df: df.repartition(5)),
@@ -102,11 +107,19 @@ WAYS: dict[str, tuple[Callable[..., DataFrame], Callable[..., DataFrame]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("routes", ["jvm jvm", "jvm python", "python jvm"])
+@pytest.mark.parametrize("routes", ["jvm jvm", "jvm python", "python jvm", "jvm blocks"])
 def test_all_types_come_back_as_spark_has_them(
-    session: SparkSession, opened: Callable[..., DurableShuffle], way: str, routes: str
+    session: SparkSession,
+    opened: Callable[..., DurableShuffle],
+    way: str,
+    routes: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The JVM reads files itself, or blocks that a Python worker sends; or Python decodes."""
     written, read = routes.split()
+    if read == "blocks":
+        read = "jvm"
+        through_blocks(monkeypatch)
     df = everything(session)
     store, by_spark = WAYS[way]
     first = opened(rows_in=written)
@@ -267,10 +280,30 @@ def test_blocks_lost_on_the_way_to_the_jvm_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole, lose = tasks.blocks_of, LOSSES[loss]
+    through_blocks(monkeypatch)
     monkeypatch.setattr(tasks, "blocks_of", lambda frames: lose(whole(frames)))
     stored = opened(rows_in="jvm").repartition(session.range(1000), 2, "id")
     with pytest.raises(Exception, match=r"(?i)rows|blocks"):
         stored.collect()
+
+
+def test_no_python_worker_reads_a_folder(
+    session: SparkSession, opened: Callable[..., DurableShuffle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of these DataFrames could not even start."""
+    df = everything(session, 100)
+    shuffle = opened(rows_in="auto")
+    shuffle.repartition(df, 3, "id")
+    with monkeypatch.context() as patch:
+        patch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
+        direct = shuffle.repartition(df, 3, "id")
+        through_blocks(patch)
+        blocks = shuffle.repartition(df, 3, "id")
+    assert direct.groupBy().agg(F.sum("id"), F.count("text")).collect() == [(4950, 50)]
+    assert sorted(map(_text, direct.collect())) == sorted(map(_text, df.collect()))
+    assert direct.limit(3).count() == 3, "a task that stops early"
+    with pytest.raises(Exception, match="/no/such/python"):
+        blocks.count()
 
 
 def test_rows_that_are_kept_do_not_change(

@@ -124,20 +124,22 @@ static final class Folder {
 /** Errors of `serialization/errors.py`. They arrive on the driver as those of a Python worker do. */
 static final class Failure {
   private static final String MODULE = "durable_shuffle.serialization.errors.";
+  private static final String WHAT = "An exception was thrown while Spark's JVM read stored rows";
 
+  /** Returns what PySpark takes for the error of a Python worker. */
   static RuntimeException of(String kind, String text) {
     String said = MODULE + kind + ": " + text;
     try {
-      // the first arguments are the same in all versions of Spark: the text, and a cause
       java.lang.reflect.Constructor[] ways =
           org.apache.spark.api.python.PythonException.class.getConstructors();
       for (int w = 0; w < ways.length; w++) {
         Class[] types = ways[w].getParameterTypes();
+        // from Spark 4.2 on, more arguments follow these two
         if (types.length < 2 || types[0] != String.class || types[1] != Throwable.class) continue;
         Object[] given = new Object[types.length];
         given[0] = said;
-        for (int i = 2; i < given.length; i++) given[i] = nothing(types[i]);
-        return (RuntimeException) ways[w].newInstance(given);
+        for (int i = 2; i < given.length; i++) given[i] = argument(types[i], said);
+        return marked((RuntimeException) ways[w].newInstance(given));
       }
     } catch (ReflectiveOperationException e) {
       // another Spark than expected
@@ -145,9 +147,20 @@ static final class Failure {
     return new IllegalStateException(said);
   }
 
-  private static Object nothing(Class type) {
+  private static Object argument(Class type, String said) {
+    if (type == scala.Option.class) return scala.Option.apply("PYTHON_EXCEPTION");
     if (type.isArray()) return java.lang.reflect.Array.newInstance(type.getComponentType(), 0);
-    if (type == scala.Option.class) return scala.Option.empty();
-    return scala.collection.immutable.Map$.MODULE$.empty();
+    return new scala.collection.immutable.Map.Map2("msg", WHAT, "traceback", said);
+  }
+
+  /** PySpark 4.0 and 4.1 look for this package in the stack of an error. */
+  private static RuntimeException marked(RuntimeException error) {
+    StackTraceElement[] stack = error.getStackTrace();
+    StackTraceElement[] longer = new StackTraceElement[stack.length + 1];
+    System.arraycopy(stack, 0, longer, 0, stack.length);
+    longer[stack.length] = new StackTraceElement(
+        "org.apache.spark.sql.execution.python.durable_shuffle", "read", "stored.java", -1);
+    error.setStackTrace(longer);
+    return error;
   }
 }

@@ -24,6 +24,7 @@ test: setup
 lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	find jobs tests -name '*.java' | xargs .venv/bin/clang-format --dry-run --Werror
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 

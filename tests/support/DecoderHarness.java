@@ -15,21 +15,24 @@ public class DecoderHarness {
   public String firstOther = null;
 
   /** checked: whether each access to memory is checked, which is slower. */
-  public DecoderHarness(String text, String kinds, String schemaJson, int mostBytes, boolean checked)
-      throws Exception {
+  public DecoderHarness(String text, String kinds, String schemaJson, int mostBytes,
+      boolean checked) throws Exception {
     org.codehaus.janino.ClassBodyEvaluator evaluator = new org.codehaus.janino.ClassBodyEvaluator();
     evaluator.setParentClassLoader(DecoderHarness.class.getClassLoader());
     evaluator.setClassName("org.apache.spark.sql.catalyst.expressions.GeneratedClass");
-    evaluator.setDefaultImports(new String[] {
-        checked ? "CheckedMemory" : "org.apache.spark.unsafe.Platform",
-        "org.apache.spark.sql.catalyst.InternalRow",
-        "org.apache.spark.sql.catalyst.expressions.UnsafeRow",
-        "org.apache.spark.TaskContext"});
-    evaluator.setExtendedClass(org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass.class);
-    evaluator.cook("generated.java", checked ? text.replace(" Platform.", " CheckedMemory.")
-        .replace("(Platform.", "(CheckedMemory.") : text);
-    compiled = (org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass)
-        evaluator.getClazz().newInstance();
+    evaluator.setDefaultImports(
+        new String[] {checked ? "CheckedMemory" : "org.apache.spark.unsafe.Platform",
+            "org.apache.spark.sql.catalyst.InternalRow",
+            "org.apache.spark.sql.catalyst.expressions.UnsafeRow", "org.apache.spark.TaskContext"});
+    evaluator.setExtendedClass(
+        org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass.class);
+    evaluator.cook("generated.java",
+        checked
+            ? text.replace(" Platform.", " CheckedMemory.").replace("(Platform.", "(CheckedMemory.")
+            : text);
+    compiled =
+        (org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass) evaluator.getClazz()
+            .newInstance();
     schema = (StructType) org.apache.spark.sql.types.DataType.fromJson(schemaJson);
     projection = UnsafeProjection.create(schema);
     references = new Object[] {kinds, schema, new Integer(mostBytes)};
@@ -62,13 +65,15 @@ public class DecoderHarness {
     org.apache.spark.sql.execution.BufferedRowIterator rows = iterator(blocks);
     while (rows.hasNext()) kept.add(((InternalRow) rows.next()).copy());
     String[] texts = new String[kept.size()];
-    for (int i = 0; i < texts.length; i++) texts[i] = ((InternalRow) kept.get(i)).toSeq(schema).toString();
+    for (int i = 0; i < texts.length; i++)
+      texts[i] = ((InternalRow) kept.get(i)).toSeq(schema).toString();
     return texts;
   }
 
   private org.apache.spark.sql.execution.BufferedRowIterator iterator(byte[][] blocks) {
     java.util.ArrayList rows = new java.util.ArrayList();
-    for (int b = 0; b < blocks.length; b++) rows.add(new GenericInternalRow(new Object[] {blocks[b]}));
+    for (int b = 0; b < blocks.length; b++)
+      rows.add(new GenericInternalRow(new Object[] {blocks[b]}));
     org.apache.spark.sql.execution.BufferedRowIterator found =
         (org.apache.spark.sql.execution.BufferedRowIterator) compiled.generate(references);
     scala.collection.Iterator input =
@@ -83,7 +88,8 @@ public class DecoderHarness {
     int metadata = org.apache.spark.unsafe.Platform.getInt(block, 16L + frameAt + 4);
     for (int i = 0; i < count; i++) {
       byte[] copy = (byte[]) block.clone();
-      for (int harms = 1 + random.nextInt(3); harms > 0; harms--) harm(copy, frameAt, metadata, random);
+      for (int harms = 1 + random.nextInt(3); harms > 0; harms--)
+        harm(copy, frameAt, metadata, random);
       try {
         rows(new byte[][] {copy, last});
         accepted++;
@@ -110,7 +116,8 @@ public class DecoderHarness {
     else if (where < 9) from += Math.min(metadata + 8, length - 8);
     length = block.length - from < length ? block.length - from : length;
     int place = from + random.nextInt(length);
-    int[] numbers = new int[] {0, 1, -1, 127, 128, 255, 1 << 16, Integer.MAX_VALUE, Integer.MIN_VALUE};
+    int[] numbers =
+        new int[] {0, 1, -1, 127, 128, 255, 1 << 16, Integer.MAX_VALUE, Integer.MIN_VALUE};
     int number = random.nextBoolean() ? numbers[random.nextInt(numbers.length)] : random.nextInt();
     int width = random.nextInt(4);
     if (width == 0) block[place] = (byte) number;
@@ -118,6 +125,7 @@ public class DecoderHarness {
     else if (place + 8 <= block.length && width == 2)
       org.apache.spark.unsafe.Platform.putInt(block, 16L + (place & ~3), number);
     else if ((place & ~7) + 8 <= block.length)
-      org.apache.spark.unsafe.Platform.putLong(block, 16L + (place & ~7), random.nextBoolean() ? number : random.nextLong());
+      org.apache.spark.unsafe.Platform.putLong(
+          block, 16L + (place & ~7), random.nextBoolean() ? number : random.nextLong());
   }
 }

@@ -16,16 +16,17 @@ public class EncoderHarness {
   UnifiedMemoryManager manager;
   TaskMemoryManager memory;
   TaskContextImpl context;
-  public long most = 0;     // bytes of Spark's memory that the task had at any time
-  public long taken = 0;    // bytes that the other consumer got
+  public long most = 0; // bytes of Spark's memory that the task had at any time
+  public long taken = 0; // bytes that the other consumer got
   public String failure = "";
 
   public EncoderHarness(String text, String json) throws Exception {
     java.util.Map none = new java.util.HashMap();
     code = (org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass)
-      org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator.compile(
-        new org.apache.spark.sql.catalyst.expressions.codegen.CodeAndComment(
-          text, org.apache.spark.api.python.PythonUtils.toScalaMap(none)))._1();
+               org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator
+                   .compile(new org.apache.spark.sql.catalyst.expressions.codegen.CodeAndComment(
+                       text, org.apache.spark.api.python.PythonUtils.toScalaMap(none)))
+                   ._1();
     schema = (StructType) org.apache.spark.sql.types.DataType.fromJson(json);
   }
 
@@ -46,13 +47,13 @@ public class EncoderHarness {
     failure = "";
     references[8] = schema;
     java.io.DataOutputStream out = new java.io.DataOutputStream(
-      new java.io.BufferedOutputStream(new java.io.FileOutputStream(path), 1 << 20));
+        new java.io.BufferedOutputStream(new java.io.FileOutputStream(path), 1 << 20));
     try {
       BufferedRowIterator encoder = (BufferedRowIterator) code.generate(references);
       scala.collection.Iterator[] inputs = new scala.collection.Iterator[1];
       int partitions = ((Number) references[1]).intValue();
       inputs[0] = new Rows(
-        this, rows, length, special, specialLength, hogAt, hogBytes, killAt, partitions, unsafe);
+          this, rows, length, special, specialLength, hogAt, hogBytes, killAt, partitions, unsafe);
       encoder.init(3, inputs);
       while (encoder.hasNext()) {
         InternalRow row = (InternalRow) encoder.next();
@@ -123,8 +124,9 @@ public class EncoderHarness {
     public boolean hasNext() {
       task.most = Math.max(task.most, task.memory.getMemoryConsumptionForThisTask() - task.taken);
       if (next == hogAt && task.taken == 0) {
-        task.taken = new org.apache.spark.unsafe.map.BytesToBytesMap(
-          task.memory, hogBytes / 16, 1L << 20).getTotalMemoryConsumption();
+        task.taken =
+            new org.apache.spark.unsafe.map.BytesToBytesMap(task.memory, hogBytes / 16, 1L << 20)
+                .getTotalMemoryConsumption();
       }
       if (next == killAt) task.context.markInterrupted("killed on purpose");
       return next < rows;

@@ -2,7 +2,7 @@
 
 /** The record batch message at hand, and what its columns share. */
 static final class Arrow {
-  private static final int PREFIX_BYTES = 8;   // ffffffff, then the length of the metadata
+  private static final int PREFIX_BYTES = 8; // ffffffff, then the length of the metadata
   private static final int MOST_RATIO = 32 * 1024, SPARE_BYTES = 128 * 1024, BARE_BYTES = 8;
   static final int AS_IS = 0, LZ4 = 1, ZSTD = 2;
 
@@ -39,8 +39,8 @@ static final class Arrow {
       for (int c = 0; c < columns.length; c++) place(columns[c], rows, true);
       int allNodes = batch.nodesLength(), allBuffers = batch.buffersLength();
       if (nodes != allNodes || buffers != allBuffers)
-        throw damaged("expected " + nodes + " nodes and " + buffers + " buffers, found "
-            + allNodes + " and " + allBuffers);
+        throw damaged("expected " + nodes + " nodes and " + buffers + " buffers, found " + allNodes
+            + " and " + allBuffers);
     } catch (IndexOutOfBoundsException e) {
       throw damaged("its metadata leads out of it: " + e);
     } catch (IllegalArgumentException e) {
@@ -74,8 +74,8 @@ static final class Arrow {
     bodyBytes = length - bodyAt;
     if (message.bodyLength() != bodyBytes)
       throw damaged("its body should have " + message.bodyLength() + " bytes and has " + bodyBytes);
-    batch = (org.apache.arrow.flatbuf.RecordBatch)
-        message.header(new org.apache.arrow.flatbuf.RecordBatch());
+    batch = (org.apache.arrow.flatbuf.RecordBatch) message.header(
+        new org.apache.arrow.flatbuf.RecordBatch());
     if (batch == null) throw damaged("no record batch");
     codec = codec(batch.compression());
   }
@@ -155,7 +155,7 @@ static final class Arrow {
     int before = Platform.getInt(offsets, at), wrong = before;
     for (int i = 1; i <= count; i++) {
       int now = Platform.getInt(offsets, at + 4L * i);
-      wrong |= now | now - before;             // its sign: below 0, or below the one before
+      wrong |= now | now - before; // its sign: below 0, or below the one before
       before = now;
     }
     return wrong >= 0 && before <= most;

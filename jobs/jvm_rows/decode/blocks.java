@@ -7,9 +7,9 @@ static final class Blocks extends Frames {
   private final scala.collection.Iterator input;
   private final int partition;
   private final byte[] header = new byte[HEADER_BYTES];
-  private Object block = null;                 // base object of the block at hand
-  private long at = 0, left = 0;               // its next byte, and how many there are
-  private long number = 0, seen = 0;           // blocks and rows so far
+  private Object block = null; // base object of the block at hand
+  private long at = 0, left = 0; // its next byte, and how many there are
+  private long number = 0, seen = 0; // blocks and rows so far
   private boolean ended = false;
 
   Blocks(scala.collection.Iterator input, int partition) {
@@ -71,7 +71,7 @@ static final class Blocks extends Frames {
     InternalRow given = (InternalRow) input.next();
     if (given.isNullAt(0)) throw lost("a block is null");
     if (given instanceof UnsafeRow && ((UnsafeRow) given).getBaseObject() instanceof byte[]) {
-      UnsafeRow row = (UnsafeRow) given;       // its bytes stay until the next block is taken
+      UnsafeRow row = (UnsafeRow) given; // its bytes stay until the next block is taken
       long place = row.getLong(0);
       block = row.getBaseObject();
       at = row.getBaseOffset() + (place >>> 32);
@@ -99,8 +99,8 @@ static final class Blocks extends Frames {
     long sentFrames = Platform.getLong(block, at);
     long sentRows = Platform.getLong(block, at + 8);
     if (sentFrames != frames || sentRows != seen)
-      throw lost("expected " + sentFrames + " frames of " + sentRows + " rows, found "
-          + frames + " of " + seen);
+      throw lost("expected " + sentFrames + " frames of " + sentRows + " rows, found " + frames
+          + " of " + seen);
     if (input.hasNext()) throw lost("a block follows the last one");
     left = 0;
     block = null;

@@ -43,8 +43,14 @@ static final class Kinds {
       case '2': return 2;
       case '4': return 4;
       case '8': return 8;
-      case 'd': case 'D': return 16;
-      case BITS: case BYTES: case LIST: case MAP: case STRUCT: case NOTHING: return 0;
+      case 'd':
+      case 'D': return 16;
+      case BITS:
+      case BYTES:
+      case LIST:
+      case MAP:
+      case STRUCT:
+      case NOTHING: return 0;
       default: throw new IllegalArgumentException("kind '" + (char) kind + "' in " + text);
     }
   }
@@ -53,7 +59,7 @@ static final class Kinds {
 /** One column of a frame, or a child of one. One class for all kinds, so that calls are inlined. */
 static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
   final int kind;
-  final int width;                             // bytes per value; 0 if they differ or are bits
+  final int width; // bytes per value; 0 if they differ or are bits
   final Column[] children;
   final Piece validPiece = new Piece(), offsetsPiece = new Piece(), dataPiece = new Piece();
   int length = 0, nulls = 0;
@@ -163,7 +169,7 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
     long high = Platform.getLong(data, dataAt + 16L * i + 8);
     if (precision <= 18 && high == low >> 63)
       return org.apache.spark.sql.types.Decimal.createUnsafe(low, precision, scale);
-    byte[] digits = new byte[16];              // big-endian
+    byte[] digits = new byte[16]; // big-endian
     Platform.putLong(digits, Platform.BYTE_ARRAY_OFFSET, Long.reverseBytes(high));
     Platform.putLong(digits, Platform.BYTE_ARRAY_OFFSET + 8, Long.reverseBytes(low));
     java.math.BigDecimal value = new java.math.BigDecimal(new java.math.BigInteger(digits), scale);

@@ -11,7 +11,7 @@ public Object generate(Object[] references) { return new Decode(references); }
 static final class Decode extends org.apache.spark.sql.execution.BufferedRowIterator {
   private final Arrow arrow;
   private final org.apache.spark.sql.vectorized.ColumnarBatchRow row;
-  private final java.util.Map stored;          // null if frames come in blocks
+  private final java.util.Map stored; // null if frames come in blocks
   private Frames frames;
   private int next = 0;
   private int rows = 0;
@@ -36,7 +36,8 @@ static final class Decode extends org.apache.spark.sql.execution.BufferedRowIter
 
   // The base class would put each row into a queue and take it out again.
   public boolean hasNext() throws java.io.IOException {
-    while (next == rows) if (!load()) return false;
+    while (next == rows)
+      if (!load()) return false;
     return true;
   }
 
@@ -60,10 +61,10 @@ static final class Decode extends org.apache.spark.sql.execution.BufferedRowIter
 
 /** The frames of a task, one after the other, joined if they continue. */
 static abstract class Frames {
-  static final int LONGEST_BYTES = Integer.MAX_VALUE - 64;  // of a Java array
+  static final int LONGEST_BYTES = Integer.MAX_VALUE - 64; // of a Java array
   private static final int STEP_BYTES = 1 << 20, KEPT_BYTES = 1 << 20;
 
-  byte[] message = new byte[0];                // the body of the frame at hand
+  byte[] message = new byte[0]; // the body of the frame at hand
   int length = 0;
   int rows = 0;
 

@@ -6,7 +6,7 @@ static final class Folder {
   private static final java.nio.file.LinkOption[] NO_LINKS =
       new java.nio.file.LinkOption[] {java.nio.file.LinkOption.NOFOLLOW_LINKS};
   private final String root;
-  private String key = null;                   // of the open file
+  private String key = null; // of the open file
   private java.nio.channels.FileChannel channel = null;
   private long size = 0;
 
@@ -16,7 +16,7 @@ static final class Folder {
 
   /** Fills `count` bytes of `into` with those from `start` on, all or none. */
   void read(String of, long start, byte[] into, int at, int count) {
-    for (int tries = 1; ; tries++) {
+    for (int tries = 1;; tries++) {
       try {
         open(of);
         check(of, start, count);
@@ -35,7 +35,7 @@ static final class Folder {
 
   /** Returns the length of an object that has bytes [start, start + length). */
   long sizeWith(String of, long start, long length) {
-    for (int tries = 1; ; tries++) {
+    for (int tries = 1;; tries++) {
       try {
         open(of);
         check(of, start, length);
@@ -75,8 +75,9 @@ static final class Folder {
         (java.nio.file.attribute.BasicFileAttributes) java.nio.file.Files.readAttributes(
             path(of), java.nio.file.attribute.BasicFileAttributes.class, NO_LINKS);
     if (!found.isRegularFile()) throw notAnObject(of);
-    channel = java.nio.channels.FileChannel.open(path(of), new java.nio.file.OpenOption[] {
-        java.nio.file.StandardOpenOption.READ, java.nio.file.LinkOption.NOFOLLOW_LINKS});
+    channel = java.nio.channels.FileChannel.open(path(of),
+        new java.nio.file.OpenOption[] {
+            java.nio.file.StandardOpenOption.READ, java.nio.file.LinkOption.NOFOLLOW_LINKS});
     size = channel.size();
     key = of;
   }
@@ -96,7 +97,7 @@ static final class Folder {
     String text = "cannot read " + of + ": " + e + "; tries=" + tries;
     if (e instanceof java.nio.file.AccessDeniedException) throw error("InvalidInputError", text);
     if (e instanceof java.nio.channels.ClosedByInterruptException)
-      throw error("AbortedError", text);       // whoever interrupted this thread wants it to end
+      throw error("AbortedError", text); // whoever interrupted this thread wants it to end
     if (tries == TRIES && why.endsWith("Input/output error"))
       throw corrupt(text + ": what it holds is damaged; run verify --repair");
     if (tries == TRIES) throw error("UnavailableError", text);

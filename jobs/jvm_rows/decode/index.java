@@ -5,18 +5,18 @@ static final class Index {
   private static final int HEADER_BYTES = 24, TABLE_BYTES = 24, CHECKED_BYTES = 20;
   private static final int ENTRY_BYTES = 56, COMPACTED = 1 << 31;
 
-  int producer = -1, subpartition = -1;        // of the extent at hand
-  String key = null;                           // of its segment
+  int producer = -1, subpartition = -1; // of the extent at hand
+  String key = null; // of its segment
   long offset = 0, length = 0, ordinal = 0, rows = 0;
   private final Folder folder;
   private final String prefix, name;
   private final long indexBytes, sliceBytes;
   private final int partitions, producers, first, end;
-  private final boolean own;                   // subpartition k has the rows of producer k alone
+  private final boolean own; // subpartition k has the rows of producer k alone
   private final java.util.zip.CRC32 crc = new java.util.zip.CRC32();
   private byte[][] slices = null;
-  private int[] next = null;                   // place of the next entry in each slice
-  private int slice = 0, reading = 0;          // of which slice and producer extents are taken
+  private int[] next = null; // place of the next entry in each slice
+  private int slice = 0, reading = 0; // of which slice and producer extents are taken
 
   Index(Folder folder, java.util.Map how, int task) {
     this.folder = folder;
@@ -52,8 +52,8 @@ static final class Index {
   }
 
   String place() {
-    return "segment='" + key + "' bytes=[" + offset + ", " + (offset + length) + ") producer="
-        + producer + " subpartition=" + subpartition;
+    return "segment='" + key + "' bytes=[" + offset + ", " + (offset + length)
+        + ") producer=" + producer + " subpartition=" + subpartition;
   }
 
   private void take(byte[] entries, int at) {
@@ -89,8 +89,9 @@ static final class Index {
   private void load() {
     int count = end - first;
     if (first < 0 || count <= 0 || end > partitions)
-      throw Failure.of("InvalidInputError", "no such subpartitions: found=[" + first + ", " + end
-          + ") partitions=" + partitions + " stage='" + prefix + "'");
+      throw Failure.of("InvalidInputError",
+          "no such subpartitions: found=[" + first + ", " + end + ") partitions=" + partitions
+              + " stage='" + prefix + "'");
     byte[] table = new byte[count * TABLE_BYTES];
     folder.read(name, HEADER_BYTES + (long) TABLE_BYTES * first, table, 0, table.length);
     byte[][] found = new byte[count][];
@@ -99,10 +100,11 @@ static final class Index {
       int at = i * TABLE_BYTES, k = first + i;
       long start = int8(table, at), size = int8(table, at + 8);
       String seed = name + " " + partitions + " " + producers + " " + k;
-      if (crc(seed, table, at, CHECKED_BYTES) != int4(table, at + 20)
-          || size < 0 || size > sliceBytes || size % ENTRY_BYTES != 0)
-        throw Failure.of("CorruptDataError", "an index entry is damaged, or that of another index: "
-            + at(k) + " of " + partitions + " producers=" + producers);
+      if (crc(seed, table, at, CHECKED_BYTES) != int4(table, at + 20) || size < 0
+          || size > sliceBytes || size % ENTRY_BYTES != 0)
+        throw Failure.of("CorruptDataError",
+            "an index entry is damaged, or that of another index: " + at(k) + " of " + partitions
+                + " producers=" + producers);
       if (start < 0 || start > indexBytes - size || i > 0 && start != after)
         throw Failure.of("CorruptDataError",
             "an index slice is out of order or ends beyond the index: " + at(k));
@@ -136,14 +138,16 @@ static final class Index {
       long size = int8(entries, at + 16), start = int8(entries, at + 24);
       long count = int8(entries, at + 32);
       if (start != ordinals || (count == 0) != (size == 0))
-        throw Failure.of("CorruptDataError", "index entries do not join up: " + at(k) + " producer="
-            + of + " first_ordinal=" + start + " rows=" + count + " length=" + size);
+        throw Failure.of("CorruptDataError",
+            "index entries do not join up: " + at(k) + " producer=" + of + " first_ordinal=" + start
+                + " rows=" + count + " length=" + size);
       ordinals += count;
       if (at + ENTRY_BYTES == entries.length && now == high - 1) return;
     }
     if (entries.length == 0 && low == high) return;
-    throw Failure.of("CorruptDataError", "the index misses producers: " + at(k) + " expected="
-        + (high - low) + " found=" + (now - low + 1));
+    throw Failure.of("CorruptDataError",
+        "the index misses producers: " + at(k) + " expected=" + (high - low)
+            + " found=" + (now - low + 1));
   }
 
   private String at(int k) { return "key='" + name + "' subpartition=" + k; }

@@ -8,14 +8,14 @@ static final class Stored extends Frames {
 
   private final Folder folder;
   private final Index index;
-  private final long mostBody, mostRecord;     // bytes
+  private final long mostBody, mostRecord; // bytes
   private final byte[] address = new byte[32], header = new byte[HEADER_BYTES];
   private final byte[] buffer = new byte[BUFFER_BYTES];
   private final java.util.zip.CRC32 crc = new java.util.zip.CRC32();
-  private String buffered = null;              // key of the object whose bytes are in `buffer`
+  private String buffered = null; // key of the object whose bytes are in `buffer`
   private long bufferAt = 0, bufferEnd = 0;
-  private long at = 0, end = 0, size = 0;      // in the segment: next byte, end of extent, of all
-  private long begin = 0, frameAt = 0;         // record and frame at hand, from the extent's start
+  private long at = 0, end = 0, size = 0; // in the segment: next byte, end of extent, of all
+  private long begin = 0, frameAt = 0; // record and frame at hand, from the extent's start
   private long ordinal = 0, delivered = 0;
   private int flags = 0, bodyBytes = 0;
 
@@ -28,7 +28,7 @@ static final class Stored extends Frames {
     for (int i = 0; i < 16; i++)
       address[i] = (byte) Integer.parseInt(stage.substring(2 * i, 2 * i + 2), 16);
     TaskContext context = TaskContext.get();
-    if (context == null) return;               // the driver tries the decoder out
+    if (context == null) return; // the driver tries the decoder out
     final Folder used = folder;
     context.addTaskCompletionListener(new org.apache.spark.util.TaskCompletionListener() {
       public void onTaskCompletion(TaskContext ended) { used.close(); }
@@ -37,7 +37,8 @@ static final class Stored extends Frames {
 
   boolean next() {
     if (at == end && !begin()) return false;
-    record();
+    record
+    ();
     delivered += rows;
     if (delivered > index.rows || at == end && delivered != index.rows)
       throw corrupt("rows delivered are not rows committed: expected="
@@ -71,7 +72,8 @@ static final class Stored extends Frames {
     length = 0;
     do {
       if (kind != 0 && at == end)
-        throw corrupt("continued record: the input ended after " + length + " bytes, expected more");
+        throw corrupt(
+            "continued record: the input ended after " + length + " bytes, expected more");
       int found = header();
       body();
       if (kind != 0 && found != kind)
@@ -80,8 +82,8 @@ static final class Stored extends Frames {
       length += bodyBytes;
     } while ((flags & CONTINUES) != 0);
     if (kind != ARROW)
-      throw incompatible("frame at byte " + begin + ": frame of kind " + kind
-          + " in an Arrow stage");
+      throw incompatible(
+          "frame at byte " + begin + ": frame of kind " + kind + " in an Arrow stage");
     ordinal += rows;
   }
 
@@ -92,7 +94,8 @@ static final class Stored extends Frames {
     int have = (int) Math.min(end - at, HEADER_BYTES);
     fill(header, 0, have);
     boolean begun = true;
-    for (int i = 0; i < Math.min(4, have); i++) begun = begun && header[i] == (byte) (MAGIC >> 8 * i);
+    for (int i = 0; i < Math.min(4, have); i++)
+      begun = begun && header[i] == (byte) (MAGIC >> 8 * i);
     int magic = have < 4 ? 0 : Index.int4(header, 0);
     if (!begun) throw corrupt(where + "magic: expected " + hex(MAGIC) + ", found " + hex(magic));
     if (have < HEADER_BYTES) throw ended(HEADER_BYTES, have);
@@ -153,7 +156,7 @@ static final class Stored extends Frames {
         folder.read(index.key, at, into, place, step);
       } else {
         long wanted = Math.min(Math.max(end - at, AHEAD_BYTES), Math.min(BUFFER_BYTES, size - at));
-        buffered = null;                       // until all of it was read
+        buffered = null; // until all of it was read
         folder.read(index.key, at, buffer, 0, (int) wanted);
         bufferAt = at;
         bufferEnd = at + wanted;
@@ -179,5 +182,7 @@ static final class Stored extends Frames {
     return Failure.of("IncompatibleError", what + ": " + index.place());
   }
 
-  private static String hex(int value) { return String.format("0x%08x", new Object[] {Integer.valueOf(value)}); }
+  private static String hex(int value) {
+    return String.format("0x%08x", new Object[] {Integer.valueOf(value)});
+  }
 }

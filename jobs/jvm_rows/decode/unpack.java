@@ -11,15 +11,15 @@ static final class Unpack {
       frame(in, from, stop, into, wanted);
       return;
     }
-    long found = com.github.luben.zstd.Zstd.decompressByteArray(
-        into, 0, wanted, in, from, stop - from);
+    long found =
+        com.github.luben.zstd.Zstd.decompressByteArray(into, 0, wanted, in, from, stop - from);
     if (found != wanted) throw wrong("zstd frame: expected " + wanted + " bytes, found " + found);
   }
 
   private static net.jpountz.lz4.LZ4SafeDecompressor decompressor() {
     try {
       return net.jpountz.lz4.LZ4Factory.nativeInstance().safeDecompressor();
-    } catch (Throwable e) {                    // no native library for this machine
+    } catch (Throwable e) { // no native library for this machine
       return net.jpountz.lz4.LZ4Factory.safeInstance().safeDecompressor();
     }
   }
@@ -29,7 +29,7 @@ static final class Unpack {
     int flags = in[from + 4];
     if ((flags & 0xC0) != 0x40 || (flags & 1) != 0) throw wrong("LZ4 frame with flags " + flags);
     boolean linked = (flags & 0x20) == 0;
-    int sum = (flags & 0x10) != 0 ? 4 : 0;     // bytes of a checksum after each block
+    int sum = (flags & 0x10) != 0 ? 4 : 0; // bytes of a checksum after each block
     int place = from + 7 + ((flags & 8) != 0 ? 8 : 0), done = 0;
     while (true) {
       if (stop - place < 4) throw wrong("LZ4 frame ends early");
@@ -73,8 +73,8 @@ static final class Unpack {
       if (literals > stop - from || literals > end - at)
         throw wrong("LZ4 literals lead out of the block");
       if (literals <= 16 && stop - from >= 16 && end - at >= 16) {
-        Platform.putLong(into, base + at, Platform.getLong(in, base + from));  // the next bytes
-        Platform.putLong(into, base + at + 8, Platform.getLong(in, base + from + 8));  // overwrite
+        Platform.putLong(into, base + at, Platform.getLong(in, base + from)); // the next bytes
+        Platform.putLong(into, base + at + 8, Platform.getLong(in, base + from + 8)); // overwrite
       } else {
         System.arraycopy(in, from, into, at, literals);
       }

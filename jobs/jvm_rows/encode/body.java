@@ -2,17 +2,17 @@
 
 /** Compresses the columns' buffers and describes them. */
 static final class Body {
-  private static final int BLOCK = 4 << 20;  // of LZ4
-  private final int codec;                   // 0 none, 1 LZ4 frames, 2 Zstandard
+  private static final int BLOCK = 4 << 20; // of LZ4
+  private final int codec; // 0 none, 1 LZ4 frames, 2 Zstandard
   private final net.jpountz.lz4.LZ4Compressor lz4;
   private final Bytes packed = new Bytes(1 << 16), head = new Bytes(1 << 10);
   private final com.google.flatbuffers.FlatBufferBuilder builder =
-    new com.google.flatbuffers.FlatBufferBuilder(1 << 12);
+      new com.google.flatbuffers.FlatBufferBuilder(1 << 12);
   private long[] nodes = new long[32], places = new long[64]; // (rows, nulls) and (offset, length)
   private int nodeCount, placeCount;
   private Message message;
   private boolean plain;
-  private long end;        // of the body so far
+  private long end; // of the body so far
   private long plainBytes; // of all buffers before compression
 
   Body(String compression) {
@@ -107,7 +107,7 @@ static final class Body {
     int room = (int) com.github.luben.zstd.Zstd.compressBound((long) length);
     packed.need(room);
     long now = com.github.luben.zstd.Zstd.compressByteArray(
-      packed.data, packed.size, room, raw, 0, length, 1);
+        packed.data, packed.size, room, raw, 0, length, 1);
     if (com.github.luben.zstd.Zstd.isError(now))
       throw new IllegalStateException(com.github.luben.zstd.Zstd.getErrorName(now));
     packed.size += (int) now;
@@ -125,8 +125,9 @@ static final class Body {
     for (int i = placeCount - 2; i >= 0; i -= 2)
       org.apache.arrow.flatbuf.Buffer.createBuffer(b, places[i], places[i + 1]);
     int bufferVector = b.endVector();
-    int compression = plain ? 0 : org.apache.arrow.flatbuf.BodyCompression.createBodyCompression(
-      b, (byte) (codec - 1), (byte) 0);
+    int compression = plain ? 0
+                            : org.apache.arrow.flatbuf.BodyCompression.createBodyCompression(
+                                  b, (byte) (codec - 1), (byte) 0);
     org.apache.arrow.flatbuf.RecordBatch.startRecordBatch(b);
     org.apache.arrow.flatbuf.RecordBatch.addLength(b, (long) rows);
     org.apache.arrow.flatbuf.RecordBatch.addNodes(b, nodeVector);

@@ -5,11 +5,11 @@ public Object generate(Object[] references) { return new Encode(references); }
     then its extents; at the end the totals under segment -1. `written.py` has the layout. */
 static final class Encode extends org.apache.spark.sql.execution.BufferedRowIterator {
   private static final int GATHERED = 128 << 10; // bytes of the rows that are encoded at a time
-  private static final int LARGE = 16 << 10;     // a row of this size is encoded where it is
+  private static final int LARGE = 16 << 10; // a row of this size is encoded where it is
   private static final int UNCOMPRESSED = 24 << 20; // a longer row: readers limit what inflates
 
   private final String stage;
-  private final boolean column, turns;     // where a row's partition comes from
+  private final boolean column, turns; // where a row's partition comes from
   private final int partitions, maxFrameBytes;
   private final long memoryBytes, wanted;
   private final org.apache.spark.sql.types.StructType schema; // null if all rows are UnsafeRows
@@ -22,28 +22,28 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
   private scala.collection.Iterator input;
   private int producer;
   private TaskContext context;
-  private volatile Thread owner;          // that asks for pages
+  private volatile Thread owner; // that asks for pages
   private Held held;
   private Message message;
   private final Pages pages = new Pages();
-  private UnsafeRow waiting;              // a row for which there was no room
-  private int turn;                       // partition of the next row, if rows take turns
+  private UnsafeRow waiting; // a row for which there was no room
+  private int turn; // partition of the next row, if rows take turns
   private boolean flushing = false, sealed = false, spilling = false;
   private boolean ended = false, finished = false;
 
-  private final long[] ordinals;          // of each partition's next row
+  private final long[] ordinals; // of each partition's next row
   private int segment = 0, partition = 0; // of the next frame while flushing
-  private long first = 0;                 // ordinal of the partition's first row in the segment
-  private long written = 0, begin = 0;    // bytes of the segment; where the partition begins
-  private long memory = 0;                // bytes of the segment's columns
+  private long first = 0; // ordinal of the partition's first row in the segment
+  private long written = 0, begin = 0; // bytes of the segment; where the partition begins
+  private long memory = 0; // bytes of the segment's columns
   private final Bytes extents = new Bytes(1 << 12);
 
   private final byte[] gathered = new byte[GATHERED];
   private final long[] at = new long[Column.STEP];
   private final long[] anyNull;
-  private Object source;                  // what `at` points into
-  private long estimate;                  // bytes of the frame
-  private boolean full;                   // the frame is
+  private Object source; // what `at` points into
+  private long estimate; // bytes of the frame
+  private boolean full; // the frame is
 
   Encode(Object[] references) {
     partitions = ((Integer) references[1]).intValue();
@@ -74,7 +74,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     context = TaskContext.get();
     message = new Message(stage, producer, maxFrameBytes);
     org.apache.spark.memory.TaskMemoryManager manager =
-      context == null ? null : context.taskMemoryManager();
+        context == null ? null : context.taskMemoryManager();
     held = new Held(this, manager, partitions, memoryBytes);
     if (context == null) return; // the driver tries the encoder out
     final Held pagesOfRows = held;
@@ -114,7 +114,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   private void hand(int number, byte[] data, byte[] places) {
     append(new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
-      new Object[] {Integer.valueOf(number), data, places}));
+        new Object[] {Integer.valueOf(number), data, places}));
   }
 
   private void totals() {

@@ -10,21 +10,21 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
   private static final int SIZE_BITS = 24, PLACE_BITS = 16;
   private static final long LEAST = 1 << 20; // bytes of pages that a task always has
   private final Encode task;
-  private final long most;      // bytes of all pages
-  private final int page;       // bytes of a page, a power of two
-  private final int shift;      // of the number of slots in a page of the lists
-  private final int chunk;      // slots, a power of two
+  private final long most; // bytes of all pages
+  private final int page; // bytes of a page, a power of two
+  private final int shift; // of the number of slots in a page of the lists
+  private final int chunk; // slots, a power of two
   private byte[][] pages = new byte[16][], free = new byte[16][];
   private int[] ends = new int[16];
   private long[][] slots = new long[16][];
   private int pageCount = 0, freeCount = 0, slotPages = 0;
   private long reserved = 0, missing = 0; // bytes of pages; of them, not granted by Spark
-  private long buffers = 0;     // bytes granted for the buffers of frames
+  private long buffers = 0; // bytes granted for the buffers of frames
   private boolean closed = false;
   private final int[] heads, tails, counts; // of each list: first and next slot, references
-  private int nextChunk = 0;    // its first slot
-  private int cursor = 0;       // slot of the row at hand
-  int left = 0;                 // rows of the partition that is read
+  private int nextChunk = 0; // its first slot
+  private int cursor = 0; // slot of the row at hand
+  int left = 0; // rows of the partition that is read
   int count = 0;
 
   Held(Encode task, org.apache.spark.memory.TaskMemoryManager manager, int partitions, long most) {
@@ -71,8 +71,7 @@ static final class Held extends org.apache.spark.memory.MemoryConsumer {
       int from = (int) (row.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
       System.arraycopy((byte[]) base, from, bytes, at, size);
     } else
-      Platform.copyMemory(
-        base, row.getBaseOffset(), bytes, Platform.BYTE_ARRAY_OFFSET + at, size);
+      Platform.copyMemory(base, row.getBaseOffset(), bytes, Platform.BYTE_ARRAY_OFFSET + at, size);
     put(slot, (((long) last << PLACE_BITS | at >> 3) << SIZE_BITS) | size >> 3);
     ends[last] = at + size;
     tails[partition] = slot + 1;

@@ -83,7 +83,7 @@ static final class Struct extends Column {
       for (int i = 0; i < count; i++) {
         long start = starts[i];
         boolean isNull =
-          start < 0 || (Platform.getLong(memory, start + word) >>> (f & 63) & 1L) != 0;
+            start < 0 || (Platform.getLong(memory, start + word) >>> (f & 63) & 1L) != 0;
         slots[i] = isNull ? -1 : start + slot;
       }
       fields[f].add(memory, slots, starts, count);

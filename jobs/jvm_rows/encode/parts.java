@@ -92,7 +92,7 @@ static final class Message {
   private byte[][] parts = new byte[8][];
   private int[] sizes = new int[8];
   private int count, rows, part, from; // the next byte is parts[part][from]
-  private long left, inFrame;          // bytes of the message; of them in the frame begun
+  private long left, inFrame; // bytes of the message; of them in the frame begun
 
   Message(String stage, int producer, int maxFrameBytes) {
     most = maxFrameBytes & ~7;

@@ -88,7 +88,8 @@ static abstract class Column {
 
   /** Counts values that are not null. */
   final void present(int count) {
-    if (nulls > 0) for (int i = 0; i < count; i++) bit(valid, rows + i, true);
+    if (nulls > 0)
+      for (int i = 0; i < count; i++) bit(valid, rows + i, true);
     rows += count;
   }
 
@@ -98,7 +99,8 @@ static abstract class Column {
 
   final void validity(Object memory, long[] at, int count, int word, long bit, boolean anyNull) {
     if (!anyNull) present(count);
-    else for (int i = 0; i < count; i++) mark((Platform.getLong(memory, at[i] + word) & bit) == 0);
+    else
+      for (int i = 0; i < count; i++) mark((Platform.getLong(memory, at[i] + word) & bit) == 0);
   }
 
   private void mark(boolean isValid) {

@@ -1,4 +1,4 @@
-"""Finds out, once per session, whether rows can stay in the JVM. It never guesses.
+"""Finds out, once per application, whether rows can stay in the JVM. It never guesses.
 
 The driver compiles both texts, encodes two rows in Java, reads the frame with the Python decoder,
 and has Java decode it again. No Spark job runs. Anything unexpected is a reason to refuse, and then
@@ -6,13 +6,13 @@ rows go through Python workers.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
@@ -26,13 +26,11 @@ from durable_shuffle.jobs.jvm_rows.compiled import (
 from durable_shuffle.jobs.jvm_rows.decoder import (
     decoder_references,
     decoder_text,
-    rows_of_blocks,
 )
 from durable_shuffle.jobs.jvm_rows.encoder import (
     Encoding,
     encoder_references,
     encoder_text,
-    pages_of_rows,
 )
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
 from durable_shuffle.serialization.arrow_codec import decode_frame
@@ -49,40 +47,33 @@ _STORED = pa.schema([("number", pa.int64()), ("text", pa.string())])
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Rows cannot stay in the JVM."""
-
-    reason: str
-    """One line, for people."""
+_ANSWERS: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
+"""What `why_refused` found, per application."""
 
 
-class JvmRows:
-    """Rows to frames and back in the JVM of this session; `probe` makes it."""
+def why_refused(spark: SparkSession) -> str:
+    """Return why this classic session cannot run the Java code, in one line; "" if it can.
 
-    def pages(self, df: DataFrame, encoding: Encoding) -> DataFrame:
-        """Return the finished frames of the rows of `df`; see `pages_of_rows`."""
-        return pages_of_rows(df, encoding)
+    Takes about a second, once per application.
+    """
+    context = spark.sparkContext
+    if context not in _ANSWERS:
+        _ANSWERS[context] = probe(spark)
+    return _ANSWERS[context]
 
-    def rows(self, blocks: DataFrame, schema: StructType, stored: pa.Schema) -> Any:
-        """Return the JVM RDD of the rows in blocks of frames; see `rows_of_blocks`."""
-        return rows_of_blocks(blocks, schema, stored)
 
-
-def probe(spark: object) -> JvmRows | Refused:
-    """Return the way through the JVM, or why there is none."""
-    if not isinstance(spark, SparkSession):
-        return Refused("Spark Connect gives no access to the JVM")
+def probe(spark: SparkSession) -> str:
+    """Return why this session cannot run the Java code, in one line; "" if it can."""
     version = str(spark.version)
     if not version.startswith(_VERSIONS):
-        return Refused(f"Spark {version} is not known: expected 4.0 to 4.3")
+        return f"Spark {version} is not known: expected 4.0 to 4.3"
     try:
         check_internals(spark, encoder_text())
         _check_round_trip(spark)
     except (Py4JError, DurableShuffleError, AttributeError, TypeError, ValueError) as error:
         first = str(error).strip().splitlines()[:1]
-        return Refused(f"this Spark differs: {type(error).__name__}: {' '.join(first):.300}")
-    return JvmRows()
+        return f"this Spark differs: {type(error).__name__}: {' '.join(first):.300}"
+    return ""
 
 
 def _check_round_trip(spark: SparkSession) -> None:

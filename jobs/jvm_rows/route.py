@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.encoder import Encoding, Placed
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
-from durable_shuffle.jobs.jvm_rows.probe import Refused, probe
+from durable_shuffle.jobs.jvm_rows.probe import why_refused
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
@@ -62,8 +62,7 @@ class Route:
         except UncoveredTypeError as error:
             return None, str(error)
         if self._refused is None:
-            found = probe(self._spark)
-            self._refused = found.reason if isinstance(found, Refused) else ""
+            self._refused = why_refused(self._spark)
             if self._refused:
                 _LOG.warning("rows go through Python workers: %s", self._refused)
         return (None, self._refused) if self._refused else (kinds, "")

@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from durable_shuffle import DurableShuffle, Settings
 from durable_shuffle.jobs.engine import tasks
 from durable_shuffle.jobs.jvm_rows import route
-from durable_shuffle.jobs.jvm_rows.probe import Refused
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
@@ -217,7 +216,7 @@ def test_an_unknown_spark_means_python_and_one_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(route, "probe", lambda spark: Refused("no such constructor"))
+    monkeypatch.setattr(route, "why_refused", lambda spark: "no such constructor")
     df = session.range(20)
     shuffle = opened()
     with caplog.at_level(logging.WARNING):

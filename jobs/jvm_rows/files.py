@@ -25,7 +25,7 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
-Fact = str | int | bool | bytes
+Fact = str | int | float | bool | bytes
 
 _GROUP = struct.Struct("<II")
 
@@ -67,6 +67,7 @@ def stored_files(
         "groups": b"".join(_GROUP.pack(*group) for group in groups or ()),
         "max_frame_bytes": settings.max_frame_bytes,
         "max_record_bytes": MAX_RECORD_BYTES,
+        "call_seconds": settings.storage_call_seconds,
     }
     return StoredFiles(facts, stage.describe.partitions if groups is None else len(groups))
 

@@ -65,6 +65,15 @@ class Reader:
         except Py4JJavaError as error:
             return _failed(str(error.java_exception.toString()))
 
+    def from_other(self, **facts: object) -> bytes | Failed:
+        """Return what Java reads with other facts."""
+        files = stored_files(self.stage, self.seal, self.settings)
+        assert files is not None
+        try:
+            return bytes(self.java.stored({**files.facts, **facts}, 0))
+        except Py4JJavaError as error:
+            return _failed(str(error.java_exception.toString()))
+
     def from_blocks(self, groups: Sequence[Group] | None, task: int) -> bytes | Failed:
         """Return the rows of the frames that Python reads from the same files."""
         first, end = (task, task + 1) if groups is None else groups[task]

@@ -1,21 +1,24 @@
 // Objects of a storage in a folder, as files; and errors with the names that Python gives them.
 
-/** Reads ranges of objects. It refuses what `storage/local.py` refuses. One file is open at most. */
+/** Reads ranges of objects. It refuses what `storage/local.py` refuses. One file at most is open. */
 static final class Folder {
-  private static final int TRIES = 4, PAUSE_MS = 50;
+  private static final int UNREADABLE_TRIES = 4, FIRST_MS = 50, LONGEST_MS = 2000;
   private static final java.nio.file.LinkOption[] NO_LINKS =
       new java.nio.file.LinkOption[] {java.nio.file.LinkOption.NOFOLLOW_LINKS};
   private final String root;
+  private final long callMs; // how long a failing read is tried again
   private String key = null; // of the open file
   private java.nio.channels.FileChannel channel = null;
   private long size = 0;
 
-  Folder(String root) {
+  Folder(String root, double callSeconds) {
+    callMs = (long) (1000 * callSeconds);
     this.root = root.endsWith("/") ? root.substring(0, root.length() - 1) : root;
   }
 
   /** Fills `count` bytes of `into` with those from `start` on, all or none. */
   void read(String of, long start, byte[] into, int at, int count) {
+    long began = System.nanoTime();
     for (int tries = 1;; tries++) {
       try {
         open(of);
@@ -28,13 +31,14 @@ static final class Folder {
         return;
       } catch (java.io.IOException e) {
         close();
-        failed(of, e, tries);
+        failed(of, e, tries, began);
       }
     }
   }
 
   /** Returns the length of an object that has bytes [start, start + length). */
   long sizeWith(String of, long start, long length) {
+    long began = System.nanoTime();
     for (int tries = 1;; tries++) {
       try {
         open(of);
@@ -42,7 +46,7 @@ static final class Folder {
         return size;
       } catch (java.io.IOException e) {
         close();
-        failed(of, e, tries);
+        failed(of, e, tries, began);
       }
     }
   }
@@ -87,7 +91,7 @@ static final class Folder {
   }
 
   /** Waits before the next try, or throws what no try can change. */
-  private void failed(String of, java.io.IOException e, int tries) {
+  private void failed(String of, java.io.IOException e, int tries, long began) {
     TaskContext task = TaskContext.get();
     if (task != null) task.killTaskIfInterrupted();
     String why = String.valueOf(e.getMessage());
@@ -98,11 +102,13 @@ static final class Folder {
     if (e instanceof java.nio.file.AccessDeniedException) throw error("InvalidInputError", text);
     if (e instanceof java.nio.channels.ClosedByInterruptException)
       throw error("AbortedError", text); // whoever interrupted this thread wants it to end
-    if (tries == TRIES && why.endsWith("Input/output error"))
+    if (tries == UNREADABLE_TRIES && why.endsWith("Input/output error"))
       throw corrupt(text + ": what it holds is damaged; run verify --repair");
-    if (tries == TRIES) throw error("UnavailableError", text);
+    long pause = tries > 6 ? LONGEST_MS : Math.min(LONGEST_MS, FIRST_MS << (tries - 1));
+    if ((System.nanoTime() - began) / 1000000 + pause > callMs)
+      throw error("UnavailableError", text);
     try {
-      Thread.sleep(PAUSE_MS << tries);
+      Thread.sleep(pause);
     } catch (InterruptedException again) {
       Thread.currentThread().interrupt();
       throw error("AbortedError", text);
@@ -122,7 +128,7 @@ static final class Folder {
   }
 }
 
-/** Errors of `serialization/errors.py`. They arrive on the driver as those of a Python worker do. */
+/** Errors of `serialization/errors.py`. They reach the driver as those of a Python worker do. */
 static final class Failure {
   private static final String MODULE = "durable_shuffle.serialization.errors.";
   private static final String WHAT = "An exception was thrown while Spark's JVM read stored rows";

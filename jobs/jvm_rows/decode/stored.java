@@ -20,7 +20,7 @@ static final class Stored extends Frames {
   private int flags = 0, bodyBytes = 0;
 
   Stored(java.util.Map how, int task) {
-    folder = new Folder((String) how.get("root"));
+    folder = new Folder((String) how.get("root"), ((Number) how.get("call_seconds")).doubleValue());
     index = new Index(folder, how, task);
     mostBody = ((Number) how.get("max_frame_bytes")).longValue();
     mostRecord = Math.min(((Number) how.get("max_record_bytes")).longValue(), LONGEST_BYTES);

@@ -278,6 +278,21 @@ def test_a_released_stage_says_so(root: Path, ids: SeededIds, reader: MakeReader
     assert "was the stage released?" in found.text
 
 
+UNREADABLE = Path("/sys/devices/virtual/net/lo/duplex")
+"""A regular file of the kernel whose read fails with EINVAL."""
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="this system has no such file")
+def test_a_failing_read_is_tried_again(root: Path, ids: SeededIds, reader: MakeReader) -> None:
+    """For as long as the settings say, then it is UnavailableError with the number of tries."""
+    read = reader(sealed_stage(open_storage(str(root)), ids, settings=WRITING).stage)
+    place = {"root": str(UNREADABLE.parent), "index": UNREADABLE.name}
+    found = read.from_other(**place, call_seconds=1.0)
+    assert isinstance(found, Failed)
+    assert found.kind == "UnavailableError"
+    assert int(found.text.rpartition("tries=")[2]) > 1
+
+
 def test_only_the_plain_storage_of_a_folder_counts(root: Path) -> None:
     """Other storages and layers may do what Java does not know of."""
 

@@ -32,6 +32,8 @@ class Attempts:
     def __init__(self, make_launcher: MakeLauncher, hear: Hear) -> None:
         self._make_launcher, self._hear = make_launcher, hear
         self.launcher: Launcher | None = None
+        self._most_slots = 0
+        """Of all times so far; Spark's executors come and go."""
         self._to_launch: set[AttemptKey] = set()
         """Launches that wait for their START."""
         self._watch = Liveness(math.inf)
@@ -45,17 +47,19 @@ class Attempts:
         """
         if self.launcher is None:
             self.launcher = self._make_launcher(RunTask(plan, {}), plan.settings, self._hear)
-            check_slots(plan, self.launcher.slots)
+            check_slots(plan, self.slots)
 
     def check(self, plan: PipelinePlan) -> None:
         """Refuse a plan that the launcher cannot run.
 
         Raises:
-            InvalidInputError: the plan cannot be sent to tasks, or there are too few slots.
+            InvalidInputError: the plan cannot be sent to tasks, or there were never enough slots
+                for it.
         """
         assert self.launcher is not None
         self.launcher.check(RunTask(plan, {}))
-        check_slots(plan, self.launcher.slots)
+        if self.slots is not None:
+            check_slots(plan, self._most_slots)
 
     def use(self, prepared: PreparedPlan) -> None:
         """Start new attempts of this plan; running attempts are not affected."""
@@ -66,7 +70,9 @@ class Attempts:
     @property
     def slots(self) -> int | None:
         """How many attempts can run at once; None: any number."""
-        return None if self.launcher is None else self.launcher.slots
+        slots = None if self.launcher is None else self.launcher.slots
+        self._most_slots = max(self._most_slots, slots or 0)
+        return slots
 
     def planned(self, attempt: AttemptKey) -> None:
         """Take in that an attempt is launched once its START is written, unless it is killed."""

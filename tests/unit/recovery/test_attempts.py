@@ -1,11 +1,15 @@
 """Attempts under watch: who counts as silent, and who was only not listened to."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_steps import Gated, Numbers
+from pipelines import copying
 
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.coordinator.attempts import Attempts
+from durable_shuffle.serialization.errors import InvalidInputError
 
 SILENCE = 10.0
 TASKS = tuple(f"t{n}" for n in range(5))
@@ -15,7 +19,7 @@ class Launched:
     """A launcher that starts nothing."""
 
     silence_seconds = SILENCE
-    slots = None
+    slots: int | None = None
 
     def check(self, run_task: Any) -> None: ...
     def use(self, run_task: Any) -> None: ...
@@ -77,3 +81,22 @@ def test_a_pause_does_not_hide_a_silent_attempt_for_ever(attempts: Attempts) -> 
         found = silent(attempts, now)
     assert 101.0 + SILENCE / 2 <= now <= 101.0 + SILENCE
     assert set(found) == set(TASKS)
+
+
+def test_executors_that_are_away_refuse_no_update(tmp_path: Path) -> None:
+    """Spark replaces executors that were killed; what counts is the most slots there ever were."""
+
+    class Endless(Numbers):
+        bounded = False
+
+    plan = copying(tmp_path, Endless(), Gated("", -1)).plan
+    launcher = Launched()
+    launcher.slots = 1
+    attempts = Attempts(lambda *_: launcher, lambda _: None)
+    attempts.launcher = launcher
+    with pytest.raises(InvalidInputError, match=r"needs 3 slots.* has 1\b"):
+        attempts.check(plan)
+    launcher.slots = 3
+    attempts.check(plan)
+    launcher.slots = 0
+    attempts.check(plan)

@@ -93,7 +93,7 @@ class Driver:
         """Wait for its end and return how it ended."""
         assert self._running is not None
         result = self._running.wait()
-        repeats = self._running._supervisor._watch.repeats
+        repeats = self._running._supervisor._attempts._watch.repeats
         return {"phase": result.phase, "restarts": result.restarts, "repeats": repeats}
 
     def cancel_all(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from durable_shuffle.bench.tpch.data import generate
 PARTITIONS = 32
 FIVE = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate")
 BARS = {
-    16: {"spark repartition": 1.35, "spark + checkpoint": 1.2, "spark + parquet": 0.95},
-    5: {"spark repartition": 1.45, "spark + checkpoint": 1.1, "spark + parquet": 0.95},
+    16: {"spark repartition": 1.10, "spark + checkpoint": 1.2, "spark + parquet": 0.95},
+    5: {"spark repartition": 1.20, "spark + checkpoint": 1.1, "spark + parquet": 0.95},
 }
 KEPT_BARS = {"checkpoint": 0.6, "parquet": 0.5}
 """Of `durable(df)`, which keeps the partitions."""

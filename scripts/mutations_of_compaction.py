@@ -44,8 +44,8 @@ MUTATIONS = (
         "compaction",
         "the position of an extent that has moved is taken for the one before",
         "shuffle/repair/compaction.py",
-        '        rewritten["segment"][positions] = number | COMPACTED',
-        '        rewritten["segment"][positions] = number',
+        '        rewritten["segment"][positions] = tile | COMPACTED',
+        '        rewritten["segment"][positions] = tile',
         COMPACTION,
     ),
     Mutation(

@@ -241,7 +241,10 @@ def _row(
     seconds: float,
     error: DurableShuffleError | LargeRowsError | None,
 ) -> pa.RecordBatch:
-    commit = None if result is None else PRODUCER_RECORDS.encode(result.committed.commit)
+    commit: bytes | None = None
+    if result is not None:
+        light = result.committed.light(result.committed.commit.producers)
+        commit = PRODUCER_RECORDS.encode(light.commit)
     values: dict[str, tuple[object, pa.DataType]] = {
         "producer": (context.partitionId(), pa.int64()),
         "slot": (-1 if result is None else result.committed.slot, pa.int64()),

@@ -18,10 +18,11 @@ from durable_shuffle.jobs.jvm_rows.compiled import compiled
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
 from durable_shuffle.shuffle.seal.index import MAX_SLICE_BYTES
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
@@ -60,6 +61,10 @@ def stored_files(
         "index": stage.path.index_key(seal.index),
         "index_bytes": seal.index_bytes,
         "slice_bytes": MAX_SLICE_BYTES,
+        "whole_bytes": MAX_WHOLE_BYTES,
+        "most_extents": MAX_EXTENTS,
+        "attempts": seal.attempts,
+        "compaction": bytes.fromhex(seal.index),
         "incarnation": stage.path.incarnation,
         "partitions": stage.describe.partitions,
         "producers": seal.producers,

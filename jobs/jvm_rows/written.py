@@ -30,7 +30,7 @@ from durable_shuffle.serialization.frames import (
     decode_frame_header,
     padded_length,
 )
-from durable_shuffle.shuffle.log.records import unpack_extents
+from durable_shuffle.shuffle.log.extent_table import unpack_extents
 
 _TOTALS = -1
 _NUMBER_BYTES = 8

@@ -217,6 +217,7 @@ class StageStore:
             producers=planned.producers,
             generation=self._log.generation,
             record_id=self._ids.new_id(),
+            settings=self._settings,
         )
         return seal, results, earlier
 
@@ -237,6 +238,7 @@ class StageStore:
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
                 cause="damaged producers ran again",
+                settings=self._settings,
             )
         return require_seal(stage)
 
@@ -375,7 +377,8 @@ class StageStore:
 
         def read(producer: int) -> CommittedAttempt | None:
             after = stage.damaged.get(producer, -1)
-            return read_producer(stage.producer_log(producer)).counting(after=after)
+            found = read_producer(stage.producer_log(producer)).counting(after=after)
+            return None if found is None else found.light(producers)
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             commits = list(pool.map(read, range(producers)))

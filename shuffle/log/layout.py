@@ -17,6 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ID = re.compile(r"[0-9a-f]{32}")
 _COMPACTED_SEGMENT = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]*)\.seg")
 _SEGMENT = re.compile(r"p(\d{6,})-([0-9a-f]{32})-(\d+)\.seg")
+_INDEX_PART = re.compile(r"([0-9a-f]{32})-([1-9][0-9]*)")
 _STAGE = re.compile(r"(.+)-([0-9a-f]{32})-([0-9a-f]{32})")
 _SLOT = re.compile(r"\d{10,}")
 _STAGE_SLOT = re.compile(r"(log|producers/p\d{6,})/\d{10,}")
@@ -158,7 +159,13 @@ class StagePath:
         return self.segment_key(producer, attempt, segment)
 
     def index_key(self, nonce: str) -> str:
+        """Key of an index; see also `index_part_key`."""
         return f"{self.index_prefix}{_stored_id(nonce)}"
+
+    def index_of(self, key: str) -> str | None:
+        """Return the id of the index that an object with this key is part of; None if of none."""
+        name = key.rpartition("/")[2].partition("-")[0]
+        return name if key.startswith(self.index_prefix) and self.names_data(key) else None
 
     def producer_of(self, key: str) -> int | None:
         """Return the producer whose segment, or slot of its log, has this name; None if none."""
@@ -178,11 +185,18 @@ class StagePath:
             return key == self.segment_key(int(match[1]), match[2], int(match[3]))
         if match := _COMPACTED_SEGMENT.fullmatch(name):
             return key == self.compacted_key(match[1], int(match[2]))
+        if match := _INDEX_PART.fullmatch(name):
+            return key == index_part_key(self.index_key(match[1]), int(match[2]))
         return is_id(name) and key == self.index_key(name)
 
     def names_slot(self, key: str) -> bool:
         """Return whether `key` is a slot of the stage's log, or of one of its producers' logs."""
         return _STAGE_SLOT.fullmatch(key.removeprefix(self.prefix)) is not None
+
+
+def index_part_key(index: str, part: int) -> str:
+    """Key of part `part` of the index with this key; part 0 is the index object itself."""
+    return f"{index}-{part}" if part else index
 
 
 def _stored_id(found: str) -> str:

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from durable_shuffle.serialization.control import ControlRecord
-from durable_shuffle.serialization.errors import AbortedError, FencedError
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    CorruptDataError,
+    FencedError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.log.records import (
     PRODUCER_RECORDS,
     Abort,
@@ -22,6 +27,9 @@ from durable_shuffle.shuffle.log.records import (
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import AnyRecord, Tail, TypedLog
 
+HELD_BYTES = 64 << 20
+"""Most bytes of extents of all producers of a stage that a driver holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedAttempt:
@@ -29,6 +37,13 @@ class CommittedAttempt:
 
     slot: int
     commit: Commit
+    """Its extents are b"" if they were left out; no COMMIT of a sealed stage has none."""
+
+    def light(self, producers: int) -> "CommittedAttempt":
+        """Return it without extents if those of all `producers` may be over HELD_BYTES."""
+        if len(self.commit.extents) * producers <= HELD_BYTES:
+            return self
+        return replace(self, commit=replace(self.commit, extents=b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,22 @@ def commit_log(slots: SlotLog) -> TypedLog[ProducerRecord, ProducerState]:
 def read_producer(slots: SlotLog) -> ProducerState:
     """Return what a batch producer's log says."""
     return commit_log(slots).read(ProducerState())
+
+
+def read_commit(slots: SlotLog, slot: int, attempt: str) -> CommittedAttempt:
+    """Return the COMMIT of `attempt` in the slot that SEAL or REPLACE names.
+
+    Raises:
+        NotFoundError, CorruptDataError: it cannot be read, or is none.
+    """
+    record = commit_log(slots).record(slot)
+    if record is None:
+        raise NotFoundError(f"a COMMIT that SEAL or REPLACE names is gone: {slots.key(slot)!r}")
+    if not isinstance(record, Commit) or record.record_id != attempt:
+        raise CorruptDataError(
+            f"not the COMMIT of attempt {attempt}, as SEAL or REPLACE says: {slots.key(slot)!r}"
+        )
+    return CommittedAttempt(slot, record)
 
 
 def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> CommittedAttempt:

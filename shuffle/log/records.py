@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.field_types import FieldError
+from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.layout import check_name, is_id
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
@@ -22,43 +23,6 @@ LAYOUT_VERSION = 1
 
 TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
 """What SEAL and REPLACE hold one of per producer, with the bytes of each."""
-
-EXTENT = np.dtype(
-    [
-        ("subpartition", "<u4"),
-        ("segment", "<u4"),
-        ("offset", "<u8"),
-        ("length", "<u8"),
-        ("first_ordinal", "<u8"),
-        ("rows", "<u8"),
-    ]
-)
-"""Where frames of one subpartition are: bytes [offset, offset + length) of a segment. A
-subpartition without rows has one entry with rows 0 and length 0, so that missing is never empty."""
-
-
-def unpack_extents(
-    data: bytes, name: str, *, partitions: int | None = None
-) -> npt.NDArray[np.void]:
-    """Return packed EXTENT entries as a structured array.
-
-    Args:
-        partitions: of the stage, to check the subpartitions.
-
-    Raises:
-        CorruptDataError: not a whole number of entries, or a subpartition that does not exist;
-            names `name`.
-    """
-    if len(data) % EXTENT.itemsize:
-        raise CorruptDataError(
-            f"expected a multiple of {EXTENT.itemsize} bytes, found {len(data)}: {name}"
-        )
-    found = np.frombuffer(data, dtype=EXTENT)
-    if partitions is not None and len(found) and found["subpartition"].max() >= partitions:
-        raise CorruptDataError(
-            f"an extent of subpartition {found['subpartition'].max()} of {partitions}: {name}"
-        )
-    return found
 
 
 def check_id(what: str, found: str) -> None:
@@ -128,6 +92,8 @@ class Claim:
     by: str = ""
     """Host and process, for people; so is the time, since 1970."""
     wall_seconds: float = 0.0
+    run: bool = False
+    """Whether it begins a run of the job, for retention; commands and writers begin none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +213,7 @@ class Compact:
     """Slot of the SEAL or REPLACE whose index it rewrote. The record is void if that is not the
     newest one."""
     index: str
+    """The same id: an index tells by its own name whose the compacted segments are."""
     index_bytes: int
     segments: tuple[SegmentInfo, ...]
     """The compacted segments, by number from 0."""
@@ -254,8 +221,11 @@ class Compact:
     """How many extents they hold."""
 
     def __post_init__(self) -> None:
-        check_id("the id of a COMPACT", self.record_id)
         _check_index("COMPACT", self.index, self.index_bytes)
+        if self.index != self.record_id:
+            raise InvalidInputError(
+                f"a COMPACT {self.record_id!r:.100} must name its own index, found={self.index!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,15 +332,22 @@ class Commit:
     """Uncompressed Arrow bytes of the rows."""
     segments: tuple[SegmentInfo, ...]
     extents: bytes
-    """Packed EXTENT entries, ordered by (subpartition, first ordinal)."""
+    """A block, by subpartition: `pack_block`."""
 
     def __post_init__(self) -> None:
         check_id("the attempt of a COMMIT", self.record_id)
 
-    def extent_array(self, partitions: int | None = None) -> npt.NDArray[np.void]:
-        """Return the extents as a structured array, see `unpack_extents`."""
-        owner = f"producer={self.producer} attempt={self.record_id}"
-        return unpack_extents(self.extents, f"extents of a COMMIT: {owner}", partitions=partitions)
+    def extent_array(self, partitions: int = MAX_PARTITIONS) -> npt.NDArray[np.void]:
+        """Return EXTENT entries, ordered by (subpartition, first ordinal).
+
+        Args:
+            partitions: of the stage, to check the subpartitions.
+
+        Raises:
+            CorruptDataError: they are damaged, or name a subpartition that does not exist.
+        """
+        name = f"extents of a COMMIT: producer={self.producer} attempt={self.record_id}"
+        return unpack_block(self.extents, "subpartition", EXTENT, name, groups=partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,19 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.layout import index_part_key
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     MAX_SLICE_BYTES,
+    Slice,
     entry_offset,
+    name_attempts,
     parse_entry,
     parse_slice,
+    slice_follows,
 )
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.range_plan import (
@@ -70,75 +74,56 @@ def read_slices(
         CorruptDataError: the index is damaged, or a producer has no entry.
         NotFoundError: the index is gone; says so if the stage was released.
     """
-    if not 0 <= first < end <= stage.describe.partitions:
+    name = stage.path.index_key(seal.index)
+    table = read_table(stage, seal, first, end)
+    places = [ByteRange(index_part_key(name, s.part), s.offset, s.length) for s in table]
+    runs = join_near(places, near_bytes=0, run_bytes=MAX_SLICE_BYTES)
+    parts = (part for run in runs for _, part in run.parts(_read_index(stage, run.where)))
+    for k, part, where in zip(range(first, end), parts, table, strict=True):
+        entries = parse_slice(part, where.crc, name=name, subpartition=k, producers=seal.producers)
+        expected = stage.producers_of(k, seal.producers)
+        if not np.array_equal(np.unique(entries["producer"]), np.asarray(expected)):
+            raise CorruptDataError(
+                f"the index misses producers: key={name!r} subpartition={k} "
+                f"expected={len(expected)} entries={len(entries)}"
+            )
+        name_attempts(entries, seal)
+        yield entries
+
+
+def read_table(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Slice]:
+    """Return where the slices of subpartitions [first, end) stand: one range read.
+
+    Raises:
+        CorruptDataError: the table is damaged.
+        NotFoundError: the index is gone; says so if the stage was released.
+    """
+    partitions = stage.describe.partitions
+    if not 0 <= first < end <= partitions:
         raise InvalidInputError(
-            f"no such subpartitions: found=[{first}, {end}) "
-            f"partitions={stage.describe.partitions} stage={stage.path.prefix!r}"
+            f"no such subpartitions: found=[{first}, {end}) partitions={partitions} "
+            f"stage={stage.path.prefix!r}"
         )
     name = stage.path.index_key(seal.index)
-    places: list[ByteRange] = []
-    checksums: list[int] = []
     where = ByteRange(name, entry_offset(first), ENTRY_BYTES * (end - first))
-    table = _read_index(stage, where)
+    data = _read_index(stage, where)
+    found: list[Slice] = []
     for n, k in enumerate(range(first, end)):
-        offset, length, crc = parse_entry(
-            table[n * ENTRY_BYTES : (n + 1) * ENTRY_BYTES],
+        entry = parse_entry(
+            data[n * ENTRY_BYTES : (n + 1) * ENTRY_BYTES],
             k,
             key=name,
-            partitions=stage.describe.partitions,
+            partitions=partitions,
             producers=seal.producers,
         )
-        joined = not places or offset == places[-1].start + places[-1].length
-        if not joined or offset + length > seal.index_bytes:
+        follows = not found or slice_follows(found[-1], entry)
+        if not follows or (not entry.part and entry.offset + entry.length > seal.index_bytes):
             raise CorruptDataError(
                 f"an index slice is out of order or ends beyond the index: key={name!r} "
                 f"subpartition={k}"
             )
-        places.append(ByteRange(name, offset, length))
-        checksums.append(crc)
-    runs = join_near(places, near_bytes=0, run_bytes=MAX_SLICE_BYTES)
-    parts = (part for run in runs for _, part in run.parts(_read_index(stage, run.where)))
-    for k, part, crc in zip(range(first, end), parts, checksums, strict=True):
-        entries = parse_slice(part, crc, name=name, subpartition=k)
-        producers = stage.producers_of(k, seal.producers)
-        check_entries(entries, producers, name=name, subpartition=k)
-        yield entries
-
-
-def check_entries(
-    entries: npt.NDArray[np.void], producers: range, *, name: str, subpartition: int
-) -> None:
-    """Refuse index entries of a subpartition that miss a producer or do not join up.
-
-    Each producer's ordinals run from 0 on, without gaps, and no rows means no bytes.
-
-    Args:
-        producers: those that must have an entry.
-        name: of the index object, for messages.
-
-    Raises:
-        CorruptDataError: names the object.
-    """
-    found = np.unique(entries["producer"])
-    if not np.array_equal(found, np.asarray(producers)):
-        raise CorruptDataError(
-            f"the index misses producers: key={name!r} subpartition={subpartition} "
-            f"expected={len(producers)} found={len(found)}"
-        )
-    ends = entries["first_ordinal"] + entries["rows"]
-    starts = np.zeros(len(entries), dtype=np.uint64)
-    same = entries["producer"][1:] == entries["producer"][:-1]
-    starts[1:] = np.where(same, ends[:-1], 0)
-    wrong = (entries["first_ordinal"] != starts) | (
-        (entries["rows"] == 0) != (entries["length"] == 0)
-    )
-    if wrong.any():
-        entry = entries[np.flatnonzero(wrong)[0]]
-        raise CorruptDataError(
-            f"index entries do not join up: key={name!r} subpartition={subpartition} "
-            f"producer={int(entry['producer'])} first_ordinal={int(entry['first_ordinal'])} "
-            f"rows={int(entry['rows'])} length={int(entry['length'])}"
-        )
+        found.append(entry)
+    return found
 
 
 def read_subpartition(
@@ -286,8 +271,8 @@ def _pairs(frame: Frame, _begin: int, _before: int) -> Iterable[Pair]:
 
 def subpartition_bytes(stage: StageHandle, seal: Seal) -> npt.NDArray[np.int64]:
     """Return the encoded bytes of every subpartition, over all producers: their true sizes."""
-    slices = read_slices(stage, seal, 0, stage.describe.partitions)
-    return np.array([int(s["length"].sum()) for s in slices], dtype=np.int64)
+    table = read_table(stage, seal, 0, stage.describe.partitions)
+    return np.array([entry.data_bytes for entry in table], dtype=np.int64)
 
 
 def read_group(

@@ -39,7 +39,7 @@ REWRITE = -1
 _SLOT = re.compile(r"log/\d{10,}")
 _JOB_SLOT = re.compile(r"(log|snapshots|commands|requests|status)/\d{10,}")
 _PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
-_INDEX = re.compile(r"index/([0-9a-f]{32})")
+_INDEX = re.compile(r"index/([0-9a-f]{32})(-[1-9][0-9]*)?")
 _PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")
 _REPORT = re.compile(r"reports/[0-9a-f]{32}/\d{10,}")
 
@@ -182,8 +182,8 @@ class _StageJudge:
             verdict, reason, attempt = self._segment(info)
         elif name.startswith("compacted/"):
             verdict, reason, attempt = self._compacted(info)
-        elif _INDEX.fullmatch(name):
-            verdict, reason, attempt = self._index(name)
+        elif match := _INDEX.fullmatch(name):
+            verdict, reason, attempt = self._index(match[1])
         else:
             return Judged(info.key, info.size_bytes, "unknown", "not a name that belongs here")
         if verdict != "unknown" and self.abandoned:
@@ -194,8 +194,7 @@ class _StageJudge:
             return Judged(info.key, info.size_bytes, "unknown", "the job log knows no such stage")
         return Judged(info.key, info.size_bytes, verdict, reason, attempt)
 
-    def _index(self, name: str) -> _Opinion:
-        nonce = name.rpartition("/")[2]
+    def _index(self, nonce: str) -> _Opinion:
         if any(seal.index == nonce for seal in self._seals):
             return "live", "named by SEAL", None
         if not self._seals:  # without a SEAL, a writer may still win one that names it

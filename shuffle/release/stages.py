@@ -118,9 +118,11 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
         attempt, _ = parse_compacted_key(info.key)
         if path.names_data(info.key):
             compactions[attempt].append(info)
+    indexes = [info.key for info in storage.list(path.index_prefix)] if compactions else []
     for attempt, objects in sorted(compactions.items(), key=lambda item: item[0]):
         if abort_rewrite(stage, attempt, ids.new_id(), cause):
-            storage.delete([path.index_key(attempt)])  # the segments lead here again until last
+            mine = {path.index_key(attempt), *(k for k in indexes if path.index_of(k) == attempt)}
+            storage.delete(sorted(mine))  # the segments lead here again until last
             freed += delete(storage, objects)
     return freed
 

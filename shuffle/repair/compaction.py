@@ -28,12 +28,15 @@ from durable_shuffle.shuffle.log.records import Compact, Replace, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
-from durable_shuffle.shuffle.seal.index import pack_index
+from durable_shuffle.shuffle.seal.index import IndexWriter
 from durable_shuffle.shuffle.seal.rewrite import commit_rewrite
 from durable_shuffle.shuffle.write.segments import give_back
 
 SMALL_BYTES = 1 << 20
 """The longest extent that is worth moving: transferring it takes about as long as its request."""
+
+RUN_EXTENTS = 1 << 20
+"""Extents whose tiles are planned at a time: about 250 bytes of memory for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,14 @@ def compact_stage(
 ) -> Compaction:
     """Compact a sealed stage once; later calls return the record that counts.
 
-    Readers may read meanwhile. Needs memory for the index and, in each process that writes tiles,
-    for about twice `writer_memory_bytes`.
+    Readers may read meanwhile. Needs memory for RUN_EXTENTS extents and, in each process that
+    writes tiles, for about twice `writer_memory_bytes`.
 
     Args:
         generation: the driver's, for people only.
         small_bytes: the longest extent that is moved, inclusive.
-        write_tiles: by default, the tiles are written one after the other in this process.
+        write_tiles: called once per RUN_EXTENTS extents. By default, the tiles are written one
+            after the other in this process.
 
     Raises:
         InvalidInputError: `small_bytes` is below 1.
@@ -100,42 +104,74 @@ def compact_stage(
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     if state.compact is not None:
         return Compaction(state.compact, won=False)
-    slices = list(read_slices(stage, state.seal, 0, stage.describe.partitions))
-    counts = [len(entries_of_k) for entries_of_k in slices]
-    entries = np.concatenate(slices)
-    subpartitions = np.repeat(np.arange(len(counts)), counts)
-    del slices
-    moved = small_extents(entries, subpartitions, small_bytes)
-    if not len(moved):
-        return Compaction(None, won=False)
-    attempt = ids.new_id()
-    rewritten, planned = entries.copy(), list[Tile]()
-    for inside in tiles(entries[moved], subpartitions[moved], settings.writer_memory_bytes):
-        positions, number = moved[inside], len(planned)
-        planned.append(Tile(attempt, number, entries[positions], subpartitions[positions]))
-        lengths = entries["length"][positions]
-        rewritten["offset"][positions] = np.cumsum(lengths) - lengths
-        rewritten["segment"][positions] = number | COMPACTED
-        rewritten["attempt"][positions] = np.frombuffer(bytes.fromhex(attempt), dtype="V16")
-    index_key = stage.path.index_key(attempt)
-    written = [stage.path.compacted_key(attempt, tile.number) for tile in planned] + [index_key]
+    attempt, path = ids.new_id(), stage.path
+    writer = IndexWriter(
+        stage.storage.put,
+        path.index_key(attempt),
+        partitions=stage.describe.partitions,
+        producers=state.seal.producers,
+    )
+    segments, written, extents = list[SegmentInfo](), list[str](), 0
     try:
-        if write_tiles is None:
-            segments = [write_tile(stage, tile, settings) for tile in planned]
-        else:
-            segments = list(write_tiles(planned))
-        index = pack_index(rewritten, counts, producers=state.seal.producers, key=index_key)
-        stage.storage.put(index_key, [index])
+        for first, run in _runs(read_slices(stage, state.seal, 0, stage.describe.partitions)):
+            planned, rewritten = _plan(first, run, attempt, len(segments), small_bytes, settings)
+            written += [path.compacted_key(attempt, tile.number) for tile in planned]
+            extents += sum(len(tile.entries) for tile in planned)
+            if write_tiles is None:
+                segments += [write_tile(stage, tile, settings) for tile in planned]
+            elif planned:
+                segments += write_tiles(planned)
+            for entries in rewritten:
+                writer.add(entries)
+        if not segments:
+            give_back(stage.storage, writer.written)
+            return Compaction(None, won=False)
+        index_bytes = writer.finish(state.seal.attempts)
     except BaseException:
-        give_back(stage.storage, written)  # COMPACT was not sent and will not be
+        give_back(stage.storage, [*written, *writer.written])  # COMPACT will not be sent
         raise
     record = Compact(
-        attempt, generation, state.seal_slot, attempt, len(index), tuple(segments), len(moved)
+        attempt, generation, state.seal_slot, attempt, index_bytes, tuple(segments), extents
     )
+    written += writer.written
     counted = commit_rewrite(stage, state, record, written)
     if isinstance(counted, Replace):
         return Compaction(None, won=False)
     return Compaction(counted, won=counted is record)
+
+
+Slices = list[npt.NDArray[np.void]]
+
+
+def _runs(slices: Iterable[npt.NDArray[np.void]]) -> Iterator[tuple[int, Slices]]:
+    """Yield (first subpartition, slices) of neighbours with about RUN_EXTENTS entries in all."""
+    first, run, size = 0, Slices(), 0
+    for entries in slices:
+        run.append(entries)
+        size += len(entries)
+        if size >= RUN_EXTENTS:
+            yield first, run
+            first, run, size = first + len(run), [], 0
+    if run:
+        yield first, run
+
+
+def _plan(
+    first: int, run: Slices, attempt: str, number: int, small_bytes: int, settings: Settings
+) -> tuple[list[Tile], Slices]:
+    """Return the tiles of a run of subpartitions, numbered from `number`, and the new slices."""
+    counts = [len(entries) for entries in run]
+    entries = np.concatenate(run)
+    subpartitions = np.repeat(np.arange(first, first + len(run)), counts)
+    moved = small_extents(entries, subpartitions, small_bytes)
+    rewritten, planned = entries.copy(), list[Tile]()
+    for inside in tiles(entries[moved], subpartitions[moved], settings.writer_memory_bytes):
+        positions, tile = moved[inside], number + len(planned)
+        planned.append(Tile(attempt, tile, entries[positions], subpartitions[positions]))
+        lengths = entries["length"][positions]
+        rewritten["offset"][positions] = np.cumsum(lengths) - lengths
+        rewritten["segment"][positions] = tile | COMPACTED
+    return planned, np.split(rewritten, np.cumsum(counts)[:-1])
 
 
 def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:

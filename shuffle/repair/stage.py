@@ -217,16 +217,16 @@ class Damage:
 def assess(path: StagePath, state: StageState, findings: Iterable[Finding]) -> Damage:
     """Group findings about a stage's data by the repair that they need. Pure."""
     producers, index, beyond = set[int](), False, list[Finding]()
-    indexes = {path.index_key(c.index) for c in state.counted.values()}
+    indexes = {c.index for c in state.counted.values()}
     if state.replaced is not None:
-        indexes.add(path.index_key(state.replaced.index))
+        indexes.add(state.replaced.index)
     for finding in findings:
         key = finding.key
         if finding.kind not in _DAMAGE:
             beyond.append(finding)
         elif key.startswith(path.segments_prefix):
             producers.add(parse_segment_key(key)[0])
-        elif key in indexes or (
+        elif path.index_of(key) in indexes or (
             key.startswith(path.compacted_prefix) and parse_compacted_key(key)[0] in state.counted
         ):
             index = True
@@ -328,6 +328,7 @@ class _Repair:
                 generation=self._generation,
                 record_id=self._ids.new_id(),
                 cause="verify --repair",
+                settings=self._settings,
             )
         if lost:
             self._mark(lost)

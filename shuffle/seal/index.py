@@ -1,18 +1,20 @@
-"""The index object of a sealed stage: where the extents of each subpartition stand.
+"""The index of a sealed stage: where the extents of each subpartition stand.
 
-    header   24 bytes   magic, version, R, M, CRC32
-    table    R x 24     offset, length, CRC32 of the slice, CRC32 of the entry
-    slices              per subpartition, INDEX_ENTRY items ordered by (producer, first ordinal)
+    header   40 bytes   magic, version, R, M, digest of the attempts, CRC32
+    table    R x 36     part, offset, length, data bytes, CRC32 of the slice, CRC32 of the entry
+    slices              per subpartition, a block of extents by producer (`log/extent_table.py`)
 
-A reader of subpartition k makes two range reads: table entry k, then its slice. Every byte is under
-a checksum. The header's checksum is seeded with the object's key, an entry's with the key, R, M and
-k, so bytes of another index, subpartition or plan fail.
+A reader of subpartition k makes two range reads: table entry k, then its slice. Slices of over
+PART_BYTES in all stand in parts: further objects, of which the table names the number. Every byte
+is under a checksum. The header's checksum is seeded with the object's key, an entry's with the key,
+R, M and k, so bytes of another index, subpartition or plan fail.
 """
 
 import hashlib
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,32 +24,42 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
 )
-from durable_shuffle.shuffle.log.records import Commit
+from durable_shuffle.shuffle.log.extent_table import EXTENT, PLACE, pack_block, unpack_block
+from durable_shuffle.shuffle.log.layout import COMPACTED, index_part_key
+from durable_shuffle.shuffle.log.records import Commit, Seal
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, MOST_BYTES
 
 INDEX_ENTRY = np.dtype(
-    [
-        ("producer", "<u4"),
-        ("segment", "<u4"),
-        ("offset", "<u8"),
-        ("length", "<u8"),
-        ("first_ordinal", "<u8"),
-        ("rows", "<u8"),
-        ("attempt", "V16"),
-    ]
+    [("producer", "<u4"), *((name, EXTENT[name]) for name in PLACE), ("attempt", "V16")]
 )
-"""An EXTENT with its producer and the 16 bytes of the attempt's id. In a compacted segment, its
-number has the bit `layout.COMPACTED` set and the id is the compaction's."""
+"""An EXTENT of a known subpartition, with its producer and the 16 bytes of the attempt's id. In a
+compacted segment, its number has the bit `layout.COMPACTED` set and the id is the compaction's."""
 
 _MAGIC = 0x58494453  # "SDIX"
-_VERSION = 2
-_HEADER = struct.Struct("<IIQII")  # magic, version, R, M, crc
-_ENTRY = struct.Struct("<QQII")  # offset, length, slice crc, entry crc
+_VERSION = 3
+_HEADER = struct.Struct("<IIQI16sI")  # magic, version, R, M, digest of the attempts, crc
+_ENTRY = struct.Struct("<IQQQII")  # part, offset, length, data bytes, slice crc, entry crc
 HEADER_BYTES = _HEADER.size
 ENTRY_BYTES = _ENTRY.size
-_CHECKED = 20  # of either struct: all but its own CRC
 MAX_SLICE_BYTES = MOST_BYTES
-"""Longest slice of one subpartition: 1,198,372 extents."""
+"""Longest slice of one subpartition."""
+PART_BYTES = 64 << 20
+"""Slices are held up to this many bytes, and then stored: a part is longer by at most a slice."""
+
+Put = Callable[[str, list[bytes]], None]
+"""Stores an object, given its key and the parts of its content."""
+
+
+class Slice(NamedTuple):
+    """Where the slice of a subpartition stands: one entry of the table."""
+
+    part: int
+    """0: in the index object itself."""
+    offset: int
+    length: int
+    data_bytes: int
+    """Bytes of all extents of the subpartition, as encoded."""
+    crc: int
 
 
 def content_tag(commit: Commit) -> bytes:
@@ -62,64 +74,104 @@ def content_tag(commit: Commit) -> bytes:
     return digest.digest()
 
 
-def build_index(commits: list[Commit], partitions: int, *, key: str) -> bytes:
-    """Return the index object of the commits of producers 0 to M-1, to be stored under `key`."""
-    per_producer = []
-    subpartitions = []
-    for commit in commits:
-        extents = commit.extent_array()
-        entries = np.zeros(len(extents), dtype=INDEX_ENTRY)
-        for field in ("segment", "offset", "length", "first_ordinal", "rows"):
-            entries[field] = extents[field]
-        entries["producer"] = commit.producer
-        entries["attempt"] = np.frombuffer(bytes.fromhex(commit.record_id), dtype="V16")
-        per_producer.append(entries)
-        subpartitions.append(extents["subpartition"])
-    everything = np.concatenate([*per_producer, np.zeros(0, dtype=INDEX_ENTRY)])
-    k = np.concatenate([*subpartitions, np.zeros(0, dtype="<u4")])
-    # extents are ordered within a producer and producers ascend: stable by k keeps both orders
-    everything = everything[np.argsort(k, kind="stable")]
-    if len(k) and k.max() >= partitions:
-        raise CorruptDataError(f"a COMMIT names subpartition {k.max()} of {partitions}")
-    counts = np.bincount(k, minlength=partitions)
-    return pack_index(everything, counts.tolist(), producers=len(commits), key=key)
-
-
-def pack_index(
-    entries: npt.NDArray[np.void], counts: Sequence[int], *, producers: int, key: str
-) -> bytes:
-    """Return the index object of INDEX_ENTRY items that are ordered by subpartition.
+class IndexWriter:
+    """Writes an index, subpartition after subpartition; holds a part and the table.
 
     Args:
-        counts: how many of them each subpartition has, by number.
+        put: receives the parts as they are full, and the index object last.
+        key: of the index object; an index is valid under this one alone.
+        partitions: R.
         producers: M.
-        key: of the object; an index is valid under this one alone.
-
-    Raises:
-        InvalidInputError: there are more extents than readers accept.
     """
-    partitions = len(counts)
-    offset = HEADER_BYTES + ENTRY_BYTES * partitions
-    length, longest = entries.nbytes, max(counts, default=0) * INDEX_ENTRY.itemsize
-    if offset + length > MAX_WHOLE_BYTES or longest > MAX_SLICE_BYTES:
-        raise InvalidInputError(
-            f"the index has {offset + length} bytes, {longest} for one partition; at most "
-            f"{MAX_WHOLE_BYTES} and {MAX_SLICE_BYTES} are possible: use fewer map tasks or "
-            f"partitions, or a larger writer_memory_bytes; key={key!r}"
-        )
-    payload = entries.tobytes()
-    table = bytearray()
-    start = 0
-    for subpartition, count in enumerate(counts):
-        length = count * INDEX_ENTRY.itemsize
-        crc = zlib.crc32(payload[start : start + length])
-        entry = struct.pack("<QQI", offset + start, length, crc)
-        seed = _entry_seed(key, partitions, producers, subpartition)
-        table += entry + struct.pack("<I", zlib.crc32(entry, seed))
-        start += length
-    head = struct.pack("<IIQI", _MAGIC, _VERSION, partitions, producers)
-    crc = zlib.crc32(head, zlib.crc32(key.encode()))
-    return head + struct.pack("<I", crc) + bytes(table) + payload
+
+    def __init__(self, put: Put, key: str, *, partitions: int, producers: int) -> None:
+        self._put, self._key = put, key
+        self._partitions, self._producers = partitions, producers
+        self._table: list[Slice] = []
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._part = 1
+        self.written: list[str] = []
+        """Keys of all objects that may have reached the storage."""
+
+    def add(self, entries: npt.NDArray[np.void]) -> None:
+        """Take the INDEX_ENTRY items of the next subpartition, by producer and first ordinal.
+
+        Raises:
+            InvalidInputError: there are more extents than readers accept.
+        """
+        data = pack_block(entries, "producer")
+        if len(data) > MAX_SLICE_BYTES:
+            raise InvalidInputError(
+                f"{len(entries)} extents of one partition take {len(data)} bytes in an index, at "
+                f"most {MAX_SLICE_BYTES} are possible: use fewer map tasks, or a larger "
+                f"writer_memory_bytes; key={self._key!r} partition={len(self._table)}"
+            )
+        if self._held and self._held_bytes + len(data) > PART_BYTES:
+            self._store_part()
+        size = int(entries["length"].sum())
+        self._table.append(Slice(self._part, self._held_bytes, len(data), size, zlib.crc32(data)))
+        self._held.append(data)
+        self._held_bytes += len(data)
+
+    def finish(self, attempts: bytes) -> int:
+        """Store what is held; return the length of the index object in bytes.
+
+        Args:
+            attempts: 16 bytes per producer, as in SEAL.
+        """
+        assert len(self._table) == self._partitions
+        begin = entry_offset(self._partitions)
+        if self._part > 1:
+            self._store_part()
+        else:
+            self._table = [s._replace(part=0, offset=begin + s.offset) for s in self._table]
+        digest = hashlib.sha256(attempts).digest()[:16]
+        head = _HEADER.pack(_MAGIC, _VERSION, self._partitions, self._producers, digest, 0)[:-4]
+        head += struct.pack("<I", zlib.crc32(head, zlib.crc32(self._key.encode())))
+        self._store(self._key, [head, *map(self._entry, range(self._partitions)), *self._held])
+        return begin + self._held_bytes
+
+    def _entry(self, subpartition: int) -> bytes:
+        entry = _ENTRY.pack(*self._table[subpartition], 0)[:-4]
+        seed = _entry_seed(self._key, self._partitions, self._producers, subpartition)
+        return entry + struct.pack("<I", zlib.crc32(entry, seed))
+
+    def _store_part(self) -> None:
+        self._store(index_part_key(self._key, self._part), self._held)
+        self._part += 1
+        self._held, self._held_bytes = [], 0
+
+    def _store(self, key: str, parts: list[bytes]) -> None:
+        self.written.append(key)
+        self._put(key, parts)
+
+
+def index_objects(
+    slices: Iterable[npt.NDArray[np.void]], attempts: bytes, *, partitions: int, key: str
+) -> dict[str, bytes]:
+    """Return the objects of the index of these slices by key: parts, then the index object.
+
+    Args:
+        attempts: 16 bytes per producer, as in SEAL.
+    """
+    objects: dict[str, bytes] = {}
+
+    def put(name: str, parts: list[bytes]) -> None:
+        objects[name] = b"".join(parts)
+
+    writer = IndexWriter(put, key, partitions=partitions, producers=len(attempts) // 16)
+    for entries in slices:
+        writer.add(entries)
+    writer.finish(attempts)
+    return objects
+
+
+def slice_follows(last: Slice, entry: Slice) -> bool:
+    """Return whether a slice stands behind the last one: in its part, or first in the next."""
+    if entry.part == last.part:
+        return entry.offset == last.offset + last.length
+    return last.part > 0 and entry.part == last.part + 1 and entry.offset == 0
 
 
 def _entry_seed(key: str, partitions: int, producers: int, subpartition: int) -> int:
@@ -127,7 +179,7 @@ def _entry_seed(key: str, partitions: int, producers: int, subpartition: int) ->
 
 
 def parse_header(data: bytes | memoryview, *, key: str) -> tuple[int, int]:
-    """Return (R, M) of the index object `key` from its first 24 bytes.
+    """Return (R, M) of the index object `key` from its first 40 bytes.
 
     Raises:
         CorruptDataError: damaged, or the header of another object.
@@ -138,8 +190,8 @@ def parse_header(data: bytes | memoryview, *, key: str) -> tuple[int, int]:
             f"the index object's header is short: key={key!r} expected={HEADER_BYTES} bytes "
             f"found={len(data)}"
         )
-    magic, version, partitions, producers, crc = _HEADER.unpack(data)
-    if magic != _MAGIC or crc != zlib.crc32(bytes(data[:_CHECKED]), zlib.crc32(key.encode())):
+    magic, version, partitions, producers, _, crc = _HEADER.unpack(data)
+    if magic != _MAGIC or crc != zlib.crc32(bytes(data[:-4]), zlib.crc32(key.encode())):
         raise CorruptDataError(
             f"the index object's header is damaged, or that of another object: key={key!r}"
         )
@@ -157,8 +209,8 @@ def entry_offset(subpartition: int) -> int:
 
 def parse_entry(
     data: bytes | memoryview, subpartition: int, *, key: str, partitions: int, producers: int
-) -> tuple[int, int, int]:
-    """Return (offset, length, CRC32) of a subpartition's slice.
+) -> Slice:
+    """Return where a subpartition's slice stands.
 
     Args:
         key: of the index object.
@@ -173,23 +225,37 @@ def parse_entry(
             f"an index entry is short: key={key!r} subpartition={subpartition} "
             f"expected={ENTRY_BYTES} bytes found={len(data)}"
         )
-    offset, length, crc, own = _ENTRY.unpack(data)
-    seed = _entry_seed(key, partitions, producers, subpartition)
-    wrong = length % INDEX_ENTRY.itemsize or length > MAX_SLICE_BYTES
-    if own != zlib.crc32(bytes(data[:_CHECKED]), seed) or wrong:
+    *fields, own = _ENTRY.unpack(data)
+    found = Slice(*fields)
+    crc = zlib.crc32(bytes(data[:-4]), _entry_seed(key, partitions, producers, subpartition))
+    too_far = found.length > MAX_SLICE_BYTES or found.offset + found.length > MAX_WHOLE_BYTES
+    if own != crc or too_far or found.data_bytes >= 1 << 63:
         raise CorruptDataError(
             f"an index entry is damaged, or that of another index: key={key!r} "
             f"subpartition={subpartition} of {partitions} producers={producers}"
         )
-    return offset, length, crc
+    return found
 
 
 def parse_slice(
-    data: bytes | memoryview, crc: int, *, name: str, subpartition: int
+    data: bytes | memoryview, crc: int, *, name: str, subpartition: int, producers: int
 ) -> npt.NDArray[np.void]:
-    """Return the INDEX_ENTRY items of one subpartition."""
+    """Return the INDEX_ENTRY items of one subpartition, without the attempts.
+
+    Args:
+        producers: M.
+
+    Raises:
+        CorruptDataError: damaged; names the object.
+    """
+    where = f"key={name!r} subpartition={subpartition}"
     if zlib.crc32(data) != crc:
-        raise CorruptDataError(
-            f"an index slice is damaged: key={name!r} subpartition={subpartition}"
-        )
-    return np.frombuffer(data, dtype=INDEX_ENTRY)
+        raise CorruptDataError(f"an index slice is damaged: {where}")
+    return unpack_block(data, "producer", INDEX_ENTRY, where, groups=producers)
+
+
+def name_attempts(entries: npt.NDArray[np.void], seal: Seal) -> None:
+    """Fill in the attempts: they are those of SEAL, or the compaction that made its index."""
+    entries["attempt"] = np.frombuffer(seal.attempts, dtype="V16")[entries["producer"]]
+    moved = (entries["segment"] & COMPACTED) != 0
+    entries["attempt"][moved] = np.frombuffer(bytes.fromhex(seal.index), dtype="V16")

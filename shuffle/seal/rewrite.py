@@ -15,17 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from durable_shuffle.serialization.errors import (
-    AbortedError,
-    ConflictError,
-    CorruptDataError,
-    DurableShuffleError,
-    InvalidInputError,
-    NotFoundError,
-)
+from durable_shuffle.serialization.errors import AbortedError, ConflictError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log
-from durable_shuffle.shuffle.log.records import Abort, Commit, Compact, Replace, Seal
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_commit
+from durable_shuffle.shuffle.log.records import Abort, Compact, Replace, Seal
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     StageState,
@@ -35,8 +28,7 @@ from durable_shuffle.shuffle.log.stage import (
     stage_released,
     too_late,
 )
-from durable_shuffle.shuffle.seal.index import build_index
-from durable_shuffle.shuffle.seal.seal import tables, totals
+from durable_shuffle.shuffle.seal.seal import tables, totals, write_index
 from durable_shuffle.shuffle.write.segments import give_back
 
 
@@ -100,13 +92,9 @@ def sealed_commits(stage: StageHandle, seal: Seal, settings: Settings) -> list[C
 
     def read(item: tuple[int, int]) -> CommittedAttempt:
         producer, slot = item
-        log = commit_log(stage.producer_log(producer))
-        record = log.record(slot)
-        if record is None:
-            raise NotFoundError(f"a COMMIT that SEAL or REPLACE names is gone: {log.key(slot)!r}")
-        if not isinstance(record, Commit):
-            raise CorruptDataError(f"not a COMMIT, as SEAL or REPLACE says: {log.key(slot)!r}")
-        return CommittedAttempt(slot, record)
+        attempt = seal.attempts[16 * producer : 16 * producer + 16].hex()
+        committed = read_commit(stage.producer_log(producer), slot, attempt)
+        return committed.light(seal.producers)
 
     with ThreadPoolExecutor(settings.control_threads) as pool:
         return list(pool.map(read, enumerate(numbers(seal.commit_slots))))
@@ -121,6 +109,7 @@ def replace_commits(
     generation: int,
     record_id: str,
     cause: str,
+    settings: Settings | None = None,
 ) -> Replace:
     """Write a new index and win REPLACE.
 
@@ -129,6 +118,7 @@ def replace_commits(
         commits: those that count in `state`, by producer.
         instead: the COMMITs to count from now on; none to mend the index alone.
         record_id: random id, also the index object's name.
+        settings: as for `seal_stage`.
 
     Raises:
         InvalidInputError: a COMMIT would replace itself.
@@ -137,32 +127,26 @@ def replace_commits(
         AbortedError: a cleaner gave this repair up; nothing of it counts.
         OutcomeUnknownError: the storage did not say whether REPLACE took effect.
     """
-    same = [p for p, commit in instead.items() if commit == commits[p]]
+    same = [p for p, committed in instead.items() if committed.slot == commits[p].slot]
     if same:
         raise InvalidInputError(
             f"a COMMIT cannot replace itself: producers={same} stage={stage.path.prefix!r}"
         )
     after = [instead.get(p, before) for p, before in enumerate(commits)]
-    key = stage.path.index_key(record_id)
-    index = build_index([attempt.commit for attempt in after], stage.describe.partitions, key=key)
-    changed = [after[p] for p in sorted(instead)]
+    indexed = write_index(stage, after, record_id, settings or Settings())
+    changed = [indexed.counted[p] for p in sorted(instead)]
     record = Replace(
         record_id=record_id,
         generation=generation,
         base=state.seal_slot,
         index=record_id,
-        index_bytes=len(index),
+        index_bytes=indexed.index_bytes,
         producers=np.array(sorted(instead), dtype="<u4").tobytes(),
         cause=cause,
         **tables(changed),
-        **totals(after),
+        **totals(indexed.counted),
     )
-    try:
-        stage.storage.put(key, [index])
-    except DurableShuffleError:
-        give_back(stage.storage, [key])  # no REPLACE was sent and none will be
-        raise
-    standing = commit_rewrite(stage, state, record, [key])
+    standing = commit_rewrite(stage, state, record, indexed.written)
     if standing is not record:
         raise ConflictError(
             f"another repair came first: stage={stage.path.prefix!r} its_id={standing.record_id}; "

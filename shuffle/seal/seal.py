@@ -6,16 +6,18 @@ COMMIT that counts, or recorded its loss to that COMMIT. Times are the storage's
 beside each other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from durable_shuffle.serialization.errors import IncompatibleError, NotReadyError
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_segment_key
-from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log
-from durable_shuffle.shuffle.log.records import Abort, Seal
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log, read_commit
+from durable_shuffle.shuffle.log.records import Abort, Commit, Seal
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     StageState,
@@ -24,8 +26,12 @@ from durable_shuffle.shuffle.log.stage import (
     stage_log,
     stage_released,
 )
-from durable_shuffle.shuffle.seal.index import build_index, content_tag
+from durable_shuffle.shuffle.seal.index import IndexWriter, content_tag
+from durable_shuffle.shuffle.seal.transpose import by_subpartition
 from durable_shuffle.shuffle.write.segments import give_back
+
+_READ_AHEAD = 64
+"""COMMITs whose extents are held at a time, if they were left out."""
 
 
 def seal_stage(
@@ -35,12 +41,16 @@ def seal_stage(
     producers: int,
     generation: int,
     record_id: str,
+    settings: Settings | None = None,
 ) -> Seal:
-    """Write the index object and win SEAL, or return the seal that stands: there is only one.
+    """Write the index and win SEAL, or return the seal that stands: there is only one.
+
+    Takes memory in proportion to M + R, and temporary files where there are many extents.
 
     Args:
         commits: the COMMIT that counts of each producer, read from its slot.
         record_id: random id, also the index object's name.
+        settings: threads and the folder for temporary files; None for the defaults.
 
     Raises:
         NotReadyError: a producer is missing; names the first.
@@ -62,23 +72,21 @@ def seal_stage(
     state = live_state(stage)
     if state.seal is not None:
         return state.seal
-    key = stage.path.index_key(record_id)
-    index = build_index([c.commit for c in ordered], stage.describe.partitions, key=key)
-    stage.storage.put(key, [index])
+    indexed = write_index(stage, ordered, record_id, settings or Settings())
     seal = Seal(
         record_id=record_id,
         generation=generation,
         producers=producers,
         index=record_id,
-        index_bytes=len(index),
-        **tables(ordered),
-        **totals(ordered),
+        index_bytes=indexed.index_bytes,
+        **tables(indexed.counted),
+        **totals(indexed.counted),
     )
 
     def unless_decided(state: StageState) -> Seal | None:
         if state.over is None and state.seal is None:
             return seal
-        give_back(stage.storage, [key])  # ours was never named and never will be
+        give_back(stage.storage, indexed.written)  # ours was never named and never will be
         if state.over is not None:
             raise stage_released(stage, state.over)
         return None
@@ -88,21 +96,99 @@ def seal_stage(
     return state.seal
 
 
-def tables(commits: Sequence[CommittedAttempt]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What SEAL and REPLACE say of one COMMIT."""
+
+    slot: int
+    attempt: str
+    tag: bytes
+    rows: int
+    data_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An index that was written, and what it was made from."""
+
+    index_bytes: int
+    """Of the index object; its parts are not counted."""
+    written: list[str]
+    """Keys of all its objects."""
+    counted: list[Counted]
+    """By producer."""
+
+
+def write_index(
+    stage: StageHandle, commits: Sequence[CommittedAttempt], nonce: str, settings: Settings
+) -> Indexed:
+    """Write the index of the COMMITs of producers 0 to M-1 under a random id.
+
+    Raises:
+        DurableShuffleError: what reading and writing raises; then nothing of the index stays.
+    """
+    counted = list[Counted]()
+
+    def each() -> Iterator[Commit]:
+        for committed in _with_extents(stage, commits, settings):
+            counted.append(_counted(committed))
+            yield committed.commit
+
+    partitions, producers = stage.describe.partitions, len(commits)
+    key, put = stage.path.index_key(nonce), stage.storage.put
+    writer = IndexWriter(put, key, partitions=partitions, producers=producers)
+    try:
+        for entries in by_subpartition(
+            each(), partitions=partitions, producers=producers, folder=settings.scratch_folder
+        ):
+            writer.add(entries)
+        attempts = bytes.fromhex("".join(c.attempt for c in counted))
+        return Indexed(writer.finish(attempts), writer.written, counted)
+    except BaseException:
+        give_back(stage.storage, writer.written)  # no record that names it was sent or will be
+        raise
+
+
+def _with_extents(
+    stage: StageHandle, commits: Sequence[CommittedAttempt], settings: Settings
+) -> Iterator[CommittedAttempt]:
+    """Yield the COMMITs in order, and read those again whose extents were left out."""
+
+    def read(committed: CommittedAttempt) -> CommittedAttempt:
+        commit = committed.commit
+        if commit.extents:
+            return committed
+        log = stage.producer_log(commit.producer)
+        return read_commit(log, committed.slot, commit.record_id)
+
+    with ThreadPoolExecutor(settings.control_threads) as pool:
+        for begin in range(0, len(commits), _READ_AHEAD):
+            yield from pool.map(read, commits[begin : begin + _READ_AHEAD])
+
+
+def _counted(committed: CommittedAttempt) -> Counted:
+    commit = committed.commit
+    data_bytes = sum(segment.length for segment in commit.segments)
+    names = committed.slot, commit.record_id, content_tag(commit)
+    return Counted(*names, commit.rows, data_bytes, commit.memory_bytes)
+
+
+def tables(counted: Sequence[Counted]) -> dict[str, Any]:
     """Return the fields of SEAL and REPLACE that hold one value per producer."""
     return {
-        "commit_slots": np.array([c.slot for c in commits], dtype="<u4").tobytes(),
-        "attempts": bytes.fromhex("".join(c.commit.record_id for c in commits)),
-        "content_tags": b"".join(content_tag(c.commit) for c in commits),
+        "commit_slots": np.array([c.slot for c in counted], dtype="<u4").tobytes(),
+        "attempts": bytes.fromhex("".join(c.attempt for c in counted)),
+        "content_tags": b"".join(c.tag for c in counted),
     }
 
 
-def totals(commits: Sequence[CommittedAttempt]) -> dict[str, Any]:
+def totals(counted: Sequence[Counted]) -> dict[str, Any]:
     """Return the fields of SEAL and REPLACE that are of the whole stage."""
     return {
-        "rows": sum(c.commit.rows for c in commits),
-        "data_bytes": sum(s.length for c in commits for s in c.commit.segments),
-        "memory_bytes": sum(c.commit.memory_bytes for c in commits),
+        "rows": sum(c.rows for c in counted),
+        "data_bytes": sum(c.data_bytes for c in counted),
+        "memory_bytes": sum(c.memory_bytes for c in counted),
     }
 
 

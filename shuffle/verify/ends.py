@@ -32,9 +32,9 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageState, numbers, replaced_seal
-from durable_shuffle.shuffle.seal.index import build_index
+from durable_shuffle.shuffle.seal.transpose import index_of_commits
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.index import check_index
+from durable_shuffle.shuffle.verify.index import check_index, read_index
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log
 from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
@@ -128,13 +128,13 @@ def _is_another(
     producers: Mapping[int, LogCopy[Any]],
 ) -> bool:
     """Return whether an index is intact and differs from every index that counts or counted."""
-    key = path.index_key(nonce)
-    try:
-        data = storage.read(key)
-    except DurableShuffleError:
+    key, partitions, problems = path.index_key(nonce), describe.partitions, list[Finding]()
+    mine = replace(seal, index=nonce)
+    objects = read_index(storage, path, mine, partitions, problems)
+    if problems:
         return False  # no record names it; `gc` deletes it
-    mine = replace(seal, index_bytes=len(data))
-    if any(check_index(key, data, mine, partitions=describe.partitions, rebuilt=None)):
+    mine = replace(mine, index_bytes=len(objects[key]))
+    if any(check_index(key, objects, mine, partitions=partitions, rebuilt=None)):
         return False
     for slots in _tables(log):
         commits = [
@@ -143,8 +143,8 @@ def _is_another(
             if p in producers and isinstance(record := producers[p].records.get(slot), Commit)
         ]
         try:
-            if len(commits) != len(slots) or data == build_index(
-                commits, describe.partitions, key=key
+            if len(commits) != len(slots) or objects == index_of_commits(
+                commits, partitions, key=key
             ):
                 return False  # equal, or it cannot be compared
         except DurableShuffleError:

@@ -8,24 +8,28 @@ other in their segments without a gap. COMPACT states the SHA-256 of each segmen
 left unchecked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
-from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath
+from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath, index_part_key
 from durable_shuffle.shuffle.log.records import Commit, Compact, Seal
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
     INDEX_ENTRY,
+    MAX_SLICE_BYTES,
+    PART_BYTES,
+    Slice,
     entry_offset,
-    pack_index,
+    index_objects,
     parse_entry,
     parse_header,
     parse_slice,
+    slice_follows,
 )
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
@@ -33,43 +37,72 @@ from durable_shuffle.shuffle.verify.segment import StoredBytes, check_bytes
 
 
 def read_index(
-    storage: Storage, path: StagePath, seal: Seal, findings: list[Finding]
-) -> bytes | None:
-    """Return the index object that `seal` names; None, with a finding, if it cannot be read."""
+    storage: Storage, path: StagePath, seal: Seal, partitions: int | None, findings: list[Finding]
+) -> dict[str, bytes]:
+    """Return the objects of the index that `seal` names, by key: the index object, then its parts.
+
+    What cannot be read is left out, with a finding.
+
+    Args:
+        partitions: R; None if DESCRIBE could not be read, then the header's R is used.
+    """
+    objects: dict[str, bytes] = {}
+
+    def read(key: str, most_bytes: int, expected: str) -> None:
+        try:
+            objects[key] = storage.read(key, most_bytes)
+        except DurableShuffleError as error:
+            findings.append(finding_of(error, key, expected))
+
     key = path.index_key(seal.index)
-    try:
-        return storage.read(key, max(seal.index_bytes, MOST_BYTES))
-    except DurableShuffleError as error:
-        findings.append(finding_of(error, key, f"an index of {seal.index_bytes} bytes"))
-        return None
+    read(key, max(seal.index_bytes, MOST_BYTES), f"an index of {seal.index_bytes} bytes")
+    data = objects.get(key, b"")
+    table = _table(key, data, seal, _partitions(key, data, partitions))
+    for part in range(1, max((s.part for _, s in table if isinstance(s, Slice)), default=0) + 1):
+        read(index_part_key(key, part), PART_BYTES + MAX_SLICE_BYTES, "a part of the index")
+    return objects
 
 
 def check_index(
-    key: str, data: bytes, seal: Seal, *, partitions: int | None, rebuilt: bytes | None
+    key: str,
+    objects: Mapping[str, bytes],
+    seal: Seal,
+    *,
+    partitions: int | None,
+    rebuilt: Mapping[str, bytes] | None,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the index object `data`.
+    """Yield what is wrong with the objects of the index `key`, of those that could be read.
 
     Args:
         partitions: R; None if DESCRIBE could not be read, then the header's R is used.
         rebuilt: the index built from the commits; None if not all of them could be read.
     """
-    findings = list(_check_parts(key, data, seal, partitions))
+    partitions = _partitions(key, objects[key], partitions)
+    findings = [*_check_header(key, objects[key], seal, partitions)]
+    findings += _check_slices(key, objects, seal, partitions)
     yield from findings
-    if rebuilt is not None and data != rebuilt and not findings:
-        shorter, longer = sorted((len(data), len(rebuilt)))
-        ours, other = (np.frombuffer(b, dtype=np.uint8, count=shorter) for b in (data, rebuilt))
-        differing = np.flatnonzero(ours != other)
-        start = int(differing[0]) if len(differing) else shorter
-        end = int(differing[-1]) + 1 if shorter == longer else longer
+    if rebuilt is None or findings:
+        return
+    for name, ours, other in ((n, objects.get(n), rebuilt.get(n)) for n in {**rebuilt, **objects}):
         expected, actual = "the index of the commits that SEAL names", "another index"
-        yield damage(key, expected, actual, start, end - start)
+        if ours is None or other is None:
+            yield damage(name, expected, actual if other is None else "no such object")
+        elif ours != other:
+            yield damage(name, expected, actual, *_difference(ours, other))
 
 
-def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> Iterator[Finding]:
-    if len(data) != seal.index_bytes:
-        start, end = sorted((len(data), seal.index_bytes))
-        expected, actual = f"{seal.index_bytes} bytes", f"{len(data)} bytes"
-        yield damage(key, expected, actual, start, end - start)
+def _difference(ours: bytes, other: bytes) -> tuple[int, int]:
+    """Return (start, length) of the bytes from the first to the last that differ."""
+    shorter, longer = sorted((len(ours), len(other)))
+    a, b = (np.frombuffer(data, dtype=np.uint8, count=shorter) for data in (ours, other))
+    differing = np.flatnonzero(a != b)
+    start = int(differing[0]) if len(differing) else shorter
+    end = int(differing[-1]) + 1 if shorter == longer else longer
+    return start, end - start
+
+
+def _check_header(key: str, data: bytes, seal: Seal, partitions: int | None) -> Iterator[Finding]:
+    yield from _check_length(key, data, seal.index_bytes)
     if len(data) < HEADER_BYTES:
         return
     header = {"start": 0, "length": HEADER_BYTES}
@@ -77,43 +110,81 @@ def _check_parts(key: str, data: bytes, seal: Seal, partitions: int | None) -> I
         found_r, found_m = parse_header(data[:HEADER_BYTES], key=key)
     except DurableShuffleError as error:
         yield finding_of(error, key, "an intact header", **header)
-    else:
-        partitions = found_r if partitions is None else partitions
-        if (found_r, found_m) != (partitions, seal.producers):
-            expected, actual = f"R={partitions} M={seal.producers}", f"R={found_r} M={found_m}"
-            yield damage(key, expected, actual, **header)
-    if partitions is None:
         return
-    next_start = entry_offset(partitions)
-    for k in range(partitions):
-        place = entry_offset(k)
-        if place + ENTRY_BYTES > len(data):
-            return  # too short, reported above
+    if (found_r, found_m) != (partitions, seal.producers):
+        expected, actual = f"R={partitions} M={seal.producers}", f"R={found_r} M={found_m}"
+        yield damage(key, expected, actual, **header)
+
+
+def _check_length(key: str, data: bytes, expected: int) -> Iterator[Finding]:
+    if len(data) != expected:
+        start, end = sorted((len(data), expected))
+        yield damage(key, f"{expected} bytes", f"{len(data)} bytes", start, end - start)
+
+
+def _partitions(key: str, data: bytes, partitions: int | None) -> int:
+    """Return R: the one given, else the header's; 0 if that cannot be read."""
+    if partitions is not None:
+        return partitions
+    try:
+        return parse_header(data[:HEADER_BYTES], key=key)[0]
+    except DurableShuffleError:
+        return 0
+
+
+def _table(
+    key: str, data: bytes, seal: Seal, partitions: int
+) -> Iterator[tuple[int, Slice | DurableShuffleError]]:
+    """Yield each entry of the table that is there, or why it cannot be used."""
+    for k in range(min(partitions, (len(data) - HEADER_BYTES) // ENTRY_BYTES)):
+        entry = data[entry_offset(k) : entry_offset(k + 1)]
+        how = {"partitions": partitions, "producers": seal.producers}
         try:
-            start, length, crc = parse_entry(
-                data[place : place + ENTRY_BYTES],
-                k,
-                key=key,
-                partitions=partitions,
-                producers=seal.producers,
-            )
+            yield k, parse_entry(entry, k, key=key, **how)
         except DurableShuffleError as error:
-            yield finding_of(error, key, f"entry of {k}", start=place, length=ENTRY_BYTES)
-            next_start = -1
+            yield k, error
+
+
+def _check_slices(
+    key: str, objects: Mapping[str, bytes], seal: Seal, partitions: int
+) -> Iterator[Finding]:
+    """Check each entry and its slice, that slices stand one behind the other, and nothing else."""
+    last: Slice | None = None
+    ends: dict[int, int] = {}
+    for k, found in _table(key, objects[key], seal, partitions):
+        where = {"start": entry_offset(k), "length": ENTRY_BYTES}
+        if not isinstance(found, Slice):
+            yield finding_of(found, key, f"entry of {k}", **where)
+            last = None
             continue
-        if next_start not in (start, -1):
-            expected, actual = f"slice of {k} at {next_start}", f"at {start}"
-            yield damage(key, expected, actual, place, ENTRY_BYTES)
-        next_start = start + length
-        if next_start > len(data):
-            if len(data) == seal.index_bytes:
-                expected, actual = f"slice of {k} below {len(data)}", f"up to {next_start}"
-                yield damage(key, expected, actual, place, ENTRY_BYTES)
-            continue
-        try:
-            parse_slice(data[start : start + length], crc, name=key, subpartition=k)
-        except DurableShuffleError as error:
-            yield finding_of(error, key, f"slice of {k}", start=start, length=length)
+        begin = (found.part, found.offset) in ((0, entry_offset(partitions)), (1, 0))
+        if not (begin if k == 0 else last is None or slice_follows(last, found)):
+            yield damage(key, f"slice of {k} behind {last}", f"{found}", **where)
+        last = found
+        ends[found.part] = found.offset + found.length
+        yield from _check_slice(key, objects, seal, k, found)
+    for part, end in ends.items():
+        if part and (name := index_part_key(key, part)) in objects:
+            yield from _check_length(name, objects[name], end)
+
+
+def _check_slice(
+    key: str, objects: Mapping[str, bytes], seal: Seal, k: int, found: Slice
+) -> Iterator[Finding]:
+    name, end = index_part_key(key, found.part), found.offset + found.length
+    data = objects.get(name)
+    if data is None:
+        return  # a finding already
+    if end > len(data):
+        if found.part or len(data) == seal.index_bytes:
+            where = {"start": entry_offset(k), "length": ENTRY_BYTES}
+            yield damage(key, f"slice of {k} below {len(data)}", f"up to {end}", **where)
+        return
+    part = data[found.offset : end]
+    try:
+        parse_slice(part, found.crc, name=name, subpartition=k, producers=seal.producers)
+    except DurableShuffleError as error:
+        yield finding_of(error, name, f"slice of {k}", start=found.offset, length=found.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +201,20 @@ def check_compaction(
     path: StagePath,
     seal: Seal,
     compact: Compact,
-    original: bytes,
+    original: Mapping[str, bytes],
     partitions: int,
 ) -> CompactionCheck:
     """Read the index and the segments that a COMPACT names, and check every byte of them.
 
     Args:
-        original: the index of the commits that SEAL names, intact.
+        original: the objects of the index of the commits that SEAL names, intact.
         partitions: R.
     """
     stated = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
     findings: list[Finding] = []
-    data = read_index(storage, path, stated, findings)
-    objects, checked_bytes = int(data is not None), len(data or b"")
-    if data is not None:
+    data = read_index(storage, path, stated, partitions, findings)
+    objects, checked_bytes = len(data), sum(map(len, data.values()))
+    if not findings:
         key = path.index_key(compact.index)
         wrong = list(check_index(key, data, stated, partitions=partitions, rebuilt=None))
         if not wrong:
@@ -163,8 +234,13 @@ def check_compaction(
 
 
 def _rebuilt(
-    path: StagePath, data: bytes, original: bytes, seal: Seal, compact: Compact, partitions: int
-) -> bytes:
+    path: StagePath,
+    data: Mapping[str, bytes],
+    original: Mapping[str, bytes],
+    seal: Seal,
+    compact: Compact,
+    partitions: int,
+) -> dict[str, bytes]:
     """Return the index that the compaction must have if it moved the extents that `data` says."""
     key, producers = path.index_key(compact.index), seal.producers
     stated, _ = _entries(data, key, partitions, producers)
@@ -178,22 +254,22 @@ def _rebuilt(
             lengths = expected["length"][rows]
             expected["offset"][rows] = np.cumsum(lengths) - lengths
             expected["segment"][rows] = info.number | COMPACTED
-            expected["attempt"][rows] = np.frombuffer(bytes.fromhex(compact.record_id), dtype="V16")
-    return pack_index(expected, counts, producers=producers, key=key)
+    slices = np.split(expected, np.cumsum(counts)[:-1])
+    return index_objects(slices, seal.attempts, partitions=partitions, key=key)
 
 
 def _entries(
-    data: bytes, key: str, partitions: int, producers: int
+    objects: Mapping[str, bytes], key: str, partitions: int, producers: int
 ) -> tuple[npt.NDArray[np.void], list[int]]:
     """Return all entries of an intact index, and the number of entries of each subpartition."""
     slices = [np.zeros(0, dtype=INDEX_ENTRY)]
     for k in range(partitions):
-        place = entry_offset(k)
-        entry = data[place : place + ENTRY_BYTES]
-        start, length, crc = parse_entry(
+        entry = objects[key][entry_offset(k) : entry_offset(k + 1)]
+        part, start, length, _, crc = parse_entry(
             entry, k, key=key, partitions=partitions, producers=producers
         )
-        slices.append(parse_slice(data[start : start + length], crc, name=key, subpartition=k))
+        data = objects[index_part_key(key, part)][start : start + length]
+        slices.append(parse_slice(data, crc, name=key, subpartition=k, producers=producers))
     return np.concatenate(slices), [len(part) for part in slices[1:]]
 
 

@@ -32,12 +32,12 @@ from durable_shuffle.shuffle.log.records import (
     Release,
     ReleaseUpto,
     Seal,
-    unpack_extents,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, with_record
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
-from durable_shuffle.shuffle.seal.index import build_index, content_tag
+from durable_shuffle.shuffle.seal.index import content_tag
+from durable_shuffle.shuffle.seal.transpose import index_of_commits
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.ends import LostEnds, list_indexes, lost_ends
 from durable_shuffle.shuffle.verify.index import (
@@ -276,17 +276,17 @@ class StageWalk:
 
     def _check_index(self, seal: Seal) -> None:
         """Check the index, and the compaction if both it and the COMMITs are intact."""
-        key, partitions = self.path.index_key(seal.index), None
-        data = read_index(self.storage, self.path, seal, self.data.findings)
-        if data is None:
+        key = self.path.index_key(seal.index)
+        partitions = self.describe.partitions if self.describe else None
+        objects = read_index(self.storage, self.path, seal, partitions, self.data.findings)
+        if key not in objects:
             return
-        self.data.add(1, len(data), ())
-        rebuilt: bytes | None = None
-        if self.describe is not None:
-            partitions = self.describe.partitions
-            if len(self.commits) == seal.producers and not self.data.findings:
-                rebuilt = build_index([c for _, c in self.commits.values()], partitions, key=key)
-        wrong = check_index(key, data, seal, partitions=partitions, rebuilt=rebuilt)
+        self.data.add(len(objects), sum(map(len, objects.values())), ())
+        rebuilt: dict[str, bytes] | None = None
+        if partitions and len(self.commits) == seal.producers and not self.data.findings:
+            commits = [commit for _, commit in self.commits.values()]
+            rebuilt = index_of_commits(commits, partitions, key=key)
+        wrong = check_index(key, objects, seal, partitions=partitions, rebuilt=rebuilt)
         self.data.findings.extend(wrong)
         compact = self.state.compact
         if compact is None or rebuilt is None or partitions is None or self.data.findings:
@@ -314,7 +314,11 @@ class StageWalk:
         pairs = self.describe is not None and self.describe.codec == PAIR_CODEC
         for p, key, record in self._counting():
             try:
-                extents = unpack_extents(record.extents, key)
+                extents = (
+                    record.extent_array(key)
+                    if isinstance(record, Append)
+                    else record.extent_array()
+                )
             except DurableShuffleError as error:
                 if isinstance(record, Append):  # of a COMMIT it is a finding of check_commit
                     self.data.findings.append(finding_of(error, key, "whole extents"))

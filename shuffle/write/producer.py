@@ -29,6 +29,7 @@ from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.msgpack_codec import Pair, pack_pairs, pairs_body
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.extent_table import pack_block
 from durable_shuffle.shuffle.log.layout import is_id
 from durable_shuffle.shuffle.log.producer_log import (
     CommittedAttempt,
@@ -154,7 +155,9 @@ def _run_writer(
             rows=int(writer.next_ordinals.sum()),
             memory_bytes=writer.memory_bytes,
             segments=tuple(writer.segments),
-            extents=complete_extents(writer.extents, stage.subpartitions_of(producer)).tobytes(),
+            extents=pack_block(
+                complete_extents(writer.extents, stage.subpartitions_of(producer)), "subpartition"
+            ),
         )
         if check is not None:
             check(commit.rows)

@@ -26,7 +26,8 @@ from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind
 from durable_shuffle.serialization.markers import Marker, marker_frame
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import Begun, Part
-from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.log.extent_table import EXTENT
+from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
 from durable_shuffle.shuffle.storage.contract import Bytes, Storage

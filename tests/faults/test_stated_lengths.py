@@ -23,15 +23,16 @@ from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import read_output
 from durable_shuffle.shuffle.log import records
 from durable_shuffle.shuffle.log.consumer_records import OutputRef, StateRef
+from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
 from durable_shuffle.shuffle.log.producer_log import commit_attempt
-from durable_shuffle.shuffle.log.records import EXTENT, STAGE_RECORDS, Commit, SegmentInfo
+from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Commit, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal, stage_log
 from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.sealed_reader import read_group, read_pairs, read_subpartition
 from durable_shuffle.shuffle.repair import compaction
 from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.seal import index
-from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, pack_index, parse_entry
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, index_objects, parse_entry
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.stream.scan import RowRange, read_row_ranges
@@ -61,7 +62,7 @@ def forged_stage(storage: LocalStorage, ids: SeededIds, length: int) -> StageHan
     stage = new_stage(storage, ids, SCHEMA, partitions=1, producers=1)
     attempt = ids.new_id()
     sparse(storage, stage.path.segment_key(0, attempt, 0), length)
-    extent = np.array([(0, 0, 0, length, 0, 1)], dtype=EXTENT).tobytes()
+    extent = pack_block(np.array([(0, 0, 0, length, 0, 1)], dtype=EXTENT), "subpartition")
     segments = (SegmentInfo(0, length, bytes(32)),)
     commit_attempt(stage.producer_log(0), Commit(attempt, 0, 1, 1, 8, segments, extent))
     seal(stage, 1, ids.new_id())
@@ -179,14 +180,14 @@ def test_the_length_of_an_index_is_limited(
 
 
 def test_the_length_of_a_slice_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index that gives one partition more extents than are possible is neither made nor read."""
-    entries = np.zeros(3, dtype=INDEX_ENTRY)
-    data = pack_index(entries, [3], producers=1, key="i")
-    monkeypatch.setattr(index, "MAX_SLICE_BYTES", 2 * INDEX_ENTRY.itemsize)
-    with pytest.raises(InvalidInputError, match="the index has 216 bytes, 168 for one partition"):
-        pack_index(entries, [3], producers=1, key="i")
+    """An index that gives one partition more bytes than are possible is neither made nor read."""
+    slices = [np.zeros(1, dtype=INDEX_ENTRY)]
+    data = index_objects(slices, bytes(16), partitions=1, key="i")["i"]
+    monkeypatch.setattr(index, "MAX_SLICE_BYTES", len(data) - 77)
+    with pytest.raises(InvalidInputError, match="1 extents of one partition take 14 bytes"):
+        index_objects(slices, bytes(16), partitions=1, key="i")
     with pytest.raises(CorruptDataError, match=r"index entry is damaged.*key='i'"):
-        parse_entry(data[24:48], 0, key="i", partitions=1, producers=1)
+        parse_entry(data[40:76], 0, key="i", partitions=1, producers=1)
 
 
 def test_the_length_of_a_state_is_limited() -> None:

@@ -17,7 +17,8 @@ from stored_on_disk import Stored, changed, flip
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.log.extent_table import EXTENT
+from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment

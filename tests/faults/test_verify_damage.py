@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
+import numpy as np
 import pytest
+from changed_index import entries_of, with_entries
 from stored_job import stored_stage
 from stored_on_disk import JOB, Stored, changed, flip
 
@@ -125,13 +127,9 @@ def test_a_well_formed_index_of_other_extents(stored: Stored) -> None:
     (path,) = stored.files("/index/")
 
     def shift_first_extent(data: bytearray) -> None:
-        offset, length, _, _ = struct.unpack_from("<QQII", data, 24)
-        at = offset + 8  # u4 producer, u4 segment, then u8 offset
-        struct.pack_into("<Q", data, at, struct.unpack_from("<Q", data, at)[0] + 8)
-        entry = struct.pack("<QQI", offset, length, zlib.crc32(data[offset : offset + length]))
-        partitions, producers = struct.unpack_from("<QI", data, 8)
-        address = f"{stored.key(path)} {partitions} {producers} 0"
-        data[24:48] = entry + struct.pack("<I", zlib.crc32(entry, zlib.crc32(address.encode())))
+        entries = entries_of(bytes(data), 0)
+        entries["offset"][np.flatnonzero(entries["rows"])[0]] += 8
+        data[:] = with_entries(bytes(data), stored.key(path), 0, entries)
 
     with changed(path, shift_first_extent):
         (finding,) = stored.verify().findings

@@ -11,7 +11,8 @@ from small_stage import SeededIds, new_stage, seal, write
 
 from durable_shuffle.serialization.errors import ErrorKind
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.log.extent_table import EXTENT
+from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.verify import segment

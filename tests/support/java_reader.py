@@ -15,6 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_index import (
+    ENTRY,
+    HEADER,
+    entries_of,
+    entry_with,
+    index_with,
+    slices_of,
+    with_entries,
+)
 from plain_jvm import byte_arrays
 from py4j.protocol import Py4JJavaError
 
@@ -26,7 +35,6 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.sealed_reader import group_extents, sealed_extents
-from durable_shuffle.shuffle.seal.index import ENTRY_BYTES, INDEX_ENTRY, entry_offset
 
 _OURS = re.compile(r"PythonException: durable_shuffle\.serialization\.errors\.(\w+): (.*)")
 
@@ -153,29 +161,37 @@ def harmed_frame(reader: Reader, data: bytes, extent: Extent, rng: random.Random
     return bytes(found)
 
 
+FIELDS = ("segment", "offset", "length", "rows")
+
+
+def stated(reader: Reader, data: bytes, k: int, n: int, field: str, number: int) -> bytes:
+    """Let the index state a number for an extent of a subpartition."""
+    entries = entries_of(data, k)
+    entries[field][n] = number
+    return with_entries(data, reader.index_key, k, entries)
+
+
 def harmed_index(reader: Reader, data: bytes, k: int, rng: random.Random) -> bytes:
     """Change what the index says of a subpartition; its checksums are right afterwards."""
-    found, table = bytearray(data), entry_offset(k)
-    start, length = struct.unpack_from("<QQ", found, table)
-    if rng.random() < 0.7:
-        entries = np.frombuffer(bytes(found[start : start + length]), dtype=INDEX_ENTRY).copy()
-        n, name = rng.randrange(len(entries)), rng.choice(INDEX_ENTRY.names or ())
-        if name == "attempt":
-            entries[name][n] = np.frombuffer(rng.randbytes(16), "V16")[0]
-        else:
-            width = 8 * INDEX_ENTRY[name].itemsize
-            near = int(entries[name][n]) + rng.choice((-24, -8, -1, 1, 8, 24))
-            number = rng.choice((*NUMBERS, near, near, rng.getrandbits(64), 1 << 63, 1 << 62))
-            entries[name][n] = number % (1 << width)
-        found[start : start + length] = entries.tobytes()
-        struct.pack_into("<I", found, table + 16, zlib.crc32(entries.tobytes()))
-    else:
-        place = rng.choice((0, 8))
-        (now,) = struct.unpack_from("<Q", found, table + place)
-        number = rng.choice((*NUMBERS, now + 56, now - 56, rng.getrandbits(64), 1 << 63))
-        struct.pack_into("<Q", found, table + place, number % (1 << 64))
-    names = f"{reader.index_key} {reader.stage.describe.partitions} {reader.seal.producers} {k}"
-    crc = zlib.crc32(bytes(found[table : table + 20]), zlib.crc32(names.encode()))
-    struct.pack_into("<I", found, table + 20, crc)
-    assert len(found) >= table + ENTRY_BYTES
-    return bytes(found)
+    kind = rng.random()
+    if kind < 0.3:
+        entries = entries_of(data, k)
+        n, field = rng.choice(np.flatnonzero(entries["rows"]).tolist()), rng.choice(FIELDS)
+        near = abs(int(entries[field][n]) + rng.choice((-24, -8, -1, 1, 8, 24)))
+        number = rng.choice((*NUMBERS, near, near, rng.getrandbits(47))) or 1
+        return stated(reader, data, k, n, field, number % (1 << (32 if field == "segment" else 48)))
+    if kind < 0.7:
+        slices = slices_of(data)
+        found = bytearray(slices[k])
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            found[rng.randrange(len(found))] = rng.choice((0, 1, 255, rng.randrange(256)))
+        end = rng.choice((len(found), len(found), len(found), rng.randrange(len(found))))
+        slices[k] = bytes(found[:end])
+        return index_with(data, reader.index_key, slices)
+    at = HEADER + k * 36
+    fields = list(ENTRY.unpack_from(data, at))
+    place = rng.randrange(4)
+    near = fields[place] + rng.choice((-8, -1, 1, 8))
+    number = rng.choice((*NUMBERS, near, rng.getrandbits(64), 1 << 63, 1 << 62, 1 << 30))
+    fields[place] = number % (1 << (64 if place else 32))
+    return data[:at] + entry_with(data, reader.index_key, k, fields) + data[at + 36 :]

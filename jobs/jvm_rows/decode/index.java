@@ -2,21 +2,22 @@
 
 /** The extents of a task's subpartitions: by producer, then subpartition, then first ordinal. */
 static final class Index {
-  private static final int HEADER_BYTES = 24, TABLE_BYTES = 24, CHECKED_BYTES = 20;
-  private static final int ENTRY_BYTES = 56, COMPACTED = 1 << 31;
+  private static final int HEADER_BYTES = 40, TABLE_BYTES = 36, CHECKED_BYTES = 32;
 
   int producer = -1, subpartition = -1; // of the extent at hand
   String key = null; // of its segment
   long offset = 0, length = 0, ordinal = 0, rows = 0;
   private final Folder folder;
   private final String prefix, name;
-  private final long indexBytes, sliceBytes;
+  private final long indexBytes, sliceBytes, wholeBytes, mostExtents;
   private final int partitions, producers, first, end;
   private final boolean own; // subpartition k has the rows of producer k alone
+  private final byte[] attempts, compaction; // ids: of each producer's, of the index's own
   private final java.util.zip.CRC32 crc = new java.util.zip.CRC32();
-  private byte[][] slices = null;
-  private int[] next = null; // place of the next entry in each slice
-  private int slice = 0, reading = 0; // of which slice and producer extents are taken
+  private Extents[] slices = null;
+  private int[] next = null; // the next extent of each slice
+  private int slice = -1, reading = 0; // of which slice and producer extents are taken
+  private long left = 0; // extents of these
 
   Index(Folder folder, java.util.Map how, int task) {
     this.folder = folder;
@@ -24,9 +25,13 @@ static final class Index {
     name = (String) how.get("index");
     indexBytes = ((Number) how.get("index_bytes")).longValue();
     sliceBytes = ((Number) how.get("slice_bytes")).longValue();
+    wholeBytes = ((Number) how.get("whole_bytes")).longValue();
+    mostExtents = ((Number) how.get("most_extents")).longValue();
     partitions = ((Number) how.get("partitions")).intValue();
     producers = ((Number) how.get("producers")).intValue();
     own = ((Boolean) how.get("passthrough")).booleanValue();
+    attempts = (byte[]) how.get("attempts");
+    compaction = (byte[]) how.get("compaction");
     byte[] groups = (byte[]) how.get("groups");
     first = groups.length == 0 ? task : int4(groups, 8 * task);
     end = groups.length == 0 ? task + 1 : int4(groups, 8 * task + 4);
@@ -35,20 +40,20 @@ static final class Index {
   /** Takes the next extent that has rows; returns false behind the last one. */
   boolean next() {
     if (slices == null) load();
-    for (; reading < producers; reading++) {
-      for (; slice < slices.length; slice++) {
-        byte[] entries = slices[slice];
-        while (next[slice] < entries.length && int4(entries, next[slice]) == reading) {
-          int at = next[slice];
-          next[slice] += ENTRY_BYTES;
-          if (int8(entries, at + 32) == 0) continue;
-          take(entries, at);
-          return true;
-        }
+    while (left == 0) {
+      if (++slice == slices.length) {
+        slice = 0;
+        reading++;
       }
-      slice = 0;
+      if (reading >= producers) return false;
+      if (own && reading != first + slice) continue;
+      left = slices[slice].get(Extents.COUNT, own ? 0 : reading);
+      ordinal = rows = 0;
     }
-    return false;
+    left--;
+    ordinal += rows;
+    take(slices[slice], next[slice]++);
+    return true;
   }
 
   String place() {
@@ -56,28 +61,27 @@ static final class Index {
         + ") producer=" + producer + " subpartition=" + subpartition;
   }
 
-  private void take(byte[] entries, int at) {
+  private void take(Extents extents, int i) {
     producer = reading;
     subpartition = first + slice;
-    offset = int8(entries, at + 8);
-    length = int8(entries, at + 16);
-    ordinal = int8(entries, at + 24);
-    rows = int8(entries, at + 32);
-    key = key(int4(entries, at + 4), entries, at + 40);
+    offset = extents.get(Extents.OFFSET, i);
+    length = extents.get(Extents.LENGTH, i);
+    rows = extents.get(Extents.ROWS, i);
+    key = key(extents.get(Extents.SEGMENT, i));
   }
 
-  /** Returns the key of a segment, see `log/layout.py`. */
-  private String key(int segment, byte[] entries, int attemptAt) {
+  /** Returns the key of a segment, see `log/layout.py`; odd ones are the compaction's. */
+  private String key(long segment) {
     StringBuilder text = new StringBuilder();
-    boolean compacted = (segment & COMPACTED) != 0;
+    boolean compacted = (segment & 1) != 0;
     if (!compacted) {
       String number = String.valueOf(producer);
       text.append('p');
       for (int i = number.length(); i < 6; i++) text.append('0');
       text.append(number).append('-');
     }
-    hex(text, entries, attemptAt, 16);
-    text.append('-').append(segment & ~COMPACTED).append(".seg");
+    hex(text, compacted ? compaction : attempts, compacted ? 0 : 16 * producer, 16);
+    text.append('-').append(segment >>> 1).append(".seg");
     byte[] spread = new byte[] {(byte) crc(text.toString(), new byte[0], 0, 0)};
     StringBuilder found = new StringBuilder(prefix);
     found.append(compacted ? "compacted/" : "segments/");
@@ -85,7 +89,7 @@ static final class Index {
     return found.append('/').append(text.toString()).toString();
   }
 
-  /** Reads and checks the entries of all subpartitions of the task. */
+  /** Reads and checks the slices of all subpartitions of the task. */
   private void load() {
     int count = end - first;
     if (first < 0 || count <= 0 || end > partitions)
@@ -94,61 +98,54 @@ static final class Index {
               + " stage='" + prefix + "'");
     byte[] table = new byte[count * TABLE_BYTES];
     folder.read(name, HEADER_BYTES + (long) TABLE_BYTES * first, table, 0, table.length);
-    byte[][] found = new byte[count][];
-    long after = -1;
+    long before = 0, after = 0; // part and end of the slice before
     for (int i = 0; i < count; i++) {
       int at = i * TABLE_BYTES, k = first + i;
-      long start = int8(table, at), size = int8(table, at + 8);
+      long part = part(table, at), start = int8(table, at + 4), size = int8(table, at + 12);
       String seed = name + " " + partitions + " " + producers + " " + k;
-      if (crc(seed, table, at, CHECKED_BYTES) != int4(table, at + 20) || size < 0
-          || size > sliceBytes || size % ENTRY_BYTES != 0)
+      if (crc(seed, table, at, CHECKED_BYTES) != int4(table, at + CHECKED_BYTES) || size < 0
+          || size > sliceBytes || start < 0 || start > wholeBytes - size
+          || int8(table, at + 20) < 0)
         throw Failure.of("CorruptDataError",
             "an index entry is damaged, or that of another index: " + at(k) + " of " + partitions
                 + " producers=" + producers);
-      if (start < 0 || start > indexBytes - size || i > 0 && start != after)
+      boolean follows =
+          part == before ? start == after : before > 0 && part == before + 1 && start == 0;
+      if (part == 0 && start > indexBytes - size || i > 0 && !follows)
         throw Failure.of("CorruptDataError",
             "an index slice is out of order or ends beyond the index: " + at(k));
+      before = part;
       after = start + size;
     }
+    Extents[] found = new Extents[count];
     for (int i = 0; i < count; i++) {
       int at = i * TABLE_BYTES;
-      byte[] entries = new byte[(int) int8(table, at + 8)];
-      folder.read(name, int8(table, at), entries, 0, entries.length);
-      if (crc("", entries, 0, entries.length) != int4(table, at + 16))
+      long part = part(table, at);
+      byte[] bytes = new byte[(int) int8(table, at + 12)];
+      String of = part == 0 ? name : name + "-" + part;
+      folder.read(of, int8(table, at + 4), bytes, 0, bytes.length);
+      if (crc("", bytes, 0, bytes.length) != int4(table, at + 28))
         throw Failure.of("CorruptDataError", "an index slice is damaged: " + at(first + i));
-      check(entries, first + i);
-      found[i] = entries;
+      found[i] = new Extents(bytes, producers, mostExtents, at(first + i));
+      check(found[i], first + i);
     }
     reading = own ? first : 0;
     next = new int[count];
     slices = found;
   }
 
-  /** Refuses entries that miss a producer or do not join up. */
-  private void check(byte[] entries, int k) {
-    int low = own ? k : 0, high = own ? k + 1 : producers, now = low - 1;
-    long ordinals = 0;
-    for (int at = 0; at < entries.length; at += ENTRY_BYTES) {
-      int of = int4(entries, at);
-      if (of != now) {
-        if (of != now + 1 || of >= high) break;
-        now = of;
-        ordinals = 0;
-      }
-      long size = int8(entries, at + 16), start = int8(entries, at + 24);
-      long count = int8(entries, at + 32);
-      if (start != ordinals || (count == 0) != (size == 0))
-        throw Failure.of("CorruptDataError",
-            "index entries do not join up: " + at(k) + " producer=" + of + " first_ordinal=" + start
-                + " rows=" + count + " length=" + size);
-      ordinals += count;
-      if (at + ENTRY_BYTES == entries.length && now == high - 1) return;
-    }
-    if (entries.length == 0 && low == high) return;
-    throw Failure.of("CorruptDataError",
-        "the index misses producers: " + at(k) + " expected=" + (high - low)
-            + " found=" + (now - low + 1));
+  /** Refuses a slice that misses a producer. */
+  private void check(Extents extents, int k) {
+    int expected = own ? 1 : producers;
+    boolean all = extents.groups == expected;
+    for (int i = 0; all && i < expected; i++) all = extents.get(Extents.GAP, i) == (own ? k : 0);
+    if (!all)
+      throw Failure.of("CorruptDataError",
+          "the index misses producers: " + at(k) + " expected=" + expected
+              + " entries=" + extents.groups);
   }
+
+  private static long part(byte[] table, int at) { return int4(table, at) & 0xffffffffL; }
 
   private String at(int k) { return "key='" + name + "' subpartition=" + k; }
 

@@ -15,9 +15,9 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import commit_attempt, read_producer
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.repair.compaction import compact_stage
-from durable_shuffle.shuffle.seal.index import build_index
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import seal_stage
+from durable_shuffle.shuffle.seal.transpose import index_of_commits
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 Run = Callable[..., Any]
@@ -171,7 +171,7 @@ def test_what_crashes_leave_is_no_finding(job: Any, run: Run, when: str) -> None
         Path(job.url, stage.log().key(state.next_slot)).unlink()
     else:
         commits = [one.commit for one in sealed_commits(stage, state.seal, Settings())]
-        index = build_index(commits, stage.describe.partitions, key=key)
+        index = index_of_commits(commits, stage.describe.partitions, key=key)[key]
         stage.storage.put(key, [index[:-9] if when == "damaged" else index])
     assert verified(job, run)[:2] == (0, {})
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from java_reader import Failed, Reader, changed, harmed_frame, harmed_index
+from java_reader import Failed, Reader, changed, harmed_frame, harmed_index, stated
 from plain_jvm import java_class, new_object, plain_jvm
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from random_rows import random_batch, random_schema
@@ -241,30 +241,13 @@ def test_a_stated_length_takes_no_memory(root: Path, ids: SeededIds, reader: Mak
     extent, length = read.extents()[0], 8 << 30
     path, index = root / extent.key, root / read.index_key
     data = index.read_bytes()
-    forged = harmed_index(read, data, 0, _Stating(length))
+    forged = stated(read, data, 0, 0, "length", length)
     os.truncate(path, length + extent.offset)
     with changed(index, forged):
         found = read.from_files(None, 0)
     assert isinstance(found, Failed)
     assert found.kind == "CorruptDataError"
     assert extent.key in found.text
-
-
-class _Stating(random.Random):
-    """Makes `harmed_index` state a length for the first extent."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(0)
-        self._length = length
-
-    def random(self) -> float:
-        return 0.0
-
-    def randrange(self, *_: Any) -> int:  # type: ignore[override]
-        return 0
-
-    def choice(self, options: Any) -> Any:
-        return "length" if "length" in options else self._length
 
 
 def test_a_released_stage_says_so(root: Path, ids: SeededIds, reader: MakeReader) -> None:

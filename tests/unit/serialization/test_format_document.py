@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.control import bound, encode_control
 from durable_shuffle.serialization.frames import FrameKind, frame_parts
 from durable_shuffle.serialization.msgpack_codec import encode_records
+from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "format.md"
 
@@ -30,14 +32,20 @@ def written_control() -> bytes:
     return encode_control("ABORT", {"attempt": "a1", "producer": 3})
 
 
+def written_block() -> bytes:
+    extents = [(4, 0, 0, 64, 0, 3), (4, 1, 8, 40, 3, 1), (6, 0, 0, 0, 0, 0)]
+    return pack_block(np.array(extents, dtype=EXTENT), "subpartition")
+
+
 @pytest.mark.parametrize(
     ("name", "written"),
     [
         ("frame", written_frame()),
         ("control", written_control()),
         ("bound", bound(written_control(), "job/log/0000000000")[12:16]),
+        ("block", written_block()),
     ],
-    ids=["f", "c", "b"],
+    ids=["frame", "control", "bound", "block"],
 )
 def test_example_is_what_the_code_writes(name: str, written: bytes) -> None:
     """A change of the format changes the document, or this fails."""
@@ -46,7 +54,15 @@ def test_example_is_what_the_code_writes(name: str, written: bytes) -> None:
 
 @pytest.mark.parametrize(
     "heading",
-    ["Layout of a job", "Frames", "Control records", "Segments", "Index object", "Commit records"],
+    [
+        "Layout of a job",
+        "Frames",
+        "Control records",
+        "Segments",
+        "Extent blocks",
+        "Index",
+        "Commit records",
+    ],
 )
 def test_document_has_its_sections(heading: str) -> None:
     """Each part of the format has its place."""

@@ -7,8 +7,9 @@ from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import Frame, FrameKind, record_parts
 from durable_shuffle.shuffle.log.appender_log import Append, AppenderState
+from durable_shuffle.shuffle.log.extent_table import EXTENT
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.records import EXTENT, SegmentInfo
+from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import (
     Extent,
     appended_extents,

@@ -1,4 +1,4 @@
-"""The index object: two range reads per subpartition, every byte under a checksum."""
+"""The index: two range reads per subpartition, every byte under a checksum, parts that fit."""
 
 import hashlib
 import struct
@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
-from durable_shuffle.shuffle.log.records import EXTENT, Commit, SegmentInfo
+from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
+from durable_shuffle.shuffle.log.records import Commit, SegmentInfo
+from durable_shuffle.shuffle.seal import index as index_module
+from durable_shuffle.shuffle.seal import transpose
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
-    build_index,
+    Slice,
     content_tag,
     entry_offset,
     parse_entry,
     parse_header,
     parse_slice,
 )
+from durable_shuffle.shuffle.seal.transpose import index_of_commits
 
 A, B = "a" * 32, "b" * 32
 KEY = "job/stage/index/1"
@@ -28,49 +32,74 @@ EXTENTS_B = [(0, 0, 0, 0, 0, 0), (1, 0, 0, 24, 0, 3), (2, 0, 24, 8, 0, 1)]
 
 def commit(attempt: str, producer: int, extents: list[tuple[int, ...]]) -> Commit:
     """A COMMIT with these (subpartition, segment, offset, length, first ordinal, rows)."""
-    packed = b"".join(struct.pack("<IIQQQQ", *e) for e in extents)
-    assert len(packed) == len(extents) * EXTENT.itemsize
+    packed = pack_block(np.array(extents, dtype=EXTENT), "subpartition")
     segments = (SegmentInfo(0, 24, b"s" * 32),)
     return Commit(attempt, producer, 2, 0, 0, segments, packed)
+
+
+def build_index(commits: list[Commit], partitions: int) -> bytes:
+    """The one object of a small index."""
+    return index_of_commits(commits, partitions, key=KEY)[KEY]
 
 
 @pytest.fixture
 def index() -> bytes:
     """The index of two producers and three subpartitions."""
-    return build_index([commit(A, 0, EXTENTS_A), commit(B, 1, EXTENTS_B)], 3, key=KEY)
+    return build_index([commit(A, 0, EXTENTS_A), commit(B, 1, EXTENTS_B)], 3)
 
 
-def entry_of(data: bytes, k: int, *, key: str = KEY) -> tuple[int, int, int]:
+def entry_of(data: bytes, k: int, *, key: str = KEY) -> Slice:
     """Parse the entry of one subpartition of that index."""
     return parse_entry(data, k, key=key, partitions=3, producers=2)
 
 
-def read_by_hand(index: bytes, k: int) -> list[tuple[object, ...]]:
+def block_by_hand(data: bytes) -> list[tuple[int, ...]]:
+    """(producer, segment, offset, length, rows) of a block, as documented, number by number."""
+    groups, extents = struct.unpack_from("<II", data)
+    at, columns = 8, []
+    for count in (groups, groups, extents, extents, extents, extents):
+        small, width = data[at] & 15, data[at] >> 4
+        least = int.from_bytes(data[at + 1 : at + 1 + small], "little")
+        at += 1 + small
+        numbers = [data[at + n * width : at + (n + 1) * width] for n in range(count)]
+        columns.append([least + int.from_bytes(n, "little") for n in numbers])
+        at += count * width
+    assert at == len(data)
+    found, producer, n = [], -1, 0
+    for gap, count in zip(columns[0], columns[1], strict=True):
+        producer += gap + 1
+        for _ in range(count):
+            assert columns[2][n] % 2 == 0  # of a producer's attempt
+            found.append((producer, columns[2][n] // 2, *(c[n] for c in columns[3:])))
+            n += 1
+        found += [] if count else [(producer, 0, 0, 0, 0)]
+    return found
+
+
+def read_by_hand(index: bytes, k: int) -> list[tuple[int, ...]]:
     """Entries of subpartition k as the documented layout says, without the library."""
-    offset, length, crc, own = struct.unpack_from("<QQII", index, 24 + 24 * k)
+    entry = index[40 + 36 * k : 40 + 36 * (k + 1)]
+    part, offset, length, data_bytes, crc, own = struct.unpack("<IQQQII", entry)
     partitions, producers = struct.unpack_from("<QI", index, 8)
     address = f"{KEY} {partitions} {producers} {k}".encode()
-    assert own == zlib.crc32(index[24 + 24 * k :][:20], zlib.crc32(address))
-    part = index[offset : offset + length]
-    assert crc == zlib.crc32(part)
-    return [struct.unpack("<IIQQQQ16s", part[i : i + 56]) for i in range(0, length, 56)]
+    assert own == zlib.crc32(entry[:32], zlib.crc32(address))
+    data = index[offset : offset + length]
+    assert (part, crc) == (0, zlib.crc32(data))
+    found = block_by_hand(data)
+    assert data_bytes == sum(extent[3] for extent in found)
+    return found
 
 
 def test_layout_is_as_documented(index: bytes) -> None:
     """Header, table, slices by subpartition, producers in order, ordinals in order."""
     assert index[:4] == b"SDIX"
-    _, version, partitions, producers, crc = struct.unpack("<IIQII", index[:24])
-    own = zlib.crc32(index[:20], zlib.crc32(KEY.encode()))
-    assert (version, partitions, producers, crc) == (2, 3, 2, own)
-    a, b = bytes.fromhex(A), bytes.fromhex(B)
-    assert read_by_hand(index, 0) == [(0, 0, 0, 16, 0, 2, a), (1, 0, 0, 0, 0, 0, b)]
-    assert read_by_hand(index, 1) == [
-        (0, 0, 16, 8, 0, 1, a),
-        (0, 1, 0, 8, 1, 1, a),
-        (1, 0, 0, 24, 0, 3, b),
-    ]
-    assert read_by_hand(index, 2) == [(0, 0, 0, 0, 0, 0, a), (1, 0, 24, 8, 0, 1, b)]
-    assert len(index) == 24 + 3 * 24 + 7 * 56
+    _, version, partitions, producers, attempts, crc = struct.unpack("<IIQI16sI", index[:40])
+    own = zlib.crc32(index[:36], zlib.crc32(KEY.encode()))
+    assert (version, partitions, producers, crc) == (3, 3, 2, own)
+    assert attempts == hashlib.sha256(bytes.fromhex(A + B)).digest()[:16]
+    assert read_by_hand(index, 0) == [(0, 0, 0, 16, 2), (1, 0, 0, 0, 0)]
+    assert read_by_hand(index, 1) == [(0, 0, 16, 8, 1), (0, 1, 0, 8, 1), (1, 0, 0, 24, 3)]
+    assert read_by_hand(index, 2) == [(0, 0, 0, 0, 0), (1, 0, 24, 8, 1)]
 
 
 def test_parsers_agree_with_the_layout(index: bytes) -> None:
@@ -78,10 +107,12 @@ def test_parsers_agree_with_the_layout(index: bytes) -> None:
     assert parse_header(index[:HEADER_BYTES], key=KEY) == (3, 2)
     for k in range(3):
         at = entry_offset(k)
-        offset, length, crc = entry_of(index[at : at + ENTRY_BYTES], k)
-        entries = parse_slice(index[offset : offset + length], crc, name="i", subpartition=k)
-        assert [tuple(e)[:6] for e in entries.tolist()] == [e[:6] for e in read_by_hand(index, k)]
-        assert [bytes(e) for e in entries["attempt"]] == [e[6] for e in read_by_hand(index, k)]
+        _, start, length, _, crc = entry_of(index[at : at + ENTRY_BYTES], k)
+        data = index[start : start + length]
+        entries = parse_slice(data, crc, name="i", subpartition=k, producers=2)
+        columns = ["producer", "segment", "offset", "length", "rows"]
+        assert entries[columns].tolist() == read_by_hand(index, k)
+    assert entries["first_ordinal"].tolist() == [0, 0]
 
 
 def test_an_entry_of_another_subpartition_fails(index: bytes) -> None:
@@ -98,8 +129,9 @@ def test_every_single_bit_flip_is_noticed(index: bytes) -> None:
         assert parse_header(data[:HEADER_BYTES], key=KEY) == (3, 2)
         for k in range(3):
             at = entry_offset(k)
-            offset, length, crc = entry_of(data[at : at + ENTRY_BYTES], k)
-            parse_slice(data[offset : offset + length], crc, name="i", subpartition=k)
+            _, start, length, _, crc = entry_of(data[at : at + ENTRY_BYTES], k)
+            data_of_k = data[start : start + length]
+            parse_slice(data_of_k, crc, name="i", subpartition=k, producers=2)
 
     parse_all(index)
     for bit in range(len(index) * 8):
@@ -110,10 +142,10 @@ def test_every_single_bit_flip_is_noticed(index: bytes) -> None:
 
 
 def test_a_newer_version_is_incompatible(index: bytes) -> None:
-    """Intact, but of version 3: the message names both."""
-    head = index[:4] + struct.pack("<I", 3) + index[8:20]
+    """Intact, but of version 4: the message names both."""
+    head = index[:4] + struct.pack("<I", 4) + index[8:36]
     own = zlib.crc32(head, zlib.crc32(KEY.encode()))
-    with pytest.raises(IncompatibleError, match=r"version 3.*reads 2"):
+    with pytest.raises(IncompatibleError, match=r"version 4.*reads 3"):
         parse_header(head + struct.pack("<I", own), key=KEY)
 
 
@@ -136,9 +168,14 @@ def test_an_entry_of_another_plan_fails(index: bytes, partitions: int, producers
         parse_entry(entry, 0, key=KEY, partitions=partitions, producers=producers)
 
 
-def test_an_entry_that_is_no_multiple_of_an_item_is_corrupt() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [(0, 0, 64 << 20 | 1, 0), (0, 1 << 30, 1, 0), (0, 1 << 63, 1, 0), (0, 0, 1, 1 << 63)],
+    ids=["long", "far", "negative", "data bytes"],
+)
+def test_an_entry_that_no_writer_makes_is_corrupt(fields: tuple[int, ...]) -> None:
     """Even with a right checksum."""
-    entry = struct.pack("<QQI", 0, 57, 0)
+    entry = struct.pack("<IQQQI", *fields, 0)
     entry += struct.pack("<I", zlib.crc32(entry, zlib.crc32(f"{KEY} 3 2 0".encode())))
     with pytest.raises(CorruptDataError):
         entry_of(entry, 0)
@@ -146,16 +183,63 @@ def test_an_entry_that_is_no_multiple_of_an_item_is_corrupt() -> None:
 
 def test_a_commit_of_too_many_subpartitions_is_corrupt() -> None:
     """An extent beyond R is refused when the index is built."""
-    with pytest.raises(CorruptDataError, match="subpartition 2 of 2"):
-        build_index([commit(A, 0, EXTENTS_A)], 2, key=KEY)
+    with pytest.raises(CorruptDataError, match="3 of 2 subpartitions"):
+        build_index([commit(A, 0, EXTENTS_A)], 2)
 
 
 def test_no_producers_give_an_index_of_empty_slices() -> None:
     """An empty stage has an index, too."""
-    index = build_index([], 2, key=KEY)
-    assert parse_header(index[:24], key=KEY) == (2, 0)
+    index = build_index([], 2)
+    assert parse_header(index[:40], key=KEY) == (2, 0)
     assert read_by_hand(index, 0) == read_by_hand(index, 1) == []
-    assert len(index) == 24 + 2 * 24
+
+
+@pytest.mark.parametrize("held", [0, 1 << 20], ids=["on disk", "in memory"])
+def test_runs_and_parts_change_nothing_but_the_place(
+    monkeypatch: pytest.MonkeyPatch, seed: int, held: int
+) -> None:
+    """Sorted run by run and stored part by part, each slice has the same bytes."""
+    rng = np.random.default_rng(seed)
+    commits, partitions = [], 23
+    for producer in range(17):
+        rows = rng.integers(0, 3, (partitions, 2)) * rng.integers(1, 90_000, (partitions, 2))
+        found = []
+        for k, pair in enumerate(rows.tolist()):
+            held_rows = [n for n in pair if n] or [0]
+            for segment, n in enumerate(held_rows):
+                offset = int(rng.integers(1 << 26)) if n else 0
+                found.append((k, segment, offset, 8 * n, sum(held_rows[:segment]), n))
+        commits.append(commit(f"{producer:032x}", producer, found))
+    whole = build_index(commits, partitions)
+    monkeypatch.setattr(transpose, "RUN_EXTENTS", 60)
+    monkeypatch.setattr(transpose, "HELD_BYTES", held)
+    monkeypatch.setattr(index_module, "PART_BYTES", 700)
+    objects = index_of_commits(commits, partitions, key=KEY)
+    parts = [objects[f"{KEY}-{n}"] for n in range(1, len(objects))]
+    assert len(parts) > 3
+    assert all(len(part) <= 700 for part in parts)
+    assert list(objects)[-1] == KEY
+    assert b"".join(parts) == whole[entry_offset(partitions) :]
+    places = []
+    for k in range(partitions):
+        entry = objects[KEY][entry_offset(k) : entry_offset(k + 1)]
+        found_k = parse_entry(entry, k, key=KEY, partitions=partitions, producers=17)
+        places.append(found_k)
+        data = parts[found_k.part - 1][found_k.offset :][: found_k.length]
+        assert block_by_hand(data) == read_by_hand(whole, k)
+    assert len(objects[KEY]) == entry_offset(partitions)
+
+
+def test_an_extent_of_many_is_at_most_ten_bytes(seed: int) -> None:
+    """M = R = 1,000, segments of about 64 MiB, rows of 100 bytes: bytes per extent as measured."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1_000, 128_000, 1_000) // 8 * 8
+    entries = np.zeros(1_000, dtype=EXTENT)
+    entries["subpartition"], entries["length"] = np.arange(1_000), lengths
+    entries["offset"], entries["rows"] = np.cumsum(lengths) - lengths, lengths // 100 + 1
+    assert len(pack_block(entries, "subpartition")) <= 10 * len(entries)
+    entries["offset"] = rng.integers(0, 64 << 20, 1_000)
+    assert len(pack_block(entries, "subpartition")) <= 10 * len(entries)
 
 
 def test_content_tag_is_the_digest_of_extents_and_checksums() -> None:
@@ -170,4 +254,3 @@ def test_content_tag_is_the_digest_of_extents_and_checksums() -> None:
         commit(A, 0, EXTENTS_B),
     ]
     assert len({content_tag(c) for c in [mine, *others]}) == 5
-    assert np.dtype(EXTENT).itemsize == 40

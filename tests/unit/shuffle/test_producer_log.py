@@ -1,19 +1,29 @@
 """A producer's log: the first record that names an attempt is its fate."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_stage import records_below
 
-from durable_shuffle.serialization.errors import AbortedError, CorruptDataError, FencedError
+from durable_shuffle.serialization.errors import (
+    AbortedError,
+    CorruptDataError,
+    FencedError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
 from durable_shuffle.shuffle.log.producer_log import (
+    HELD_BYTES,
     CommittedAttempt,
     abort_attempt,
     close_log,
     commit_attempt,
     producer_state,
+    read_commit,
     read_producer,
 )
-from durable_shuffle.shuffle.log.records import EXTENT, PRODUCER_RECORDS, Abort, Closed, Commit
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Abort, Closed, Commit
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
@@ -199,11 +209,26 @@ def test_a_damaged_record_is_an_error(log: SlotLog) -> None:
             action()
 
 
-def test_extents_of_a_wrong_length_are_corrupt() -> None:
-    """They are entries of 40 bytes; a part of one is refused with the attempt's name."""
+def test_damaged_extents_name_the_attempt() -> None:
+    """A part of the block is refused."""
     entry = np.zeros(1, dtype=EXTENT)
-    entry["rows"] = 7
-    good = Commit(A, 0, 1, 7, 0, (), entry.tobytes())
+    entry["rows"], entry["length"] = 7, 8
+    good = Commit(A, 0, 1, 7, 0, (), pack_block(entry, "subpartition"))
     assert good.extent_array()["rows"].tolist() == [7]
-    with pytest.raises(CorruptDataError, match=f"expected a multiple of 40.*{A}"):
-        Commit(A, 0, 1, 7, 0, (), entry.tobytes()[:-1]).extent_array()
+    with pytest.raises(CorruptDataError, match=f"{A}.*a column at byte"):
+        replace(good, extents=good.extents[:-1]).extent_array()
+
+
+def test_extents_of_many_producers_are_left_out_and_read_again() -> None:
+    """A driver holds those of a small stage; the COMMIT itself is read back from its slot."""
+    slots = SlotLog(MemoryStorage(), "p/")
+    entry = np.array([(0, 0, 0, 8, 0, 7)], dtype=EXTENT)
+    made = commit_attempt(slots, Commit(A, 0, 1, 7, 0, (), pack_block(entry, "subpartition")))
+    assert made.light(100) is made
+    light = made.light(HELD_BYTES)
+    assert (light.slot, light.commit.extents, light.commit.rows) == (0, b"", 7)
+    assert read_commit(slots, 0, A) == made
+    with pytest.raises(CorruptDataError, match=f"not the COMMIT of attempt {B}"):
+        read_commit(slots, 0, B)
+    with pytest.raises(NotFoundError, match="is gone: 'p/0000000001'"):
+        read_commit(slots, 1, A)

@@ -154,7 +154,7 @@ def test_a_damaged_index_is_made_anew(ids: SeededIds) -> None:
     made = make(ids, compact=False)
     stage, storage = made.stage, made.stage.storage
     assert isinstance(storage, MemoryStorage)
-    damaged(storage, stage.path.index_key(require_seal(stage).index), 30)
+    damaged(storage, stage.path.index_key(require_seal(stage).index), 50)
     with pytest.raises(CorruptDataError):
         assert_reads_right(made)
     done = repair(stage, ids)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.log.records import EXTENT
+from durable_shuffle.shuffle.log.extent_table import EXTENT
 from durable_shuffle.shuffle.write.segments import Segment, build_segment, complete_extents
 
 STAGE = "5" * 32

@@ -1,0 +1,133 @@
+"""Blocks of extents: what goes in comes out, and what no writer makes is refused."""
+
+import random
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.log.extent_table import (
+    EXTENT,
+    MAX_EXTENTS,
+    pack_block,
+    unpack_block,
+)
+from durable_shuffle.shuffle.log.layout import COMPACTED
+
+NUMBERS = st.one_of(st.integers(1, 300), st.integers(1, (1 << 48) - 1))
+PLACES = st.tuples(
+    st.one_of(st.integers(0, 5), st.integers(0, (1 << 32) - 1)), st.just(0) | NUMBERS, NUMBERS
+)
+GROUPS = st.dictionaries(st.integers(0, 999), st.lists(st.tuples(PLACES, NUMBERS), max_size=4))
+
+
+def entries_of(groups: dict[int, list[tuple[tuple[int, int, int], int]]]) -> npt.NDArray[np.void]:
+    """EXTENT entries of groups with these ((segment, offset, length), rows)."""
+    found: list[tuple[int, ...]] = []
+    for group in sorted(groups):
+        ordinal = 0
+        for (segment, offset, length), rows in groups[group]:
+            found.append((group, segment, offset, length, ordinal, rows))
+            ordinal += rows
+        if not groups[group]:
+            found.append((group, 0, 0, 0, 0, 0))
+    return np.array(found, dtype=EXTENT)
+
+
+def unpacked(data: bytes, groups: int = 1000) -> npt.NDArray[np.void]:
+    return unpack_block(data, "subpartition", EXTENT, "here", groups=groups)
+
+
+@given(GROUPS)
+def test_a_block_gives_back_what_was_packed(
+    groups: dict[int, list[tuple[tuple[int, int, int], int]]],
+) -> None:
+    """Groups with gaps between them, empty ones, and numbers of all lengths."""
+    entries = entries_of(groups)
+    assert unpacked(pack_block(entries, "subpartition")).tolist() == entries.tolist()
+
+
+def test_a_list_of_ten_thousand_partitions_is_at_most_100_kib(seed: int) -> None:
+    """The extents of a COMMIT with one segment of 64 MiB, and of a skewed one of 1 GiB."""
+    rng = np.random.default_rng(seed)
+    for lengths in (rng.integers(4_000, 9_000, 10_000), rng.pareto(1.5, 10_000) * 50_000 + 64):
+        entries = np.zeros(10_000, dtype=EXTENT)
+        entries["subpartition"] = np.arange(10_000)
+        entries["length"] = np.minimum(lengths, 8 << 20).astype(np.int64) // 8 * 8
+        entries["offset"] = np.cumsum(entries["length"]) - entries["length"]
+        entries["rows"] = entries["length"] // 80 + 1
+        assert len(pack_block(entries, "subpartition")) <= 100 << 10
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "0 bytes"),
+        (struct.pack("<II", 1001, 0), "1001 of 1000"),
+        (struct.pack("<II", 1, MAX_EXTENTS + 1), "extents"),
+        (struct.pack("<II", 0, 0) + bytes(5), "a column at byte 13 of 13"),
+        (struct.pack("<II", 0, 0) + bytes(7), "1 bytes too many"),
+        (struct.pack("<II", 0, 0) + b"\x07" + bytes(12), "a column at byte 8"),
+        (struct.pack("<II", 1, 0) + b"\x70" + bytes(12), "a column at byte 8"),
+        (struct.pack("<II", 1, 0) + b"\x02\xe8\x03" + bytes(5), "not there"),
+        (struct.pack("<II", 2, 0) + b"\x02\xe7\x03" + bytes(5), "subpartition .* of 1000"),
+        (struct.pack("<II", 1, 1) + b"\0\x01\x02" + bytes(4), "more extents"),
+        (struct.pack("<II", 2, 1) + b"\0\x01\x01" + bytes(4), "2 extents"),
+        (struct.pack("<II", 1, 1) + b"\0\x01\x01" + bytes(4), "without rows"),
+        (struct.pack("<II", 1, 1) + b"\0\x01\x01\0\0\x01\x08\0", "without rows"),
+        (
+            struct.pack("<II", 1, 1) + b"\0\x01\x01\x05" + bytes(4) + b"\x01\0\x01\x08\x01\x01",
+            "segment",
+        ),
+    ],
+)
+def test_a_block_that_no_writer_makes_is_corrupt(data: bytes, found: str) -> None:
+    """Each length and number is checked before it is used, and the message names the object."""
+    with pytest.raises(CorruptDataError, match=f"here found=.*{found}"):
+        unpacked(data)
+
+
+def test_any_harm_is_an_error_or_other_extents(seed: int) -> None:
+    """Bytes without a checksum: whatever they say, nothing but CorruptDataError comes of it."""
+    rng = random.Random(seed)
+    entries = entries_of({k: [((k % 3, 40 * k, 40), 3)] * (k % 4) for k in range(60)})
+    good = pack_block(entries, "subpartition")
+    refused = 0
+    for _ in range(2000):
+        data = bytearray(good)
+        for _ in range(rng.choice((1, 1, 3))):
+            data[rng.randrange(len(data))] = rng.choice((0, 1, 255, rng.randrange(256)))
+        data = data[: rng.choice((len(data), rng.randrange(len(data))))]
+        try:
+            unpacked(bytes(data))
+        except CorruptDataError:
+            refused += 1
+    assert 500 < refused < 2000
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(1, 0, 0, 8, 0, 1), (0, 0, 8, 8, 0, 1)],
+        [(0, 0, 0, 8, 0, 0)],
+        [(0, 0, 1 << 48, 8, 0, 1)],
+        [(0, 0, 0, 8, 0, 1), (1, 0, (1 << 48) + 1, 8, 0, 1)],
+    ],
+    ids=["out of order", "bytes without rows", "far", "far from the first"],
+)
+def test_what_a_block_cannot_hold_is_refused(entries: list[tuple[int, ...]]) -> None:
+    """Rather than packed into something else."""
+    with pytest.raises(InvalidInputError):
+        pack_block(np.array(entries, dtype=EXTENT), "subpartition")
+
+
+def test_whose_a_segment_is_takes_no_bytes() -> None:
+    """Compacted segments and a producer's in one slice: one byte each, as numbers are small."""
+    entries = entries_of({k: [((k % 2 * COMPACTED | k % 4, 0, 8), 1)] for k in range(100)})
+    data = pack_block(entries, "subpartition")
+    assert len(data) < 8 + 6 + 100 + 10
+    assert unpacked(data).tolist() == entries.tolist()

@@ -104,7 +104,7 @@ def release(
     failed.clear()
     confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{FENCES}")
     ids = RandomIds()
-    with JobLog.claim(storage, job, ids.new_id()) as log:
+    with JobLog.claim(storage, job, ids.new_id(), run=False) as log:
         before_now = finish_releases(log, storage, ids, failed, SystemClock().wall())
         freed = [{"stage": "(released before)", **asdict(part)} for part in before_now]
         for path in paths:

@@ -67,7 +67,7 @@ def vacuum(
     find_job(call.storage, job)  # the error for a wrong name lists the right ones
     state, now = read_job(call.storage, job), SystemClock().wall()
     failed: list[DurableShuffleError] = []
-    found = unused_stages(state, keep, now, state.generation + 1)
+    found = unused_stages(state, keep, now, state.runs + 1)
     found = free_stages(call.storage, found, failed)
     document: dict[str, object] = {"url": call.storage.description, "job": job, "deleted": delete}
     document["stages"] = [_described(call.storage, unused) for unused in found]
@@ -82,7 +82,7 @@ def vacuum(
     confirm(call, yes=yes, what=f"delete for good:\n{shown}\n{FENCES}")
     ids = RandomIds()
     freed = Freed(0, 0)
-    with JobLog.claim(call.storage, job, ids.new_id()) as log:
+    with JobLog.claim(call.storage, job, ids.new_id(), run=False) as log:
         for unused in release_unused(log, call.storage, keep, ids, now, failed):
             with skipping_damaged(failed):
                 freed += finish_release(log, call.storage, unused.path, ids)

@@ -52,7 +52,7 @@ from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
-from durable_shuffle.shuffle.release.retention import register_consumers
+from durable_shuffle.shuffle.release.unused import register_used
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
@@ -119,10 +119,8 @@ class Consumers:
             raise NotFoundError(f"the job has no such stage, or it was released: {path.prefix!r}")
         stage = open_stage(self._storage, path)
         require_seal(stage)
-        generation = self._log.generation
-        register_consumers(
-            stage, [request.consumer], ids=self._ids, generation=generation, closed=False
-        )
+        now = self._clock.wall()
+        register_used(self._log, stage, [request.consumer], ids=self._ids, now=now, closed=False)
         tasks = range(stage.describe.partitions)
         before = self._resume_sets(stage, request, tasks)
         if request.on_new_code == "fail":

@@ -20,7 +20,6 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.release.purge import finish_releases, purge_released
-from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import (
     Freed,
     finish_release,
@@ -33,6 +32,7 @@ from durable_shuffle.shuffle.release.unused import (
     KeepUsed,
     Unused,
     free_stages,
+    register_used,
     release_unused,
     unused_stages,
 )
@@ -132,9 +132,8 @@ class StoredStages:
                 "this object returned, or an entry of stages()"
             )
         stage = open_stage(self._storage, path)
-        return register_consumers(
-            stage, names, ids=self._ids, generation=self._log.generation, closed=closed
-        )
+        now = self._clock.wall()
+        return register_used(self._log, stage, names, ids=self._ids, now=now, closed=closed)
 
     def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
         """Delete stored stages for good.
@@ -214,7 +213,7 @@ class StoredStages:
         keep = keep or self._keep or KeepUsed()
         failed: list[DurableShuffleError] = []
         if dry_run:
-            found = unused_stages(self._log.state, keep, self._clock.wall(), self._log.generation)
+            found = unused_stages(self._log.state, keep, self._clock.wall(), self._log.run)
             found = free_stages(self._storage, found, failed)
         else:
             found = self._release_unused(keep, failed)

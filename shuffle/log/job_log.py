@@ -64,6 +64,8 @@ class JobLog:
         self._log, self._state, self._record_id = log, state, record_id
         self._lock = threading.RLock()
         self._generation = state.generation
+        self.run = state.runs
+        """Number of the run that this driver began; for a command, of the one that comes next."""
 
     @classmethod
     def claim(
@@ -75,6 +77,7 @@ class JobLog:
         take_over: bool = True,
         by: str = "",
         wall_seconds: float = 0.0,
+        run: bool = True,
     ) -> "JobLog":
         """Win the job: from here on older drivers are fenced.
 
@@ -83,6 +86,7 @@ class JobLog:
             take_over: False refuses a job whose newest driver has not said that it ended.
             by: host and process, for messages.
             wall_seconds: now, since 1970, for messages.
+            run: whether a run of the job begins, which retention counts; False for commands.
 
         Raises:
             ConflictError: `take_over` is False and another driver is active or died.
@@ -96,11 +100,14 @@ class JobLog:
                     "ended, and on_conflict='fail' was asked for. Wait for it; if it was killed, "
                     "start once with on_conflict='take_over'"
                 )
-            return Claim(record_id, job, state.generation + 1, LAYOUT_VERSION, by, wall_seconds)
+            made = state.generation + 1, LAYOUT_VERSION, by, wall_seconds, run
+            return Claim(record_id, job, *made)
 
         log = job_records(storage, job)
         state, _ = log.decide(read_job(storage, job), claim)
-        return cls(log, keep_snapshot(storage, state), record_id)
+        claimed = cls(log, keep_snapshot(storage, state), record_id)
+        claimed.run += not run
+        return claimed
 
     @property
     def generation(self) -> int:

@@ -48,6 +48,8 @@ class Use:
 
     generation: int
     """Of the driver that used it."""
+    run: int
+    """Runs of the job that had begun then."""
     wall_seconds: float
     """Since 1970; 0 if unknown."""
     lasts: Lasts
@@ -78,6 +80,8 @@ class JobState:
     """When it was claimed, in seconds since 1970."""
     ended: bool = False
     """Whether the newest driver said that it ended."""
+    runs: int = 0
+    """How many runs have begun."""
     stages: Mapping[tuple[str, str], StagePath] = field(default_factory=dict)
     """(name, fingerprint) -> newest incarnation that is not released."""
     live: Mapping[StagePath, Use] = field(default_factory=dict)
@@ -164,6 +168,7 @@ def _claimed(state: JobState, record: Claim) -> JobState:
         by=record.by,
         since=record.wall_seconds,
         ended=False,
+        runs=state.runs + record.run,
     )
 
 
@@ -171,11 +176,12 @@ def _used(state: JobState, record: StageUse) -> JobState:
     path = state.path_of(record)
     if path in state.gone:
         return state
+    use = Use(record.generation, state.runs, record.wall_seconds, record.lasts)
     state = replace(
         state,
         begun=tuple(p for p in state.begun if p != path),
         stages={**state.stages, (path.name, path.fingerprint): path},
-        live={**state.live, path: Use(record.generation, record.wall_seconds, record.lasts)},
+        live={**state.live, path: use},
     )
     replaced = parse_stage_folder(state.job, record.replaced)
     return state if replaced is None else _released(state, replaced)
@@ -243,6 +249,7 @@ class JobSnapshot:
     by: str
     since: float
     ended: bool
+    runs: int
     live: tuple[LiveStage, ...]
     """Oldest first."""
     released: tuple[GoneStage, ...]
@@ -265,6 +272,7 @@ def snapshot_of(state: JobState) -> JobSnapshot:
         state.by,
         state.since,
         state.ended,
+        state.runs,
         tuple(LiveStage(p.folder, p in current, use) for p, use in state.live.items()),
         tuple(GoneStage(path.folder, gone) for path, gone in state.gone.items()),
         tuple(path.folder for path in state.begun),
@@ -292,6 +300,7 @@ def state_at(job: str, slot: int, snapshot: JobSnapshot) -> JobState:
         snapshot.by,
         snapshot.since,
         snapshot.ended,
+        snapshot.runs,
         {(p.name, p.fingerprint): p for p, stage in live.items() if stage.newest},
         {p: stage.used for p, stage in live.items()},
         gone,

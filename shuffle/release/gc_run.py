@@ -119,7 +119,7 @@ def collect_garbage(
     """
     check_name("job", job)
     _check_job_log(storage, job)
-    log = JobLog.claim(storage, job, ids.new_id()) if delete else None
+    log = JobLog.claim(storage, job, ids.new_id(), run=False) if delete else None
     copy = _check_job_log(storage, job)
     scopes = survey(
         storage, copy, threads=settings.control_threads, now=clock.wall(), age=older_than_seconds

@@ -8,7 +8,7 @@ A reader without a declared consumer leaves no trace. It is safe for as long as 
 what an earlier run used, whatever the driver does meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -18,8 +18,14 @@ from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import JobState, Use
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.stage import open_stage, read_state
-from durable_shuffle.shuffle.release.retention import not_used, progress_in, unfinished
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
+from durable_shuffle.shuffle.release.retention import (
+    not_used,
+    progress_in,
+    register_consumers,
+    unfinished,
+)
 from durable_shuffle.shuffle.release.stages import decide_release, skipping_damaged
 from durable_shuffle.shuffle.storage.contract import Storage
 
@@ -32,8 +38,7 @@ class KeepUsed:
     This run's stages stay, and those with a declared consumer that has not finished.
 
     Args:
-        runs: the run that begins does not count. Each driver is a run, and so is each command that
-            claims the job (`release`, `gc --delete`, `vacuum --delete`).
+        runs: the run that begins does not count. Each driver is a run; commands are none.
         unused_for: also after many runs a stage stays for this time, so that a job that fails and
             starts again every minute deletes nothing.
         unrecognised_for: the same for stages that no later run can find again, whatever `runs` is:
@@ -96,17 +101,18 @@ class Unused:
     why: str
 
 
-def unused_stages(state: JobState, keep: KeepUsed, now: float, generation: int) -> list[Unused]:
+def unused_stages(state: JobState, keep: KeepUsed, now: float, run: int) -> list[Unused]:
     """Return the stages that the retention does not keep, oldest first. Pure.
 
     Args:
         now: seconds since 1970.
-        generation: of the run that asks.
+        run: number of the run that asks, as `JobState.runs` counts them; for a command, of the
+            run that comes next.
     """
     newest = {path.name: path for path in state.live} if keep.newest else {}
     found = []
     for path, used in state.live.items():
-        idle, runs = timedelta(seconds=now - used.wall_seconds), generation - used.generation
+        idle, runs = timedelta(seconds=now - used.wall_seconds), run - used.run
         if runs < 1 or used.lasts == "until_released" or newest.get(path.name) == path:
             continue
         since = f"not used for {timedelta(seconds=round(idle.total_seconds()))}"
@@ -165,7 +171,7 @@ def release_unused(
     Raises:
         FencedError: a newer driver claimed the job; nothing more was decided.
     """
-    found = free_stages(storage, unused_stages(log.state, keep, now, log.generation), failed)
+    found = free_stages(storage, unused_stages(log.state, keep, now, log.run), failed)
     done = []
     for unused in found:
         with skipping_damaged(failed):
@@ -173,6 +179,41 @@ def release_unused(
             if decide_release(log, storage, unused.path, ids, because, unless=_used_since(unused)):
                 done.append(unused)
     return done
+
+
+def register_used(
+    log: JobLog,
+    stage: StageHandle,
+    names: Iterable[str],
+    *,
+    ids: IdSource,
+    now: float,
+    closed: bool = True,
+) -> tuple[str, ...]:
+    """As `register_consumers`, for stages of a claimed job whose unused stages are released.
+
+    Registering is a use, which stands in the job log first: whoever has found the stage unused
+    and free of consumers meanwhile does not release it.
+
+    Args:
+        now: seconds since 1970.
+
+    Raises:
+        FencedError: a newer driver claimed the job; nothing was registered.
+        InvalidInputError, NotFoundError: see `register_consumers`.
+    """
+    path, used = stage.path, log.state.live.get(stage.path)
+    record = StageUse(
+        ids.new_id(),
+        log.generation,
+        path.name,
+        path.fingerprint,
+        path.incarnation,
+        wall_seconds=now,
+        lasts=used.lasts if used else "until_released",
+    )
+    log.append(record)
+    return register_consumers(stage, names, ids=ids, generation=log.generation, closed=closed)
 
 
 def _used_since(unused: Unused) -> Callable[[JobState], bool]:

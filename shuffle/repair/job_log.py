@@ -79,7 +79,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
         record = left.pop(0) if left and slot else filler
         log.mend(slot, JOB_RECORDS.encode(record))
-    with JobLog.claim(storage, job, ids.new_id()) as claimed:
+    with JobLog.claim(storage, job, ids.new_id(), run=False) as claimed:
         for record in left:
             assert isinstance(record, StageUse | StageReleased)
             claimed.append(record)

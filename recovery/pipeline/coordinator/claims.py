@@ -35,7 +35,7 @@ class JobClaim:
             FencedError: another driver or coordinator claimed the job since the last time.
         """
         if self._log is None:
-            self._log = JobLog.claim(self._storage, self._job, self._owner)
+            self._log = JobLog.claim(self._storage, self._job, self._owner, run=False)
             return self._log.generation
         mine = self._log.generation
 

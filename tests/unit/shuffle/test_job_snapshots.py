@@ -106,7 +106,7 @@ def test_opening_a_job_with_12000_stages_in_its_past(
         1,
         A,
         stages={(p.name, p.fingerprint): p for p in live},
-        live=dict.fromkeys(live, Use(1, 0.0, "until_released")),
+        live=dict.fromkeys(live, Use(1, 0, 0.0, "until_released")),
         gone=dict.fromkeys(paths[:dropped], Gone()),
     )
     SlotLog(storage, job_snapshots_prefix("job")).append(

@@ -8,18 +8,24 @@ from littered_job import StoredConsumer
 from small_stage import SeededIds
 from stored_job import stored_stage
 
-from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.job_state import JobState, Use
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import Lasts, StageUse
-from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
 from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import finish_release
 from durable_shuffle.shuffle.release.unused import (
     KeepUsed,
     Unused,
     keep_for,
+    register_used,
     release_unused,
     unused_stages,
 )
@@ -37,10 +43,10 @@ def path(stage: int, name: str = "stage") -> StagePath:
 
 
 def state_of(*uses: Use, newest: bool = True) -> JobState:
-    """A job whose generation 9 begins, and what its stages were used for; the last one is newer."""
+    """A job whose run 9 begins, and what its stages were used for; the last one is newer."""
     live = {path(n): use for n, use in enumerate(uses)}
     if newest:
-        live[path(99)] = Use(9, NOW, "while_used")
+        live[path(99)] = Use(9, 9, NOW, "while_used")
     return JobState("job", 50, 9, "a" * 32, live=live)
 
 
@@ -63,7 +69,7 @@ def state_of(*uses: Use, newest: bool = True) -> JobState:
 def test_what_goes(runs_ago: int, idle: float, lasts: Lasts, goes: bool) -> None:
     """A stage goes once it is beyond both limits; what nobody can find again goes sooner; what this
     run uses, and what has no uses, stays."""
-    state = state_of(Use(9 - runs_ago, NOW - idle, lasts))
+    state = state_of(Use(50 - runs_ago, 9 - runs_ago, NOW - idle, lasts))
     found = unused_stages(state, SOON, NOW, 9)
     assert [unused.path for unused in found] == ([path(0)] if goes else [])
     assert all("not used for" in unused.why for unused in found)
@@ -71,7 +77,7 @@ def test_what_goes(runs_ago: int, idle: float, lasts: Lasts, goes: bool) -> None
 
 def test_the_newest_of_a_name_stays() -> None:
     """Others read it by its name. Retention by age alone keeps none but the last run's."""
-    old = Use(2, NOW - 50 * DAY, "while_used")
+    old = Use(2, 2, NOW - 50 * DAY, "while_used")
     state = state_of(old, old, newest=False)
     assert [unused.path for unused in unused_stages(state, SOON, NOW, 9)] == [path(0)]
     assert len(unused_stages(state, keep_for(timedelta(days=1)), NOW, 9)) == 2
@@ -80,7 +86,7 @@ def test_the_newest_of_a_name_stays() -> None:
 @pytest.mark.parametrize("late", [-3600, 0, 3600])
 def test_a_nightly_job_keeps_what_it_used_yesterday(late: int) -> None:
     """With a retention of one day, also if it begins an hour later than the night before."""
-    used = Use(8, NOW - DAY - late, "while_used")
+    used = Use(8, 8, NOW - DAY - late, "while_used")
     assert unused_stages(state_of(used), keep_for(timedelta(days=1)), NOW, 9) == []
 
 
@@ -213,9 +219,67 @@ def test_a_use_that_comes_between_keeps_the_stage(nights: Nights) -> None:
     keep = keep_for(timedelta(days=1))
     nights.begin(KeepUsed())  # one run more, so that the last one did not use it
     log = JobLog.claim(nights.storage, "job", nights.ids.new_id())
-    assert len(unused_stages(log.state, keep, nights.now, log.generation)) == 1
+    assert len(unused_stages(log.state, keep, nights.now, log.run)) == 1
     assert release_unused(log, Between(), keep, nights.ids, nights.now, []) == []
     assert log.state.order == (stage.path,)
+
+
+def test_a_consumer_that_registers_between_keeps_the_stage(nights: Nights) -> None:
+    """After the stage was found unused and without consumers, before its release is decided."""
+    log, _ = nights.begin(KeepUsed())
+    stage = nights.make(log, "unrecognised", 0)
+    nights.night += 20
+    log = JobLog.claim(nights.storage, "job", nights.ids.new_id())
+    how = {"ids": nights.ids, "now": nights.now, "closed": False}
+    found: list[tuple[str, ...]] = []
+
+    class Between(MemoryStorage):
+        """Registers a consumer behind the read that finds none."""
+
+        def read(self, key: str, *more: int) -> bytes:
+            try:
+                return nights.storage.read(key, *more)
+            except NotFoundError:  # the end of the stage's log
+                if not found:
+                    found.append(())
+                    found.append(register_used(log, stage, ["loader"], **how))  # type: ignore[arg-type]
+                raise
+
+    gone = release_unused(log, Between(), keep_for(timedelta(0)), nights.ids, nights.now, [])
+    assert found == [(), ("loader",)]
+    assert gone == []
+    assert read_job(nights.storage, "job").order == (stage.path,)
+
+
+def test_whoever_registers_behind_the_release_learns_it(nights: Nights) -> None:
+    """Before anything is written to the stage's log, whose release is not carried out yet."""
+    log, _ = nights.begin(KeepUsed())
+    stage = nights.make(log, "unrecognised", 0)
+    nights.night += 20
+    log = JobLog.claim(nights.storage, "job", nights.ids.new_id())
+    keep = keep_for(timedelta(0))
+    assert len(release_unused(log, nights.storage, keep, nights.ids, nights.now, [])) == 1
+    with pytest.raises(NotFoundError, match="released"):
+        register_used(log, stage, ["loader"], ids=nights.ids, now=nights.now)
+    assert read_state(stage).register is None
+
+
+def test_commands_are_no_runs(nights: Nights) -> None:
+    """A job whose stage is used by each run keeps it, however often gc and release claim the job
+    in between; each fences the driver all the same."""
+    log, _ = nights.begin(KeepUsed())
+    stage = nights.make(log, "while_used", 0)
+    nights.make(log, "while_used", 1)
+    for _ in range(20):
+        nights.night += 1
+        command = JobLog.claim(nights.storage, "job", nights.ids.new_id(), run=False)
+    with pytest.raises(FencedError):
+        log.check_owner()
+    assert (command.generation, command.run, command.state.runs) == (21, 2, 1)
+    keep = KeepUsed(runs=1, newest=False)
+    assert unused_stages(command.state, keep, nights.now, command.run) == []
+    assert nights.begin(keep)[1] == []
+    assert [unused.path for unused in nights.begin(keep)[1]][:1] == [stage.path]
 
 
 def test_a_damaged_stage_stops_nobody(nights: Nights) -> None:

@@ -122,7 +122,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-14",
         "what was dropped is started again by a late complaint",
-        "recovery/pipeline/coordinator/control.py",
+        "recovery/pipeline/coordinator/complaints.py",
         "for part, cause in ready.items() if part in parts]",
         "for part, cause in ready.items()]",
         FRONTIERS,
@@ -130,7 +130,7 @@ MUTATIONS = (
     Mutation(
         "R-MZ-15",
         "a complaint is a restart, at once",
-        "recovery/pipeline/coordinator/control.py",
+        "recovery/pipeline/coordinator/complaints.py",
         "self._due.setdefault(part, (now + self._delay_seconds, cause))",
         "self._due[part] = (now, cause)",
         FRONTIERS,

@@ -93,9 +93,9 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a source may go back",
-        "recovery/pipeline/task/source.py",
-        "        if self._position is not None and not self.source.advances(",
-        "        if self._position is not None and self.source.advances(",
+        "recovery/pipeline/plan/positions.py",
+        "        if self._value is not None and not self._advances(",
+        "        if self._value is not None and self._advances(",
         "tests/pipelines/test_source_attempts.py -k forgets",
     ),
     Mutation(

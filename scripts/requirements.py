@@ -2,6 +2,8 @@
 
 The ids and their meaning stand in docs/requirements.toml; the tests say themselves what they carry,
 by `@pytest.mark.requirement("R-...")` on a function, a class, a module or one parametrised case.
+`mark_collector.py` says which of them drive the product. If none does, the table says why the
+machine is enough.
 With `--check` nothing is written: exit status 1 says that the page is out of date.
 """
 
@@ -9,10 +11,11 @@ import argparse
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,48 +28,70 @@ TABLE = ROOT / "docs" / "requirements.toml"
 PAGE = ROOT / "docs" / "requirements.md"
 
 
+Group = dict[str, Any]
+
+
 def render(
-    groups: dict[str, dict[str, str]], marks: Iterable[tuple[str, str]], path: Path = TABLE
+    groups: dict[str, Group],
+    marks: Iterable[tuple[str, str]],
+    product: Collection[tuple[str, str]] = (),
+    path: Path = TABLE,
 ) -> str:
     """Return the page.
 
     Args:
-        groups: prefix of the ids -> title, source, and number -> meaning.
+        groups: prefix of the ids -> title, source, number -> meaning, and `machine`: number -> why
+            the machine is the product.
         marks: (requirement, test) pairs; repeated pairs are fine.
+        product: those of them whose test drives the product.
 
     Raises:
-        SystemExit: a test carries an id that the table does not know.
+        SystemExit: a test carries an id that the table does not know; or no test drives the product
+            and the table does not say why; or it says why although one does.
     """
     tests: dict[str, set[str]] = defaultdict(set)
+    driven = {requirement for requirement, _ in product}
+    wrong: list[str] = []
     for requirement, test in marks:
         tests[requirement].add(test)
     lines = [
         "# Requirements and their tests",
         "",
         "Written by `make requirements` from `requirements.toml` and the marks on the tests.",
-        '"not yet" means that no test carries the requirement.',
+        '"not yet" means that no test carries the requirement. "Product": one of its tests or more',
+        'drive what users run. "Machine": its tests drive a pure part, which the product calls.',
     ]
     for prefix, group in groups.items():
         meanings = {f"{prefix}-{n}": text for n, text in group.items() if n.isdigit()}
         lines += ["", f"## {prefix}: {group['title']}", ""]
         lines += [f"{group['source']}.", ""]
-        lines += ["| requirement | meaning | tests |", "|---|---|---|"]
+        lines += ["| requirement | meaning | proven | tests |", "|---|---|---|---|"]
         for name, meaning in meanings.items():
-            found = "<br>".join(f"`{test}`" for test in sorted(tests.pop(name, ())))
-            lines.append(f"| {name} | {meaning} | {found or 'not yet'} |")
+            why = group.get("machine", {}).get(name.rpartition("-")[2])
+            carried = sorted(tests.pop(name, ()))
+            if carried and (why is None) is not (name in driven):
+                wrong.append(name)
+            proven = "product" if name in driven else f"machine: {why}" if carried else "not yet"
+            found = "<br>".join(f"`{test}`" for test in carried)
+            lines.append(f"| {name} | {meaning} | {proven} | {found or 'not yet'} |")
     if tests:
         raise SystemExit(f"{path.name} does not know: " + ", ".join(sorted(tests)))
+    if wrong:
+        raise SystemExit(
+            f"{path.name} must say why the machine is enough where no test drives the product, and "
+            f"nowhere else: {', '.join(wrong)}"
+        )
     return "\n".join(lines) + "\n"
 
 
-def collect() -> list[tuple[str, str]]:
+def collect() -> MarkCollector:
     """Return the marks of all tests and benchmarks, soak included."""
     collector = MarkCollector()
     with redirect_stdout(StringIO()) as said:
         status = pytest.main(["--collect-only", "-qq", "-m", "", str(ROOT)], plugins=[collector])
     if status != pytest.ExitCode.OK:
         raise SystemExit(f"{said.getvalue()}\nthe tests could not be collected: {status!r}")
-    return collector.marks
+    return collector
 
 
 def main() -> int:
@@ -74,7 +99,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
     options = parser.parse_args()
-    page = render(tomllib.loads(TABLE.read_text()), collect())
+    found = collect()
+    page = render(tomllib.loads(TABLE.read_text()), found.marks, found.product)
     if not options.check:
         PAGE.write_text(page)
         return 0

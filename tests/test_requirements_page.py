@@ -36,15 +36,28 @@ def test_page_is_up_to_date(script: ModuleType, request: pytest.FixtureRequest) 
         pytest.skip("this run has not collected all tests")
     collector = config.pluginmanager.get_plugin("requirement marks")
     assert isinstance(collector, MarkCollector)
-    page = script.render(tomllib.loads(script.TABLE.read_text()), collector.marks)
+    table = tomllib.loads(script.TABLE.read_text())
+    page = script.render(table, collector.marks, collector.product)
     assert script.PAGE.read_text() == page, "run `make requirements`"
 
 
 def test_requirement_names_its_tests_once(script: ModuleType) -> None:
     """Marks on many cases of one test give one name; what nobody carries says so."""
-    page = script.render(GROUPS, [("R-X-1", "b::t"), ("R-X-1", "a::t"), ("R-X-1", "b::t")])
-    assert "| R-X-1 | One. | `a::t`<br>`b::t` |" in page
-    assert "| R-X-2 | Two. | not yet |" in page
+    marks = [("R-X-1", "b::t"), ("R-X-1", "a::t"), ("R-X-1", "b::t")]
+    page = script.render(GROUPS, marks, marks[1:2])
+    assert "| R-X-1 | One. | product | `a::t`<br>`b::t` |" in page
+    assert "| R-X-2 | Two. | not yet | not yet |" in page
+
+
+def test_a_machine_is_enough_only_with_a_reason(script: ModuleType) -> None:
+    """And a reason stands nowhere else."""
+    with_reason = {"R-X": {**GROUPS["R-X"], "machine": {"1": "it is called as it is."}}}
+    marks = [("R-X-1", "a::t")]
+    page = script.render(with_reason, marks)
+    assert "| R-X-1 | One. | machine: it is called as it is. | `a::t` |" in page
+    for groups, product in ((GROUPS, []), (with_reason, marks)):
+        with pytest.raises(SystemExit, match="R-X-1"):
+            script.render(groups, marks, product)
 
 
 def test_mark_that_the_table_does_not_know_is_refused(script: ModuleType) -> None:
@@ -72,7 +85,7 @@ def test_marks_on_functions_classes_and_cases_are_all_found(
         def test_case(n): pass
 
         @pytest.mark.soak
-        @mark("R-X-5")
+        @mark("R-X-5", through="product")
         def test_deselected(): pass
     """
     (tmp_path / "test_marks.py").write_text(textwrap.dedent(code))
@@ -87,3 +100,4 @@ def test_marks_on_functions_classes_and_cases_are_all_found(
         ("R-X-4", "test_marks.py::test_case"),
         ("R-X-5", "test_marks.py::test_deselected"),
     }
+    assert {name for name, _ in collector.product} == {"R-X-5"}

@@ -191,8 +191,10 @@ def gc(
     stages stay; `release` deletes those.
 
     --delete claims the job first: a running driver of that job stops with FencedError, its running
-    producers are aborted, and a consumer with unacknowledged output loses its view. Nothing that
-    was committed or acknowledged is touched. It may be killed and started again at any time.
+    producers are aborted, and a consumer with unacknowledged output loses its view. A pipeline that
+    runs, or that died without a word, is not disturbed: what its tasks may still name is spared.
+    Nothing that was committed or acknowledged is touched. It may be killed and started again at any
+    time.
 
     If names or records of a stage or consumer make no sense, nothing of it is removed, it is
     listed, and the command exits with 1.
@@ -225,6 +227,8 @@ def gc(
         "freed": asdict(report.freed),
     }
     call.emit(document, _gc_text(report))
+    if report.beside and delete:
+        call.note("a pipeline leads this job: it was not claimed; suspend it to collect the rest")
     if report.unknown:
         call.note(f"{len(report.unknown)} unknown or kept for them; run `durable-shuffle verify`")
         call.fail()
@@ -236,7 +240,7 @@ def _items(judged: tuple[Judged, ...]) -> list[dict[str, object]]:
 
 def _gc_text(report: GcReport) -> str:
     """Return counts per stage or consumer and reason, and each key that makes no sense."""
-    acted = report.generation > 0
+    acted = report.deleted
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     what = "removed" if acted else "would go"

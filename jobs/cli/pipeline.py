@@ -158,7 +158,8 @@ def allow_release(
 ) -> Answer:
     """Allow the pipeline to delete data that all consumers of a stage have committed.
 
-    A consumer that is added later begins at the oldest data left; then nothing more is deleted.
+    The pipeline does this by itself from time to time. A consumer that is added later begins at the
+    oldest data left.
     """
     return client.allow_release(stage, dict(map(_upto, upto or ())))
 

@@ -18,9 +18,9 @@ from durable_shuffle.recovery.pipeline.lines.storage_line import (
     ReportWriter,
     StorageLine,
 )
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
-from durable_shuffle.recovery.pipeline.plan.sources import FolderSource
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError

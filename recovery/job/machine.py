@@ -128,12 +128,7 @@ class Job:
         if self._lets_go:
             return self._settle(now)  # nothing is to be started
         self._note_cause("", failure)
-        delay = self.budget.failed(now)
-        if delay is None:
-            return self._give_up() + self._settle(now)
-        self.restart_at = now + delay
-        self._to(JobPhase.RECOVERING)
-        return []
+        return self._try_again(self.budget.failed(now, outage=failure.is_outage), now)
 
     def ended_by(self, failure: Failure, now: float) -> list[JobAction]:
         """The coordinator itself cannot go on: this outranks failures that a restart follows."""
@@ -460,7 +455,7 @@ class Job:
             task
             for task in tasks
             if self.tasks[task].epoch == start.epoch
-            and self.tasks[task].phase is TaskPhase.AT_BARRIER
+            and self.tasks[task].phase in (TaskPhase.AT_BARRIER, TaskPhase.STARTED)
         )
         return [PassBarrier(waiting, start.epoch)] if waiting else []
 
@@ -524,12 +519,18 @@ class Job:
         self._to_start |= restart
         if waiting:
             return actions  # one restart for all that fell since the last
-        delay = self.budget.failed(now, task if ran else START)
+        key = task if ran else START
+        return actions + self._try_again(
+            self.budget.failed(now, key, outage=failure.is_outage), now
+        )
+
+    def _try_again(self, delay: float | None, now: float) -> list[JobAction]:
+        """Schedule again after a delay, None: end the job."""
         if delay is None:
-            return actions + self._give_up() + self._settle(now)
+            return self._give_up() + self._settle(now)
         self.restart_at = now + delay
         self._to(JobPhase.RECOVERING)
-        return actions
+        return []
 
     def _note_cause(self, task: str, failure: Failure) -> None:
         """Remember the first failure, unless it is a consequence of this one, or this one ends the

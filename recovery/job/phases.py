@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from durable_shuffle.recovery.job.ends import StopMode
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import ErrorKind, InvalidInputError
 
 
 class TaskPhase(StrEnum):
@@ -129,6 +129,9 @@ def check_transition(before: JobPhase, after: JobPhase) -> None:
         raise InvalidInputError(f"a job cannot go from {before} to {after}")
 
 
+_OUTAGE = (str(ErrorKind.UNAVAILABLE), str(ErrorKind.OUTCOME_UNKNOWN))
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt ended."""
@@ -142,6 +145,11 @@ class Failure:
     """It is a consequence of another failure, which it never hides."""
     where: str = ""
     """The line of the user's own code, "" if there is none."""
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the storage did not answer."""
+        return self.kind in _OUTAGE
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" + (f" ({self.where})" if self.where else "")

@@ -18,7 +18,7 @@ gone, or it says nothing for too long, a message takes the place of its last one
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -116,10 +116,13 @@ class RestartSettings:
     """Share of a delay that is random, 0 to 1."""
     healthy_seconds: float = 120.0
     """After running for so long the count begins anew."""
+    outage_seconds: float = 3600.0
+    """Restarts because the storage does not answer do not count, for so long."""
 
     def __post_init__(self) -> None:
         check_count("max_restarts", self.max_restarts, at_least=UNLIMITED)
         check_number("healthy_seconds", self.healthy_seconds, at_least=0)
+        check_number("outage_seconds", self.outage_seconds, at_least=0)
         _ = self.backoff
 
     @property
@@ -145,6 +148,9 @@ class RestartBudget:
         self._settings, self._jitter = settings, jitter
         self._running_since: dict[str, float] = {}
         self._used: dict[str, int] = {}
+        self._outage_since: float | None = None
+        self._outages = 0
+        """Restarts in the present outage."""
         self.used = 0
         """Restarts since the last healthy interval of what failed last."""
         self.total = 0
@@ -154,12 +160,15 @@ class RestartBudget:
         """Take note that a task runs, or, without a key, that all tasks do."""
         self._running_since.setdefault(key, now)
 
-    def failed(self, now: float, key: str = START) -> float | None:
+    def failed(self, now: float, key: str = START, *, outage: bool = False) -> float | None:
         """Count a failure; return the delay before the restart, None if the budget is spent.
 
         Args:
             key: the task that ran and failed. Without it a start did not succeed.
+            outage: the storage did not answer. That is waited out, for a bounded time.
         """
+        if outage:
+            return self._waits(now)
         since = self._running_since.pop(key, None)
         if since is not None:
             if now < since:
@@ -173,6 +182,20 @@ class RestartBudget:
             self._used[key] = self.used
             self.total += 1
         return delay
+
+    def _waits(self, now: float) -> float | None:
+        ran = self._running_since.pop(START, None)
+        if ran is not None and now - ran >= self._settings.healthy_seconds:
+            self._outage_since = None  # that outage is over
+            self._used.pop(START, None)
+        if self._outage_since is None:
+            self._outage_since, self._outages = now, 0
+        if now - self._outage_since >= self._settings.outage_seconds:
+            return None
+        self._outages += 1
+        self.used, self.total = self._outages, self.total + 1
+        endless = replace(self._settings, max_restarts=UNLIMITED).backoff
+        return endless.delay_seconds(self._outages, self._jitter)
 
 
 AttemptKey = tuple[str, int]

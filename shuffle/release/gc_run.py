@@ -10,11 +10,15 @@ processes:
 5. Only then delete.
 
 Logs stay. It must never delete an object that it cannot explain.
+
+If a pipeline leads the job, a claim would end that pipeline. The job is then not claimed, and only
+objects go that no log can name any more, whoever writes it: steps 1 and 4 are left out.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,11 +36,12 @@ from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
-from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
     check_name,
+    command_log_prefix,
     parse_stage_folder,
 )
 from durable_shuffle.shuffle.log.producer_log import abort_attempt
@@ -67,6 +72,9 @@ from durable_shuffle.shuffle.verify.job import JobCopy
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, highest_slots
 from durable_shuffle.shuffle.write.run_log import abort_job
 
+_BESIDE_SECONDS = 86_400.0
+"""Temporary files that are younger may be those of tasks of a pipeline that runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
@@ -83,6 +91,11 @@ class GcReport:
     """Objects that looked like orphans but were committed before they could be aborted."""
     unknown: tuple[Judged, ...]
     """Objects and logs that cannot be explained, and the orphans that stay because of them."""
+    deleted: bool
+    """Whether the orphans were deleted."""
+    beside: bool
+    """Whether a pipeline leads the job, so that orphans which its tasks may still name are spared.
+    """
     unfinished_releases: int
     """Number of releases that an earlier driver decided but did not complete."""
     freed: Freed
@@ -102,8 +115,9 @@ def collect_garbage(
     """Find, and with `delete` remove, the objects that no log of a job needs.
 
     With `delete` it claims the job first. This fences a driver that runs the job, and then every
-    consumer that has written objects but not acknowledged them yet. Without `delete` it writes
-    nothing. Safe to repeat, to kill, and to run several times at once.
+    consumer that has written objects but not acknowledged them yet. If a pipeline leads the job, or
+    died without a word, it claims and fences nothing, and spares what may still be named. Without
+    `delete` it writes nothing. Safe to repeat, to kill, and to run several times at once.
 
     Args:
         settings: `control_threads` is used.
@@ -119,11 +133,11 @@ def collect_garbage(
     """
     check_name("job", job)
     _check_job_log(storage, job)
-    log = JobLog.claim(storage, job, ids.new_id(), run=False) if delete else None
+    beside = _is_led_by_pipeline(storage, job)
+    age = max(older_than_seconds, _BESIDE_SECONDS) if beside else older_than_seconds
+    log = JobLog.claim(storage, job, ids.new_id(), run=False) if delete and not beside else None
     copy = _check_job_log(storage, job)
-    scopes = survey(
-        storage, copy, threads=settings.control_threads, now=clock.wall(), age=older_than_seconds
-    )
+    scopes = survey(storage, copy, threads=settings.control_threads, now=clock.wall(), age=age)
     report = GcReport(
         job=job,
         generation=log.generation if log else 0,
@@ -131,13 +145,15 @@ def collect_garbage(
         orphans=tuple(item for scope in scopes for item in scope.of("orphan")),
         spared=(),
         unknown=tuple(item for scope in scopes for item in scope.of("unknown")),
+        deleted=delete,
+        beside=beside,
         unfinished_releases=sum(scope.release_unfinished for scope in scopes),
         freed=Freed(0, 0),
     )
-    if log is None:
+    if not delete:
         return report
     acting = _Acting(storage, log, ids)
-    with log:
+    with log or nullcontext():
         gone, spared = acting.run(scopes)
     return replace(
         report,
@@ -146,6 +162,12 @@ def collect_garbage(
         unknown=(*report.unknown, *acting.left),
         freed=acting.freed,
     )
+
+
+def _is_led_by_pipeline(storage: Storage, job: str) -> bool:
+    state = read_job(storage, job)
+    commands = SlotLog(storage, command_log_prefix(job))
+    return bool(state.owner) and not state.ended and commands.read(0) is not None
 
 
 def _check_job_log(storage: Storage, job: str) -> JobCopy:
@@ -158,9 +180,13 @@ def _check_job_log(storage: Storage, job: str) -> JobCopy:
 
 
 class _Acting:
-    """Carries out the verdicts. Once another driver claims the job, it deletes nothing more."""
+    """Carries out the verdicts. Once another driver claims the job, it deletes nothing more.
 
-    def __init__(self, storage: Storage, log: JobLog, ids: IdSource) -> None:
+    Args:
+        log: the claim; None: settle nothing, and delete only what needs no settling.
+    """
+
+    def __init__(self, storage: Storage, log: JobLog | None, ids: IdSource) -> None:
         self._storage, self._log, self._ids = storage, log, ids
         self.freed = Freed(0, 0)
         self.left: list[Judged] = []
@@ -169,17 +195,25 @@ class _Acting:
 
     def run(self, scopes: Sequence[Scope]) -> tuple[list[Judged], list[Judged]]:
         """Settle all scopes, then delete; return the deleted and the spared objects."""
-        self._log.check_owner()
+        self._check_owner()
         settled = [self._settle(scope) for scope in scopes]
         gone = [item for goes, _ in settled for item in goes]
         spared = [item for _, stays in settled for item in stays]
         for scope, (goes, _) in zip(scopes, settled, strict=True):
-            self._log.check_owner()
+            self._check_owner()
             self._delete(scope, goes)
         return gone, spared
 
+    def _check_owner(self) -> None:
+        if self._log is not None:
+            self._log.check_owner()
+
     def _settle(self, scope: Scope) -> tuple[list[Judged], list[Judged]]:
         orphans = scope.of("orphan")
+        if self._log is None:
+            whole = scope.give_up or scope.must_fence or scope.release_unfinished
+            stays = [item for item in orphans if whole or item.attempt]
+            return _split(orphans, stays, "a pipeline leads the job")
         if scope.give_up and scope.stage is not None:
             if not give_up_stage(self._log, scope.stage, self._ids):
                 return _split(orphans, orphans, "it counts now")
@@ -196,6 +230,7 @@ class _Acting:
 
     def _abort(self, scope: Scope, producer: int, attempt: str) -> bool:
         assert scope.stage is not None  # only stages have attempts
+        assert self._log is not None
         cause = attempt_failed(f"collected by generation {self._log.generation}")
         stage = open_stage(self._storage, scope.stage)
         if producer == REWRITE:
@@ -233,7 +268,7 @@ class _Acting:
         objects = [item for item in goes if not item.temporary]
         temporary = [item for item in goes if item.temporary]
         unfinished = scope.release_unfinished or scope.stage in self._given_up
-        if unfinished and scope.stage is not None:
+        if unfinished and scope.stage is not None and self._log is not None:
             failed: list[DurableShuffleError] = []
             with skipping_damaged(failed):
                 self.freed += finish_release(self._log, self._storage, scope.stage, self._ids)

@@ -92,7 +92,12 @@ class Declaration:
 
 
 def declare(
-    standing: Register | None, names: Iterable[str], *, closed: bool, stage: str
+    standing: Register | None,
+    names: Iterable[str],
+    *,
+    closed: bool,
+    stage: str,
+    grows: bool = False,
 ) -> Declaration | None:
     """Decide what to register; return None if nothing new is to be registered.
 
@@ -102,6 +107,7 @@ def declare(
     Args:
         standing: the newest REGISTER of the stage, or None.
         stage: the stage's prefix, for messages.
+        grows: add the names to the set that stands, even if it is closed; the result is closed.
 
     Raises:
         InvalidInputError: there is no name or a bad one; a closed set leaves out a registered
@@ -111,6 +117,9 @@ def declare(
     if not wanted:
         raise InvalidInputError(f"at least one consumer must be named: stage={stage!r}")
     known = set(standing.consumers) if standing else set()
+    if grows:
+        same = standing is not None and standing.closed and wanted <= known
+        return None if same else Declaration(tuple(sorted(known | wanted)), closed=True)
     if standing is not None and standing.closed:
         if wanted == known or (not closed and wanted < known):
             return None
@@ -216,8 +225,8 @@ def consumed_upto(
     for append in appended:
         for k, end in append.ends.items():
             for consumer in register.consumers:
-                acked = progress.get((consumer, k), ConsumerProgress()).acked
-                if ordinal_of(acked, producer) < end:
+                task = progress.get((consumer, k), ConsumerProgress())
+                if not task.finished and ordinal_of(task.acked, producer) < end:
                     return upto
         upto = append.slot + 1
     return upto
@@ -243,12 +252,22 @@ def clamp(
 
 
 def register_consumers(
-    stage: StageHandle, names: Iterable[str], *, ids: IdSource, generation: int, closed: bool = True
+    stage: StageHandle,
+    names: Iterable[str],
+    *,
+    ids: IdSource,
+    generation: int,
+    closed: bool = True,
+    grows: bool = False,
 ) -> tuple[str, ...]:
     """Declare the consumers of a stage. From here on it keeps its data until they have read it.
 
     Idempotent for the same names. Without `closed`, others may register later, and no data is
     released as consumed until the set is closed.
+
+    Args:
+        grows: add the names to a set that is closed, too. Only for a caller that alone releases
+            parts of this stage, and has every new consumer begin behind what was released.
 
     Returns:
         All registered consumers, ascending.
@@ -264,12 +283,12 @@ def register_consumers(
     def unless_registered(state: StageState) -> Register | None:
         if state.release is not None:
             raise stage_released(stage, state.release)
-        wanted = declare(state.register, names, closed=closed, stage=stage.path.prefix)
+        wanted = declare(state.register, names, closed=closed, stage=stage.path.prefix, grows=grows)
         if wanted is None:
             return None
         known = state.register.consumers if state.register else ()
         new = sorted(set(wanted.consumers).difference(known))
-        if new and state.upto is not None:
+        if new and state.upto is not None and not grows:
             raise NotFoundError(
                 f"the stage's first records were released before consumer {new[0]} registered: "
                 f"{stage.path.prefix!r} cause={state.upto.cause}"

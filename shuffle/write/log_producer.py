@@ -129,6 +129,22 @@ class LogProducer:
         """That of the last APPEND, also of attempts before; b"" at the start."""
         return self._newest.after.source_position
 
+    def source_position_in(self, slot: int) -> bytes:
+        """Return the source position that an earlier record of this producer holds.
+
+        Raises:
+            CorruptDataError: there is no such record.
+        """
+        record = appender_log(self._log).record(slot)
+        if record is None or isinstance(record, Closed):
+            raise CorruptDataError(f"a slot lost its record: key={self._log.key(slot)!r}")
+        return record.after.source_position
+
+    @property
+    def next_slot(self) -> int:
+        """The slot of the next record."""
+        return self._slot + 1
+
     @property
     def batch_id(self) -> str:
         """The newest batch id that was appended, "" if none was."""

@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from durable_shuffle.recovery.pipeline.client import PipelineClient
     from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+    from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
     from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
     from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
-    from durable_shuffle.recovery.pipeline.plan.sources import (
-        FolderSource,
-        IteratorSource,
-        StageSource,
-    )
+    from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, StageSource
     from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
     from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
     from durable_shuffle.shuffle.base.settings import Settings
@@ -81,7 +78,7 @@ _MODULES = {
     "CallbackSink": "durable_shuffle.recovery.pipeline.plan.sinks",
     "DurableShuffle": "durable_shuffle.jobs.session",
     "FileSink": "durable_shuffle.recovery.pipeline.plan.sinks",
-    "FolderSource": "durable_shuffle.recovery.pipeline.plan.sources",
+    "FolderSource": "durable_shuffle.recovery.pipeline.plan.folder",
     "Grouped": "durable_shuffle.shuffle.rows.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "KeepUsed": "durable_shuffle.shuffle.release.unused",

@@ -220,7 +220,7 @@ def test_an_outage_ends_and_the_pipeline_goes_on(
 def test_an_outage_that_lasts_ends_with_its_own_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many tries as the settings allow."""
+    """It is waited for as long as the settings allow, and then no longer."""
 
     def opened(*arguments: Any, **more: Any) -> StorageLayer:
         return Unplugged(open_storage(*arguments, **more))
@@ -228,7 +228,9 @@ def test_an_outage_that_lasts_ends_with_its_own_cause(
     monkeypatch.setattr(Unplugged, "down", False)
     monkeypatch.setattr(coordinator_logs, "open_storage", opened)
     monkeypatch.setattr(run_task, "open_storage", opened)
-    restarts = RestartSettings(5, first_delay_seconds=0.01, cap_seconds=0.02)
+    restarts = RestartSettings(
+        first_delay_seconds=0.01, cap_seconds=0.02, healthy_seconds=0.1, outage_seconds=0.3
+    )
     pipeline = copying(tmp_path, Numbers(1), FailsWhenTold(), restarts=restarts)
     running = pipeline.start(launcher=threads)
     until(lambda: running.phase is JobPhase.RUNNING and published(tmp_path), "rows")

@@ -1,11 +1,16 @@
 """Pipelines updated more than once: left out and brought back, and what is refused for good."""
 
 import pytest
+from operated import NAME
 from pipelines import until
 from steered import WAIT, Operated, each_once
 
 from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.log.layout import status_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
 @pytest.mark.requirement("R-MZ-10")
@@ -30,6 +35,29 @@ def test_a_consumer_that_is_left_out_and_named_again_goes_on(operated: Operated)
     assert operated.end().phase is JobPhase.FINISHED
     for consumer in ("copy", "goes"):
         assert each_once(operated.rows(consumer))
+
+
+@pytest.mark.requirement("R-MZ-6")
+def test_progress_is_told_of_what_was_asked_for(operated: Operated) -> None:
+    """A part that is not asked for any more is told of once more, as dropped, and never again,
+    although its tasks report until they have ended."""
+    operated.start({"copy": 1, "goes": 5})
+    log = SlotLog(LocalStorage(operated.folder / "data"), status_log_prefix(NAME))
+
+    def told() -> list[Status]:
+        return [STATUSES.decode(data, name="x") for _, data in log.read_from()]
+
+    until(lambda: any(one.part == "goes" for s in told() for one in s.reached), "its progress")
+    operated.update({"copy": 1})
+    until(lambda: any("goes" in status.dropped for status in told()), "the drop")
+    operated.more_rows("copy")
+    assert operated.end().phase is JobPhase.FINISHED
+    statuses = told()
+    first = next(n for n, status in enumerate(statuses) if "goes" in status.dropped)
+    later = statuses[first:]
+    assert len(later) > 1
+    assert not [one for status in later for one in status.reached if one.part == "goes"]
+    assert {one.part for status in later for one in status.reached} <= {"numbers", "copy"}
 
 
 @pytest.mark.requirement("R-MZ-14")

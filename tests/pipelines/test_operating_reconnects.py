@@ -135,7 +135,7 @@ def test_after_a_reconnect_everything_is_reported_again(operated: Operated) -> N
 def test_a_release_moves_where_later_starts_begin(operated: Operated) -> None:
     """Data that all have committed goes; a restart does not ask for it. Who comes later begins at
     what is left, and from then on nothing goes that he may still need."""
-    operated.start({"copy": 1}, upto=400, append_rows=20)
+    operated.start({"copy": 1}, upto=400, append_rows=20, release_seconds=0)
     until(lambda: len(operated.rows("copy")) == 400, "all rows")
     outside = operated.client
 
@@ -149,8 +149,7 @@ def test_a_release_moves_where_later_starts_begin(operated: Operated) -> None:
     until(lambda: operated.epochs["copy-k0000"] > before["copy-k0000"], "the restart")
     operated.update({"copy": 1, "late": 1}, upto=400, append_rows=20)
     until(lambda: operated.phase is JobPhase.RUNNING and "late-k0000" in operated.epochs, "late")
-    with pytest.raises(InvalidInputError, match="closed"):
-        outside.allow_release("numbers")
+    outside.allow_release("numbers")
     with pytest.raises(InvalidInputError, match="writes no stage 'nothing'"):
         outside.allow_release("nothing")
     with pytest.raises(InvalidInputError, match="no such producer"):
@@ -184,7 +183,7 @@ def test_every_command_is_one_record(operated: Operated) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: outside.restart("copy"),
         lambda: outside.configure(commit_rows=7),
-        lambda: outside.drop("nobody"),
+        lambda: outside.drop("copy"),
         outside.suspend,
         outside.resume,
         lambda: outside.allow_release("numbers"),
@@ -237,6 +236,7 @@ def test_a_slow_look_up(operated: Operated, then: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.requirement("R-MZ-22")
+@pytest.mark.requirement("R-F46-22")
 def test_a_storage_that_hangs_does_not_hold_the_loop_up(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

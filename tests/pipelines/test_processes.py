@@ -22,6 +22,7 @@ def waiting(folder: Path, name: str) -> int:
 
 
 @pytest.mark.requirement("R-ARR-16")
+@pytest.mark.requirement("R-F135-20")
 @pytest.mark.requirement("R-F135-26")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_consumer_that_dies_restarts_alone(tmp_path: Path, how: signal.Signals) -> None:

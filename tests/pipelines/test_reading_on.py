@@ -140,7 +140,7 @@ def test_a_setting_that_changes_while_a_commit_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not due any more: the task reads on."""
-    one = OneConsumer(tmp_path, settings=PipelineSettings(commit_rows=100, commit_seconds=0.05))
+    one = OneConsumer(tmp_path, settings=PipelineSettings(commit_rows=100, commit_seconds=2.0))
     one.write(4)
     reports: list[TaskReport] = []
     link = allowed_link(TASK, 1, reports.append)

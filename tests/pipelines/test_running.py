@@ -17,9 +17,10 @@ from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.lines.launcher import Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
-from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, StageSource
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, StageSource
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.storage.local import LocalStorage
@@ -68,7 +69,8 @@ def test_suspended_and_resumed_is_as_uninterrupted(tmp_path: Path) -> None:
 @pytest.mark.requirement("R-F46-21")
 def test_a_consumer_passes_rows_on_to_another_stage(tmp_path: Path) -> None:
     """Source, stage, consumer, stage, consumer; the drain travels along."""
-    pipeline = Pipeline("chain", str(tmp_path / "data"), settings=settings())
+    kept = settings(release_seconds=0)
+    pipeline = Pipeline("chain", str(tmp_path / "data"), settings=kept)
     numbers = pipeline.source("n", IteratorSource(Numbers(2)), schema=ROWS, producers=2, key="n")
     even = numbers.through("even", _Even(), schema=ROWS, key="n", partitions=3)
     even.consume("copy", same, schema=ROWS, sink=FileSink(str(tmp_path / "out"), "json"))

@@ -1,6 +1,5 @@
 """One attempt at a source task, and the sources themselves."""
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,58 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from one_consumer import ROWS, OneConsumer
+from one_source import SETTINGS, TASK, attempt, ended, in_folder, numbers, stored
 from task_links import allowed_link
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
-from durable_shuffle.recovery.pipeline.plan.sources import FolderSource, IteratorSource, Source
-from durable_shuffle.recovery.pipeline.task.source import SourceRun
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.task import source as source_module
+from durable_shuffle.recovery.pipeline.task.source import SourceEnd, SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import producer_status
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
-
-TASK = "in-p0000"
-SETTINGS = PipelineSettings(append_rows=3, append_seconds=3600)
-
-
-def numbers(upto: int, step: int = 2) -> IteratorSource:
-    """Rows 0 to `upto`, some at a time; the position is the next one."""
-
-    def make(position: Any, producer: int) -> Iterator[Any]:
-        n = position or 0
-        while n < upto:
-            rows = list(range(n, min(n + step, upto)))
-            n = rows[-1] + 1
-            yield [{"n": row} for row in rows], n
-
-    return IteratorSource(make)
-
-
-def attempt(
-    one: OneConsumer, source: Source, *, stop: StopMode | None = None, epoch: int = 1
-) -> list[TaskReport]:
-    """Run one to its end."""
-    reports: list[TaskReport] = []
-    link = allowed_link(TASK, epoch, reports.append)
-    link.deliver(PassBarrier((TASK,), epoch))
-    if stop:
-        link.deliver(StopTasks((TASK,), epoch, stop))
-    SourceRun("in", one.stage, 0, source, link, SETTINGS, one.clock, one.ids).run()
-    return reports
-
-
-def stored(one: OneConsumer, name: str) -> list[int]:
-    """What a reader sees of a source that has ended."""
-    with open_view(one.stage, 0, consumer=name) as view:
-        return [n for batch in view for n in batch.column("n").to_pylist()]
-
-
-def ended(one: OneConsumer) -> str:
-    last = producer_status(one.stage, 0)
-    assert isinstance(last, End)
-    return last.mode
 
 
 @pytest.mark.requirement("R-F46-12")
@@ -95,6 +55,47 @@ def test_a_suspend_that_races_the_natural_end(one: OneConsumer, first: str) -> N
         assert attempt(one, numbers(7), epoch=2)[-1].phase is TaskPhase.FINISHED
     assert ended(one) == "FINITE"
     assert stored(one, "r") == list(range(7))
+
+
+@pytest.mark.requirement("R-F46-13")
+@pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.DRAIN])
+@pytest.mark.parametrize("at", range(6))
+def test_a_stop_at_every_moment_of_the_natural_end(
+    one: OneConsumer, monkeypatch: pytest.MonkeyPatch, at: int, mode: StopMode
+) -> None:
+    """It comes before any look of the attempt, up to the one that finds the end: one of both wins,
+    says so, and what is stored in the end are all rows, once, or after a drain those before it."""
+    reports: list[TaskReport] = []
+    link = allowed_link(TASK, 1, reports.append)
+    link.deliver(PassBarrier((TASK,), 1))
+    items = [*numbers(5).read(None, 0, 1), SourceEnd(None)]
+    looks = 0
+
+    class Steps:
+        """What the puller's thread would give, one item at each look."""
+
+        def __init__(self, _: Any) -> None: ...
+
+        def take(self, seconds: float) -> Any:
+            nonlocal looks
+            if looks == at:
+                link.deliver(StopTasks((TASK,), 1, mode))
+            looks += 1
+            return items[looks - 1]
+
+        def close(self) -> None: ...
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source_module, "Puller", Steps)
+        SourceRun("in", one.stage, 0, numbers(5), link, SETTINGS, one.clock, one.ids).run()
+    assert reports[-1].phase in (TaskPhase.FINISHED, TaskPhase.SUSPENDED)
+    natural = looks == len(items)
+    assert natural is (at >= len(items) - 1)
+    assert ended(one) == ("FINITE" if natural else str(mode))
+    again = attempt(one, numbers(5), epoch=2)
+    assert again[-1].phase is TaskPhase.FINISHED
+    taken = min(2 * (at + 1), 5) if mode is StopMode.DRAIN else 5
+    assert stored(one, "r") == list(range(taken))
 
 
 @pytest.mark.requirement("R-F46-16")
@@ -165,12 +166,6 @@ def test_a_source_that_forgets_where_it_was(one: OneConsumer) -> None:
     failure = attempt(one, early, epoch=2)[-1].failure
     assert failure is not None
     assert "goes forward only: producer=0 from 9 to 3" in failure.text
-
-
-def in_folder(folder: Path, name: str, rows: list[int]) -> None:
-    """A file that appears complete."""
-    (folder / f".{name}").write_text("".join(json.dumps({"n": n}) + "\n" for n in rows))
-    (folder / f".{name}").rename(folder / name)
 
 
 def test_files_that_appear_in_a_folder(one: OneConsumer, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from pipeline_steps import ROWS
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.pipeline.client import PipelineClient
+from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     LEAD_EVERY,
     Acknowledge,
+    Configure,
     InternalCommand,
     Lead,
     StartTasks,
@@ -33,7 +35,12 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
 from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import first_look
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError, NotReadyError
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    NotReadyError,
+)
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings as ShuffleSettings
 from durable_shuffle.shuffle.consume.log import read_resume_set
@@ -120,6 +127,76 @@ def test_of_four_coordinators_one_emits(place: Place) -> None:
         thread.join()
     assert fenced == 3
     assert len(place.acks(request)) == 1
+
+
+@pytest.mark.requirement("R-MZ-2")
+@pytest.mark.parametrize("paused", ["before it reads", "before it answers", "behind its answer"])
+def test_a_request_leads_to_one_command_wherever_the_older_one_is_paused(
+    place: Place, paused: str
+) -> None:
+    """It had begun to handle it. What it had not said by then it never says."""
+    older, newer = place.logs(), place.logs()
+    older.claim()
+    request = place.client.append(ChangeSettings(IDS.new_id(), {"commit_rows": 5}))
+    said: tuple[InternalCommand, ...] = (Configure({"commit_rows": 5}),)
+    found = older.next_request() if paused != "before it reads" else None
+    if paused == "behind its answer":
+        assert found is not None
+        older.answer(found, None, "", said)
+    newer.claim()
+    if paused == "before it answers":
+        assert found is not None
+        with pytest.raises(FencedError):
+            older.answer(found, None, "", said)
+    with pytest.raises(FencedError):
+        answer_all(older)
+    again = newer.next_request()
+    assert (again is None) is (paused == "behind its answer")
+    if again is not None:
+        assert again.slot == request
+        newer.answer(again, None, "", said)
+    assert len(place.acks(request)) == 1
+    assert sum(isinstance(command, Configure) for command in place.commands) == 1
+    assert newer.next_request() is None
+
+
+@pytest.mark.requirement("R-ARR-19")
+def test_a_claim_that_never_leads_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older coordinator is always faster: after so many tries the error says so."""
+    tries = 0
+
+    def slower(self: Emitter, *commands: InternalCommand) -> bool:
+        nonlocal tries
+        tries += 1
+        return False
+
+    monkeypatch.setattr(Emitter, "begin", slower)
+    with pytest.raises(ConflictError, match="was faster 100 times"):
+        place.logs().claim()
+    assert tries == 100
+
+
+@pytest.mark.requirement("R-ARR-19")
+def test_an_emitter_passes_each_older_record_once(place: Place) -> None:
+    """However many an older coordinator has written meanwhile: one try for each, then it leads."""
+    older = place.logs()
+    older.claim()
+    log = SlotLog(place.storage, command_log_prefix(NAME))
+    emitter = Emitter(log, "newer", 9, IDS, log.find_end())
+    for n in range(20):
+        older.emit(Configure({"commit_rows": n + 1}))
+    appends = 0
+    append = SlotLog.append
+
+    def counted(self: SlotLog, slot: int, record: bytes) -> Any:
+        nonlocal appends
+        appends += 1
+        return append(self, slot, record)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SlotLog, "append", counted)
+        slot, _ = emitter.emit(Configure({"commit_rows": 99}))
+    assert (slot, appends) == (log.find_end() - 1, 21)
 
 
 @pytest.mark.requirement("R-MZ-18")

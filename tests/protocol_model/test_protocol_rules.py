@@ -214,6 +214,12 @@ RULE_7 = {
     "a consumer registers behind the release": case(
         ReleaseSetup(late_consumer=True), release.LATE_CONSUMER_STARVED, 9, release_is_logged=False
     ),
+    "a consumer begins in front of the release": case(
+        ReleaseSetup(late_consumer=True, late_begins="behind"),
+        release.LATE_CONSUMER_STARVED,
+        9,
+        late_begins="at 0",
+    ),
     "the releaser goes by what was read": case(
         ReleaseSetup(), release.LIVE_CONSUMER_STARVED, 7, releases_committed=False
     ),

@@ -167,6 +167,10 @@ def released_and_read_by_all(state: ReleaseState) -> bool:
     return not state.objects and all(consumer.read == 3 for consumer in state.consumers)
 
 
+def late_consumer_behind_a_release(state: ReleaseState) -> bool:
+    return late_consumer_served(state) and state.consumers[2].read > state.released > 0
+
+
 def late_consumer_served(state: ReleaseState) -> bool:
     return len(state.consumers) == 3 and state.consumers[2].acked == 3
 
@@ -183,6 +187,10 @@ def late_consumer_served(state: ReleaseState) -> bool:
         (BatchModel(ABORTING), sealed_above_an_abort),
         (ReleaseModel(ReleaseSetup()), released_and_read_by_all),
         (ReleaseModel(ReleaseSetup(late_consumer=True)), late_consumer_served),
+        (
+            ReleaseModel(ReleaseSetup(late_consumer=True, late_begins="behind")),
+            late_consumer_behind_a_release,
+        ),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -22,7 +22,7 @@ def fail(batch: pa.RecordBatch) -> Any:
 
 
 def make(folder: str, url: str = "other", *, broken: bool = False) -> Pipeline:
-    settings = PipelineSettings(append_seconds=0.02, restarts=RestartSettings(0))
+    settings = PipelineSettings(append_seconds=0.02, release_seconds=0, restarts=RestartSettings(0))
     pipeline = Pipeline("finite", str(Path(folder) / url), settings=settings)
     numbers = pipeline.source("n", IteratorSource(Numbers(1, 20)), schema=ROWS)
     numbers.consume("c", fail if broken else ignore)

@@ -26,8 +26,10 @@ START_SECONDS, STOP_SECONDS = 60.0, 50.0
 class JobShell:
     """A machine with a shell that writes down what it is told, and a clock that it moves."""
 
-    def __init__(self, max_restarts: int = 5) -> None:
-        settings = RestartSettings(max_restarts, 1, 8, jitter=0, healthy_seconds=1000)
+    def __init__(self, max_restarts: int = 5, outage_seconds: float = 3600.0) -> None:
+        settings = RestartSettings(
+            max_restarts, 1, 8, jitter=0, healthy_seconds=1000, outage_seconds=outage_seconds
+        )
         self.machine = Job(
             RestartGraph(TASKS, EDGES),
             ("s",),

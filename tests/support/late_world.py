@@ -21,29 +21,21 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+from late_tasks import HEARTBEAT, NAME, SILENCE, SOURCE, Attempt, Launcher
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import (
     ENDS,
     TERMINAL,
-    CallOff,
     Failure,
     JobPhase,
     JobResult,
-    PassBarrier,
-    StopTasks,
     TaskPhase,
-    TaskReport,
 )
 from durable_shuffle.recovery.job.restarts import UNLIMITED, RestartSettings
 from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.commands import requests
-from durable_shuffle.recovery.pipeline.commands.orders import (
-    Acknowledge,
-    SlotOrder,
-    StartTasks,
-    decode_slot,
-)
+from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, SlotOrder, decode_slot
 from durable_shuffle.recovery.pipeline.coordinator import logs as logs_module
 from durable_shuffle.recovery.pipeline.coordinator import supervisor as supervisor_module
 from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
@@ -54,9 +46,7 @@ from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSe
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
-from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.layout import (
-    ConsumerPath,
     command_log_prefix,
     request_log_prefix,
     status_log_prefix,
@@ -66,17 +56,14 @@ from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
 from durable_shuffle.shuffle.storage.contract import StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
-NAME = "late"
 ROWS = pa.schema([("n", pa.int64())])
 PARTS = ("a", "b", "c")
-HEARTBEAT, SILENCE = 5.0, 16.0
 START_SECONDS, STOP_SECONDS = 30.0, 20.0
 CALM_SECONDS = 400.0
 """Without faults: long enough for every timeout and every delay of a restart."""
 TROUBLED_SECONDS = 120.0
 MOST_TURNS = 20_000
 """Far more than a history needs; with less, the control loop does not wait where it should."""
-_SOURCE = "s"
 _BADLY = "the world had it fail"
 
 
@@ -93,7 +80,7 @@ def plan_for(parts: dict[str, str], settings: PipelineSettings) -> PipelinePlan:
     """Return the plan of a source of two tasks and the named consumers, each with its version."""
     pipeline = Pipeline(NAME, "memory", settings=settings)
     stream = pipeline.source(
-        _SOURCE, IteratorSource(make_rows), schema=ROWS, producers=2, partitions=1
+        SOURCE, IteratorSource(make_rows), schema=ROWS, producers=2, partitions=1
     )
     for part, version in parts.items():
         stream.consume(part, nothing, version=version)
@@ -122,12 +109,13 @@ class World:
     """Everything around one coordinator. It is its clock, its ids, its inbox and its companion."""
 
     seed: int
+    restarts: RestartSettings | None = None
     now: float = 0.0
     down_until: float = 0.0
     calm: bool = False
     rival: bool = False
     stopped: StopMode | None = None
-    attempts: dict[tuple[str, int], "Attempt"] = field(default_factory=dict)
+    attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
     causes: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     _events: list[tuple[float, int, Callable[[], object]]] = field(default_factory=list)
@@ -143,11 +131,10 @@ class World:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.storage = LateStorage(self)
-        restarts = RestartSettings(
-            self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3]), cap_seconds=5.0
-        )
+        most = self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3])
         self.settings = PipelineSettings(
-            restarts=restarts,
+            restarts=self.restarts or RestartSettings(most, cap_seconds=5.0),
+            release_seconds=20.0,
             timeouts=JobTimeouts(START_SECONDS, 3, STOP_SECONDS),
             request_seconds=3.0,
             status_seconds=4.0,
@@ -251,6 +238,23 @@ class World:
             self.at(self.chance.uniform(1, TROUBLED_SECONDS), self._ask)
         self.at(TROUBLED_SECONDS, self._calm_down)
         self.at(TROUBLED_SECONDS + CALM_SECONDS, self._judge)
+        return self._supervised()
+
+    def run_through_outage(self, seconds: float) -> JobResult:
+        """Have nothing happen but an outage, under which all tasks fall."""
+
+        def begin() -> None:
+            self.counts["outage"] += 1
+            self.down_until = self.now + seconds
+            for attempt in self.attempts.values():
+                attempt.fails(Failure("unavailable", "nobody answers"))
+
+        self.calm = True
+        self.at(60.0, begin)
+        self.at(60.0 + seconds + CALM_SECONDS, self._judge)
+        return self._supervised()
+
+    def _supervised(self) -> JobResult:
         with ExitStack() as stack:
             stack.enter_context(patch.object(supervisor_module, "_LONGEST_WAIT_SECONDS", 2.0))
             stack.enter_context(
@@ -450,244 +454,6 @@ class World:
             assert result.phase is JobPhase.FINISHED, self.about()
             assert self.stopped is StopMode.DRAIN, self.about()
         assert not [key for key, a in self.attempts.items() if a.lives and not a.doomed]
-
-
-class Launcher:
-    """Starts attempts of the world."""
-
-    silence_seconds = SILENCE
-    slots: int | None = None
-
-    def __init__(self, world: World, hear: Callable[[TaskReport], object]) -> None:
-        self._world, self._hear = world, hear
-
-    def check(self, run_task: Any) -> None: ...
-    def use(self, run_task: Any) -> None: ...
-
-    def start(self, task: str, epoch: int, slot: int) -> None:
-        world = self._world
-        if world.bad(0.02):
-            world.causes.add("OSError")
-            raise OSError("no process can be started")
-        world.attempts[task, epoch] = Attempt(world, self._hear, task, epoch, slot)
-
-    def push(self, slot: int, record: bytes) -> None:
-        for attempt in self._world.attempts.values():
-            if attempt.lives and not self._world.bad(0.1):
-                attempt.get(lambda a=attempt: a.slot(slot, record))
-                if self._world.bad(0.1):
-                    attempt.get(lambda a=attempt: a.slot(slot, record))
-
-    def kill(self, task: str, epoch: int) -> None:
-        attempt = self._world.attempts.get((task, epoch))
-        if attempt is not None:
-            attempt.doomed = True
-            if not self._world.bad(0.1):  # else it goes on, and is fenced by its logs
-                self._world.later(attempt.die, 0.01, 1.0, 30.0)
-
-    def close(self) -> None:
-        for task, epoch in self._world.attempts:
-            self.kill(task, epoch)
-
-
-class Attempt:
-    """One attempt: follows the command log, and reports, late."""
-
-    def __init__(self, world: World, hear: Any, task: str, epoch: int, slot: int) -> None:
-        self.world, self._hear, self.task, self.epoch = world, hear, task, epoch
-        self.lives, self.doomed, self.reads = True, False, False
-        self._order = SlotOrder(slot)
-        self._said_at = self._got_at = world.now
-        self._phase: TaskPhase | None = None
-        self._records = self._commit = 0
-        self._may_write = self._goes = self._ends = False
-        self._hangs = world.bad(0.03)
-        if world.bad(0.04):
-            world.later(lambda: self._lost("lost"), 0.1, 3.0)
-        elif not self._hangs:
-            world.later(lambda: self._become(TaskPhase.STARTING), 0.2, 2.0, 20.0)
-        world.later(self._look, 0.3, 10.0)
-
-    # -- what it hears
-
-    def get(self, event: Callable[[], object]) -> None:
-        """Have something arrive."""
-        self.world.later(event, 0.01, 0.5, 20.0)
-
-    def _look(self) -> None:
-        """Read the command log by itself."""
-        if not self.lives:
-            return
-        if self.world.now >= self.world.down_until:
-            for slot, record in self.world.commands.read_from(self._order.next_slot):
-                self.slot(slot, record)
-        self.world.later(self._look, 3.0, 10.0)
-
-    def slot(self, slot: int, record: bytes) -> None:
-        if not self.lives:
-            return
-        for decided in self._order.take(slot, decode_slot(record, name="x")):
-            for command in decided.commands:
-                mine = getattr(command, "epoch", 0) == self.epoch
-                if mine and self.task in getattr(command, "tasks", ()):
-                    self._obey(command)
-
-    def _obey(self, command: Any) -> None:
-        if isinstance(command, StartTasks):
-            self._may_write = True
-            self._open()
-        elif isinstance(command, PassBarrier):
-            self._goes = True
-            self._pass()
-        elif isinstance(command, CallOff):
-            self._fails(Failure("aborted", "called off", secondary=True))
-        elif isinstance(command, StopTasks):
-            self._stop(command.mode)
-
-    # -- what it does
-
-    def _become(self, phase: TaskPhase) -> None:
-        if not self.lives or self._hangs or self._phase in TERMINAL:
-            return
-        if self.world.bad(0.01):
-            self._hangs = True
-            if self.reads:  # the watch over the step's calls notices
-                self.world.at(self.world.now + 60, lambda: self._lost("no_progress"))
-            return
-        self._phase = phase
-        self._say(TaskReport(self.task, self.epoch, phase, commit=self._commit))
-        if phase is TaskPhase.STARTING:
-            self._beat()
-            self._open()
-        elif phase is TaskPhase.AT_BARRIER:
-            self._pass()
-        elif phase is TaskPhase.STARTED:
-            self.reads = True
-            if self.world.bad(0.3):
-                self.world.at(self.world.now + self.world.chance.uniform(0, 60), self.fall)
-            self._follow_input()
-
-    def _open(self) -> None:
-        if self._phase is not TaskPhase.STARTING or not self._may_write:
-            return
-        if self.world.bad(0.03):
-            self._fails(self.world.failed("ValueError"))
-        elif self._is_over():
-            self.world.later(lambda: self._become(TaskPhase.FINISHED), 0.1, 5.0)
-        else:
-            self.world.later(lambda: self._become(TaskPhase.AT_BARRIER), 0.1, 2.0, 20.0)
-
-    def _is_over(self) -> bool:
-        """Whether its log says that it was dropped for good."""
-        owner = self.task.rpartition("-")[0]
-        if owner == _SOURCE or self.world.now < self.world.down_until:
-            return False
-        path = ConsumerPath(NAME, owner, self.task)
-        return read_resume_set(SlotLog(self.world.storage, path.log_prefix)).finished
-
-    def _pass(self) -> None:
-        if self._phase is TaskPhase.AT_BARRIER and self._goes:
-            self.world.later(lambda: self._become(TaskPhase.STARTED), 0.01, 1.0, 10.0)
-
-    def _beat(self) -> None:
-        if self.lives and self._phase not in TERMINAL:
-            self._records += self.world.chance.randrange(100) if self.reads else 0
-            self._say(TaskReport(self.task, self.epoch, None, records=self._records))
-            self.world.at(self.world.now + HEARTBEAT, self._beat)
-
-    def _stop(self, mode: StopMode) -> None:
-        if self._ends and mode is not StopMode.CANCEL:
-            return
-        self._ends = True
-        if mode is StopMode.CANCEL:
-            self.world.later(lambda: self._become(TaskPhase.CANCELED), 0.1, 2.0)
-        elif mode is StopMode.SUSPEND:
-            self._row(TaskPhase.SUSPENDING, TaskPhase.SUSPENDED)
-        else:
-            self.world.later(lambda: self._become(TaskPhase.FINISHED), 0.1, 2.0)
-
-    def _follow_input(self) -> None:
-        """End after the sources, where they have finished."""
-        if not self.lives or self._ends or self.task.startswith(f"{_SOURCE}-"):
-            return
-        tasks = self.world.supervisor.machine.tasks
-        sources = [state.phase for task, state in tasks.items() if task.startswith(f"{_SOURCE}-")]
-        if all(phase is TaskPhase.FINISHED for phase in sources):
-            self._ends = True
-            self._row(
-                TaskPhase.PREPARING, TaskPhase.PREPARED, TaskPhase.COMMITTING, TaskPhase.FINISHED
-            )
-        else:
-            self.world.later(self._follow_input, 2.0)
-
-    def _row(self, *phases: TaskPhase) -> None:
-        """Reach one phase after the other, unless something fails in between."""
-        first, rest = phases[0], phases[1:]
-
-        def reach() -> None:
-            if self._phase in TERMINAL or not self.lives:
-                return
-            if self.world.bad(0.05):
-                self.fall()
-                return
-            self._commit = 1 if first in (TaskPhase.PREPARED, TaskPhase.COMMITTING) else 0
-            self._become(first)
-            if rest:
-                self._row(*rest)
-
-        self.world.later(reach, 0.1, 3.0)
-
-    def fall(self) -> None:
-        """Fail in one of the ways that there are."""
-        if not self.lives or self._phase in TERMINAL or self._phase is None:
-            return
-        kind = self.world.chance.choice(["error", "error", "lost", "hangs", "garbage"])
-        if kind == "error":
-            self._fails(self.world.failed("ValueError"))
-        elif kind == "lost":
-            self._lost("lost")
-        elif kind == "hangs":
-            self._hangs = True
-            self.lives = False
-            self.world.causes.add("silent")
-        else:  # a report that cannot be
-            self.world.causes.add("invalid_input")
-            self._say(TaskReport(self.task, self.epoch, TaskPhase.COMMITTING))
-
-    def _fails(self, failure: Failure) -> None:
-        if not self.lives or self._phase in TERMINAL or self._hangs:
-            return
-        self._phase = TaskPhase.FAILED
-        # its close() may take a while, and it says so only then
-        self.world.later(
-            lambda: self._say(TaskReport(self.task, self.epoch, TaskPhase.FAILED, failure)),
-            0.01,
-            4.0,
-        )
-
-    def _lost(self, kind: str) -> None:
-        if self.lives and self._phase not in TERMINAL:
-            self._phase = TaskPhase.FAILED
-            self.world.causes.add(kind)
-            lost = Failure(kind, "its process ended without a word")
-            self._say(TaskReport(self.task, self.epoch, TaskPhase.FAILED, lost))
-
-    def die(self) -> None:
-        self.lives = False
-
-    def _say(self, report: TaskReport) -> None:
-        """Have a report arrive behind the earlier ones."""
-        if not self.lives:
-            return
-        world = self.world
-        delay = 0.005 if world.calm else world.chance.choice([0.005] * 6 + [0.5, 5.0])
-        self._said_at = max(self._said_at + 1e-9, world.now + delay)
-        world.at(self._said_at, lambda: world.put(lambda: self._hear_now(report)))
-        if report.is_last:
-            self.lives = False
-
-    def _hear_now(self, report: TaskReport) -> None:
-        self.world.supervisor._heard(report)
 
 
 def run_history(seed: int) -> JobResult:

@@ -1,6 +1,15 @@
-"""Which tests carry which requirement, noted while a run is collected."""
+"""Which tests carry which requirement, noted while a run is collected.
+
+A test of a pure part is marked `requirement("R-…")`, too. Tests in the folders below drive the
+product; a test elsewhere says so by `through="product"`.
+"""
 
 import pytest
+
+PRODUCT = (
+    *("tests/faults/", "tests/pipelines/", "tests/spark/", "tests/storage/", "tests/views/"),
+    *(f"tests/unit/recovery/test_async_{name}" for name in ("operator", "map", "step")),
+)
 
 
 class MarkCollector:
@@ -8,6 +17,8 @@ class MarkCollector:
 
     def __init__(self) -> None:
         self.marks: list[tuple[str, str]] = []
+        self.product: set[tuple[str, str]] = set()
+        """Those marks whose test drives the product."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -15,4 +26,7 @@ class MarkCollector:
         for item in items:
             test = item.nodeid.partition("[")[0]
             for mark in item.iter_markers("requirement"):
-                self.marks.extend((str(requirement), test) for requirement in mark.args)
+                marks = [(str(requirement), test) for requirement in mark.args]
+                self.marks.extend(marks)
+                if test.startswith(PRODUCT) or mark.kwargs.get("through") == "product":
+                    self.product.update(marks)

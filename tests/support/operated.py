@@ -83,6 +83,8 @@ def make(
     usual: dict[str, Any] = {
         "append_seconds": 0.02,
         "commit_seconds": 0.05,
+        "longest_append_seconds": 0.02,
+        "longest_commit_seconds": 0.05,
         "request_seconds": 0.02,
         "status_seconds": 0.05,
         "complaint_seconds": 0.1,

@@ -26,6 +26,8 @@ def settings(**more: Any) -> PipelineSettings:
     usual: dict[str, Any] = {
         "append_seconds": 0.02,
         "commit_seconds": 0.05,
+        "longest_append_seconds": 0.02,
+        "longest_commit_seconds": 0.05,
         "restarts": RestartSettings(first_delay_seconds=0.01, cap_seconds=0.1),
         "timeouts": JobTimeouts(60, 3, 60),
     }

@@ -59,6 +59,49 @@ def test_an_effect_happens_after_its_record_and_its_token_is_the_same_at_every_t
     assert len(seen) == 5
 
 
+@pytest.mark.requirement("R-F46-8")
+@pytest.mark.requirement("R-F46-9")
+@pytest.mark.parametrize("works_at", [3, 4])
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_notification_covers_all_pending_commits(
+    open_: Open, memory: MemoryStorage, other_process: Forget, works_at: int, dies: bool
+) -> None:
+    """Three commits are durable and not published; then one call publishes, in order, what it may,
+    and the next one the rest. Nothing is published before its record."""
+    done: list[tuple[bytes, int]] = []
+    refused = {b"1", b"2", b"3"}
+
+    def handler(token: str, payload: bytes) -> None:
+        if payload in refused:
+            raise RuntimeError("the other side is down")
+        done.append((payload, kinds(memory).count("ACK")))
+
+    view = open_(on_effect=handler)
+    for commit in (b"1", b"2", b"3"):
+        with pytest.raises(RuntimeError):
+            view.ack(effect=commit)
+    assert [effect.payload for effect in view.task.held.state.pending] == [b"1", b"2", b"3"]
+    assert done == []
+    refused.clear()
+    if works_at == 4:
+        refused.add(b"3")
+    if dies:
+        other_process()
+        view = open_(on_effect=handler)
+    if works_at == 4:  # what may be published is; the first that may not be stops the others
+        with pytest.raises(RuntimeError):
+            view.ack(effect=b"4")
+        assert [payload for payload, _ in done] == [b"1", b"2"]
+        refused.clear()
+    view.ack()
+    expected = [b"1", b"2", b"3"] + [b"4"] * (works_at == 4)
+    assert [payload for payload, _ in done] == expected
+    assert all(records >= int(payload) for payload, records in done)
+    view.ack()
+    assert len(done) == len(expected), "none is published twice"
+    assert not view.task.held.state.pending
+
+
 def test_a_pending_effect_that_nobody_can_perform_stops_the_reader(
     open_: Open, other_process: Forget
 ) -> None:

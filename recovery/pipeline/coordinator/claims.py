@@ -4,6 +4,9 @@ The first CLAIM takes the job over from whoever holds it. Each later one is a re
 newest CLAIM: if another CLAIM stands there, nothing is taken back from its owner.
 """
 
+import os
+import socket
+
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.log.job_log import JobLog, job_records
 from durable_shuffle.shuffle.log.job_state import JobState, keep_snapshot
@@ -16,10 +19,12 @@ class JobClaim:
 
     Args:
         owner: random id of the coordinator; all its CLAIMs carry it.
+        since: now, since 1970, for messages.
     """
 
-    def __init__(self, storage: Storage, job: str, owner: str) -> None:
+    def __init__(self, storage: Storage, job: str, owner: str, *, since: float = 0.0) -> None:
         self._storage, self._job, self._owner = storage, job, owner
+        self._by, self._since = f"{socket.gethostname()}:{os.getpid()}", since
         self._log: JobLog | None = None
 
     @property
@@ -35,19 +40,32 @@ class JobClaim:
             FencedError: another driver or coordinator claimed the job since the last time.
         """
         if self._log is None:
-            self._log = JobLog.claim(self._storage, self._job, self._owner, run=False)
+            self._log = JobLog.claim(
+                self._storage,
+                self._job,
+                self._owner,
+                by=self._by,
+                wall_seconds=self._since,
+                run=False,
+            )
             return self._log.generation
         mine = self._log.generation
 
         def again(state: JobState) -> Claim:
             if state.owner != self._owner:
                 raise _fenced(mine, state)
-            return Claim(self._owner, self._job, state.generation + 1, LAYOUT_VERSION)
+            number = state.generation + 1
+            return Claim(self._owner, self._job, number, LAYOUT_VERSION, self._by, self._since)
 
         records = job_records(self._storage, self._job)
         state, _ = records.decide(self._log.state, again)
         self._log = JobLog(records, keep_snapshot(self._storage, state), self._owner)
         return self._log.generation
+
+    def end(self) -> None:
+        """Say in the job log that this coordinator has ended, if it claimed the job and leads."""
+        if self._log is not None:
+            self._log.end()
 
     def check(self) -> None:
         """Check with one request whether another driver or coordinator claimed the job.

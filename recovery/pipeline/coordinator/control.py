@@ -4,8 +4,7 @@ It reads requests one at a time, each after the answer to the one before. The co
 checks a description. When all tasks run, the supervisor adopts it part by part. Drops and runs go
 through the same queue, so neither overtakes the other.
 
-It collects requests to restart a part: many complaints cause one restart, after a delay. A
-complaint of an attempt that has been replaced since then says nothing about the new attempt.
+From time to time it has data deleted that all consumers have committed.
 """
 
 import logging
@@ -27,6 +26,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     RunThis,
     StopIt,
 )
+from durable_shuffle.recovery.pipeline.coordinator.complaints import RestartRequests
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
 from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PipelineLogs,
@@ -38,6 +38,7 @@ from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.recovery.pipeline.task.link import PASSING
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
+    FencedError,
     InvalidInputError,
 )
 
@@ -74,6 +75,7 @@ class Control:
         """Each drop with the plan that ran before it."""
         self._asking = False
         self._look_at = self._drop_at = 0.0
+        self._release_at = math.inf
 
     @property
     def target(self) -> PreparedPlan | None:
@@ -85,6 +87,7 @@ class Control:
         due = [] if self._asking or self._job.running is None else [self._look_at]
         when = self._restarts.next_when()
         due += [] if when is None or not self._job.all_run else [when]
+        due += [self._release_at] if self._job.all_run else []
         return min(due) if due else None
 
     def turn(self, now: float) -> None:
@@ -103,6 +106,7 @@ class Control:
                 _log.warning("restart of %s", ", ".join(f"{p}: {cause}" for p, cause in due))
                 self._job.go_on_with(self._job.running, [part for part, _ in due], ())
         self._finish_drops(now)
+        self._release_consumed(now)
 
     def complain(self, report: TaskReport, part: str, now: float) -> None:
         """Take in that a task asks for a restart of its part."""
@@ -137,13 +141,27 @@ class Control:
             self._answer(request, error)
             return
         if not runs:
-            self._carry_out(request, commands, None)
+            self._unless_unknown(request, commands)
             return
         assert target is not None
         wanted = runs[-1].description
         self._companion.submit(
             lambda: self._logs.prepare(wanted, target, self._check_plan),
             lambda prepared: self._carry_out(request, commands, prepared),
+            lambda error: self._answer(request, _told(error)),
+        )
+
+    def _unless_unknown(self, request: Request, commands: Collection[ExternalCommand]) -> None:
+        """Carry out requests, unless one drops what the pipeline never had."""
+        target = self.target
+        assert target is not None
+        command = request.command
+        if not isinstance(command, DropPart) or command.part in target.parts:
+            self._carry_out(request, commands, None)
+            return
+        self._companion.submit(
+            lambda: self._logs.check_part(command.part, target),
+            lambda _: self._carry_out(request, commands, None),
             lambda error: self._answer(request, _told(error)),
         )
 
@@ -214,13 +232,10 @@ class Control:
     def _drop(self, command: DropPart) -> str:
         target = self.target
         assert target is not None
-        if command.part not in target.parts:
-            text = f"there is no source or consumer {command.part!r}: nothing to drop"
-            _log.warning("%s", text)
-            return text
-        self._gone(command.part)
         self._drops.append((command, target))
-        self._next = target.without(command.part)
+        if command.part in target.parts:  # else it was left out before
+            self._gone(command.part)
+            self._next = target.without(command.part)
         return f"drops {command.part}"
 
     def _gone(self, part: str) -> None:
@@ -280,6 +295,38 @@ class Control:
                 self._drops.remove(drop)
                 self._end_part(drop)
 
+    def _release_consumed(self, now: float) -> None:
+        """Have consumed data deleted, from time to time."""
+        seconds, running = self._settings.release_seconds, self._job.running
+        if not seconds or running is None:
+            return
+        self._release_at = min(self._release_at, now + seconds)
+        if now < self._release_at or not self._job.all_run:
+            return
+        self._release_at = now + seconds
+        self._companion.submit(
+            lambda: self._logs.release_consumed(running), lambda _: None, self._not_released
+        )
+
+    def leave(self, *, whole: bool) -> None:
+        """Say that this coordinator has ended.
+
+        Args:
+            whole: what consumers have committed is what they need no more.
+        """
+        running = self._job.running
+        if running is not None and whole and self._settings.release_seconds:
+            self._companion.submit(
+                lambda: self._logs.release_consumed(running), lambda _: None, lambda _: None
+            )
+        self._companion.submit(self._logs.end, lambda _: None, lambda _: None)
+
+    def _not_released(self, error: Exception) -> None:
+        if isinstance(error, FencedError):
+            self._job.lost(error)
+        else:  # the next turn tries again
+            _log.warning("cannot delete data that all consumers have committed: %s", error)
+
     def _end_part(self, drop: tuple[DropPart, PreparedPlan]) -> None:
         def failed(error: Exception) -> None:
             if isinstance(error, PASSING):
@@ -295,52 +342,3 @@ def _told(error: Exception) -> DurableShuffleError:
     if isinstance(error, DurableShuffleError):
         return error
     return InvalidInputError(f"{type(error).__name__}: {error}")
-
-
-class RestartRequests:
-    """Times are of one monotonic clock, in seconds.
-
-    Args:
-        delay_seconds: from the first complaint to the restart, so that a part that cannot run is
-            not restarted in a tight loop.
-    """
-
-    def __init__(self, delay_seconds: float) -> None:
-        self._delay_seconds = delay_seconds
-        self._due: dict[str, tuple[float, str]] = {}
-        self._since: dict[str, int] = {}
-
-    def complain(self, part: str, epoch: int, cause: str, now: float) -> bool:
-        """Take in a complaint; return whether it counts.
-
-        Args:
-            epoch: of the attempt that complains.
-        """
-        if epoch < self._since.get(part, 0):
-            return False
-        self._due.setdefault(part, (now + self._delay_seconds, cause))
-        return True
-
-    def restarted(self, part: str, epoch: int) -> None:
-        """Ignore complaints of attempts of this part that are older than `epoch`."""
-        self._since[part] = max(epoch, self._since.get(part, 0))
-
-    def forget(self, part: str) -> None:
-        """Do not restart a part that was dropped."""
-        self._due.pop(part, None)
-
-    def due(self, now: float, parts: Collection[str]) -> list[tuple[str, str]]:
-        """Return (part, first cause) of each restart whose time has come, once.
-
-        Args:
-            parts: all running parts; requests for other parts are void.
-        """
-        ready = {part: cause for part, (when, cause) in self._due.items() if when <= now}
-        for part in ready:
-            del self._due[part]
-        return [(part, cause) for part, cause in ready.items() if part in parts]
-
-    def next_when(self) -> float | None:
-        """Return when `due` will return something, None if there are no complaints."""
-        when = min((when for when, _ in self._due.values()), default=math.inf)
-        return None if when == math.inf else when

@@ -37,6 +37,8 @@ from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     check_stored,
     drop_part,
     first_look,
+    known_part,
+    release_consumed,
 )
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, own_stage
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan, plan_of, plan_parts
@@ -55,6 +57,7 @@ from durable_shuffle.shuffle.log.layout import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import Tail
+from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
 
@@ -134,7 +137,8 @@ class PipelineLogs:
 
     @cached_property
     def _claim(self) -> JobClaim:
-        return JobClaim(self._storage, self._plan.name, self._ids.new_id())
+        owner, since = self._ids.new_id(), self._clock.wall()
+        return JobClaim(self._storage, self._plan.name, owner, since=since)
 
     def first_plan(self) -> PipelinePlan:
         """Return the plan that the first `claim` will run. Writes nothing: a start that is refused
@@ -334,13 +338,23 @@ class PipelineLogs:
             self._succession.refuse()
         return self.emit(*commands, ack)
 
+    def check_part(self, part: str, prepared: PreparedPlan) -> None:
+        """Raise InvalidInputError if the pipeline never had a source or consumer of this name."""
+        if not known_part(self._storage, self._claim.log.state, part):
+            raise InvalidInputError(
+                f"there is no source or consumer {part!r}, and never was: the pipeline has "
+                f"{', '.join(prepared.parts) or 'none'}"
+            )
+
     def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
         """End a part for good in its logs. Its tasks have ended, or are fenced by this call."""
+        log = self._claim.log
         drop_part(
             prepared,
             self._storage,
+            log.state,
             command.part,
-            generation=self._claim.log.generation,
+            generation=log.generation,
             ids=self._ids,
         )
         self._succession.carried_out(command)
@@ -352,6 +366,15 @@ class PipelineLogs:
         )
         self._succession.carried_out(command)
         return text
+
+    def release_consumed(self, prepared: PreparedPlan) -> Freed:
+        """Delete what all consumers have committed; return what was deleted."""
+        generation = self._claim.log.generation
+        return release_consumed(prepared, self._storage, generation=generation, ids=self._ids)
+
+    def end(self) -> None:
+        """Say that this coordinator has ended; does nothing if another one leads."""
+        self._claim.end()
 
     # -- status
 

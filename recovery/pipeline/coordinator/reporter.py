@@ -88,6 +88,11 @@ class Frontiers:
         return advanced, dropped
 
     @property
+    def dropped(self) -> int:
+        """How many dropped parts the next report names."""
+        return len(self._dropped)
+
+    @property
     def asked(self) -> Collection[str]:
         """The parts that are reported."""
         return self._reported.keys()
@@ -151,6 +156,11 @@ class Reporter:
         self.frontiers.reset(parts)
         self._gone.clear()
         self._number = 0
+
+    @property
+    def news(self) -> tuple[bool, int, int]:
+        """Changes whenever there is something to say besides progress."""
+        return self._number == 0, len(self._restarts), self.frontiers.dropped
 
     def not_said(self) -> None:
         """Take in that the last status was not written: the next one reports everything."""
@@ -240,15 +250,26 @@ class StatusLog:
         self, reporter: Reporter, logs: PipelineLogs, companion: Companion, every_seconds: float
     ) -> None:
         self._reporter, self._logs, self._companion = reporter, logs, companion
-        self._every_seconds = every_seconds
-        self._next_at = 0.0
+        self._every_seconds = self._pause_seconds = every_seconds
+        self._next_at = self._quiet_until = 0.0
+        self._known: object = None
         self._writing = False
 
-    def is_due(self, now: float) -> bool:
-        """Return whether a status is due; if so, schedule the next one."""
+    def is_due(self, now: float, job: Job, running: PreparedPlan) -> bool:
+        """Return whether a status is due. While there is only progress to tell, they come rarely:
+        the pause doubles up to `ALIVE_SECONDS`."""
         if self._writing or now < self._next_at:
             return False
         self._next_at = now + self._every_seconds
+        tasks = tuple((task, state.phase, state.epoch) for task, state in job.tasks.items())
+        known = job.phase, tasks, str(running.description), self._reporter.news
+        if known != self._known:
+            self._known, self._pause_seconds = known, self._every_seconds
+        elif now < self._quiet_until:
+            return False
+        self._quiet_until = now + self._pause_seconds
+        longest = max(ALIVE_SECONDS, self._every_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, longest)
         return True
 
     def write(self, job: Job, running: PreparedPlan) -> None:

@@ -8,6 +8,8 @@ FINISHED at their current positions, after an OPEN that fences older attempts; t
 hold no data any more. A source, and a consumer whose rows others read, gets an END.
 
 `allow_release` deletes the consumed part of a stage as far as an operator allowed, never more.
+`release_consumed` does so for all stages of a pipeline, from time to time. Only the coordinator
+does it, and it looks up where new consumers begin: so they begin behind what it has released.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +18,6 @@ from dataclasses import dataclass, field
 
 from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
 from durable_shuffle.recovery.pipeline.plan.plan import (
-    ConsumerPlan,
     PipelinePlan,
     StartAt,
     stored_stage,
@@ -29,7 +30,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
-from durable_shuffle.shuffle.consume.resume_set import ResumeSet, cursor
+from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor
 from durable_shuffle.shuffle.log.appender_log import (
     AppenderRecord,
     End,
@@ -39,12 +40,13 @@ from durable_shuffle.shuffle.log.appender_log import (
 )
 from durable_shuffle.shuffle.log.consumer_records import Finished
 from durable_shuffle.shuffle.log.job_state import JobState
-from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
+from durable_shuffle.shuffle.log.layout import ConsumerPath, check_name, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
 from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.release.retention import register_consumers
+from durable_shuffle.shuffle.release.retention import consumer_tasks, register_consumers
+from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.job import listed_consumers
@@ -186,46 +188,73 @@ def _column(
     return {p: position for p, position in positions.items() if position.next_ordinal}
 
 
+def known_part(storage: Storage, state: JobState, part: str) -> bool:
+    """Return whether a pipeline ever had a source or consumer of this name."""
+    check_name("part", part)
+    stages = {path.name for path in state.order}
+    return part in stages or bool(consumer_tasks(storage, state.job, part))
+
+
 def drop_part(
     prepared: PreparedPlan,
     storage: Storage,
+    state: JobState,
     part: str,
     *,
     generation: int,
     ids: IdSource,
 ) -> None:
-    """Write into the logs that a part is over. Repeatable; a part that does not exist is fine."""
+    """Write into the logs that a part is over. Repeatable; a part that does not exist is fine.
+
+    Args:
+        prepared: the plan that ran, or one that does not mention the part any more.
+        state: of the pipeline's job.
+    """
     plan = prepared.plan
     consumer = plan.consumers.get(part)
     if consumer is not None:
-        stage = prepared.stage(storage, consumer.reads)
+        reads = prepared.stage(storage, consumer.reads)
         for task, address in plan.tasks.items():
             if address.owner == part:
-                _finish(stage, consumer, task, address.index, generation, ids)
-    written = part if part in plan.sources else consumer.writes if consumer is not None else None
+                path = ConsumerPath(reads.path.job, part, task)
+                _finish(reads.storage, path, (reads.path.folder, address.index), generation, ids)
+        written = consumer.writes
+    elif part in plan.sources:
+        written = part
+    else:
+        for path in consumer_tasks(storage, plan.name, part):
+            _finish(storage, path, None, generation, ids)
+        names = [known.name for known in state.order]
+        written = next((name for name in (part, f"{part}.out") if name in names), None)
     if written is not None:
-        _end(prepared.stage(storage, written), plan, generation, ids)
+        stage = next(known for known in state.order if known.name == written)
+        _end(open_stage(storage, stage), plan, generation, ids)
 
 
 def _finish(
-    stage: StageHandle, consumer: ConsumerPlan, task: str, k: int, generation: int, ids: IdSource
+    storage: Storage, path: ConsumerPath, key: InputKey | None, generation: int, ids: IdSource
 ) -> None:
-    key = stage.path.folder, k
+    """Finish a task where it is.
+
+    Args:
+        key: its input; None: what its log says.
+    """
 
     def as_it_is(resume: ResumeSet) -> Opening:
-        known = resume.inputs.get(key)
-        slot, acked = (0, {}) if known is None else (known.stage_slot, known.acked)
-        return Opening(
-            (cursor(key, slot, acked),), resume.dropped, dropped_exact=resume.dropped_exact
-        )
+        inputs = dict.fromkeys(resume.inputs if key is None else [key])
+        cursors = []
+        for at in inputs:
+            known = resume.inputs.get(at)
+            slot, acked = (0, {}) if known is None else (known.stage_slot, known.acked)
+            cursors.append(cursor(at, slot, acked))
+        return Opening(tuple(cursors), resume.dropped, dropped_exact=resume.dropped_exact)
 
-    path = ConsumerPath(stage.path.job, consumer.name, task)
     held = hold(
-        SlotLog(stage.storage, path.log_prefix),
+        SlotLog(storage, path.log_prefix),
         record_id=ids.new_id(),
         generation=generation,
-        consumer=consumer.name,
-        task=task,
+        consumer=path.consumer,
+        task=path.task,
         resume="exact",
         opening=as_it_is,
     )
@@ -271,8 +300,6 @@ def allow_release(
 ) -> str:
     """Register the stage's consumers, then release the data that all of them have committed.
 
-    This closes the set of consumers: if a new one comes, nothing more is released.
-
     Raises:
         InvalidInputError: the pipeline does not write this stage, or it has no such producer.
     """
@@ -285,10 +312,40 @@ def allow_release(
         )
     asked = {_producer(text, known.producers): upto for text, upto in command.upto.items()}
     stage = prepared.stage(storage, command.stage)
-    ours = {name for name, consumer in plan.consumers.items() if consumer.reads == command.stage}
-    register_consumers(stage, ours | _others(stage), ids=ids, generation=generation)
-    freed = release_upto(stage, asked or None, ids=ids, generation=generation)
+    freed = _release(stage, _readers(plan, command.stage), asked or None, generation, ids)
     return f"{freed.objects} segments, {freed.data_bytes} bytes"
+
+
+def release_consumed(
+    prepared: PreparedPlan, storage: Storage, *, generation: int, ids: IdSource
+) -> Freed:
+    """Delete what all consumers have committed, of each stage that the pipeline writes and reads.
+
+    A stage that no consumer of the plan reads keeps its data. Consumers that the plan does not
+    name, but that have begun to read, hold data back until they are dropped.
+    """
+    freed = Freed(0, 0)
+    for name, path in prepared.paths.items():
+        readers = _readers(prepared.plan, name)
+        if readers:
+            freed += _release(open_stage(storage, path), readers, None, generation, ids)
+    return freed
+
+
+def _readers(plan: PipelinePlan, stage: str) -> set[str]:
+    return {name for name, consumer in plan.consumers.items() if consumer.reads == stage}
+
+
+def _release(
+    stage: StageHandle,
+    readers: set[str],
+    asked: Mapping[int, int] | None,
+    generation: int,
+    ids: IdSource,
+) -> Freed:
+    names = readers | _others(stage)
+    register_consumers(stage, names, ids=ids, generation=generation, grows=True)
+    return release_upto(stage, asked, ids=ids, generation=generation)
 
 
 def _producer(text: str, producers: int) -> int:

@@ -54,6 +54,7 @@ _CLOSE_SECONDS = 10.0
 """How long the companion has at the end to finish its work."""
 _LEADS_NO_MORE = "this coordinator leads no more: %s"
 _PAUSED = (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING)
+_COMMITTED = (JobPhase.SUSPENDED, JobPhase.FINISHED)
 _log = logging.getLogger(__name__)
 
 
@@ -139,6 +140,8 @@ class Supervisor:
             self._ended = True
             self._attempts.close()
             self._say()
+            if not self._lost:
+                self._control.leave(whole=self.machine.phase in _COMMITTED)
             self._companion.close(_CLOSE_SECONDS)
 
     def _result(self) -> JobResult | None:
@@ -172,7 +175,7 @@ class Supervisor:
             self._attempts.kill(attempt)
             self._said(TaskReport(*attempt, TaskPhase.FAILED, failure))
         self._do(self.machine.tick(now))
-        if self.machine.generation and self._status.is_due(now):
+        if self.running is not None and self._status.is_due(now, self.machine, self.running):
             self._say()
 
     def _stop_by_owner(self, mode: StopMode) -> None:

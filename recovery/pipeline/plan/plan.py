@@ -28,7 +28,10 @@ from durable_shuffle.shuffle.log.records import Describe, StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 
-TUNABLE = ("append_rows", "append_seconds", "commit_rows", "commit_seconds", "checkpoint_seconds")
+TUNABLE = (
+    "append_rows", "append_seconds", "longest_append_seconds", "commit_rows", "commit_seconds",
+    "longest_commit_seconds", "checkpoint_seconds",
+)  # fmt: skip
 """Settings that can change while a pipeline runs; all its tasks change at the same command."""
 
 
@@ -43,11 +46,15 @@ class PipelineSettings:
     append_rows: int = 16_384
     """A source appends after at most this many rows."""
     append_seconds: float = 0.2
-    """And after at most this time: about how long a row waits until consumers can see it."""
+    """Shortest time that a row waits for others before it is appended."""
+    longest_append_seconds: float = 30.0
+    """While appends have few rows, the time between two of them doubles up to this."""
     commit_rows: int = 262_144
     """A consumer commits (publishes, acknowledges) after at most this many rows."""
     commit_seconds: float = 1.0
-    """And after at most this time."""
+    """Shortest time between two commits of fewer rows."""
+    longest_commit_seconds: float = 60.0
+    """While commits have few rows, the time between two of them doubles up to this."""
     checkpoint_seconds: float = 0.0
     """How often a source writes a checkpoint marker between its rows; 0: never."""
     heartbeat_seconds: float = 1.0
@@ -63,6 +70,8 @@ class PipelineSettings:
     """The shortest time between two statuses; a status is written only if something has changed."""
     complaint_seconds: float = 30.0
     """Time from the first complaint of a part to its restart."""
+    release_seconds: float = 600.0
+    """How often rows are deleted that all consumers have committed; 0: never."""
     restarts: RestartSettings = field(default_factory=RestartSettings)
     """How often, and after which delays, the job restarts its tasks."""
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
@@ -75,13 +84,16 @@ class PipelineSettings:
         check_count("commit_rows", self.commit_rows, at_least=1)
         for name in (
             "append_seconds",
+            "longest_append_seconds",
             "commit_seconds",
+            "longest_commit_seconds",
             "heartbeat_seconds",
             "request_seconds",
             "status_seconds",
         ):
             check_number(name, getattr(self, name), at_least=0, above=True)
         check_number("complaint_seconds", self.complaint_seconds, at_least=0)
+        check_number("release_seconds", self.release_seconds, at_least=0)
         check_number("progress_seconds", self.progress_seconds, at_least=0)
         check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)

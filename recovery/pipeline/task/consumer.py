@@ -19,6 +19,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.markers import MarkerAlignment
+from durable_shuffle.recovery.pipeline.task.pace import Pace
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -82,7 +83,9 @@ class ConsumerRun:
     """How many rows a step with `poll` takes at a time."""
     _taken_rows: int = field(default=0, init=False)
     _passed: int = field(default=0, init=False)
-    _last_commit: float = field(default=0.0, init=False)
+    _looked_at: float = field(default=0.0, init=False)
+    """When it last looked whether there is something to commit."""
+    _pace: Pace = field(default_factory=Pace, init=False)
     _snapshot: bytes | None = field(default=None, init=False)
     _finished_rows: bool = field(default=False, init=False)
 
@@ -192,7 +195,7 @@ class ConsumerRun:
 
     def _read(self) -> StopMode:
         """Read and commit until the input ends or a stop is requested; return how to end."""
-        self._last_commit = self.clock.monotonic()
+        self._looked_at = self.clock.monotonic()
         items = self._view.items()
         while True:
             try:
@@ -287,11 +290,20 @@ class ConsumerRun:
         return self._woken or (self._opened and self.link.stop is not None and self.is_root)
 
     def _due(self) -> bool:
-        if max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows:
+        """Whether to commit, or to ask the step whether it has anything to say."""
+        if self._is_full():
             return True
-        work = self._taken_rows or self._commits.made_rows or hasattr(self.step, "poll")
-        since = self.clock.monotonic() - self._last_commit
-        return bool(work) and since >= self._tuned.commit_seconds
+        now, seconds = self.clock.monotonic(), self._tuned.commit_seconds
+        if any(hasattr(self.step, call) for call in ("poll", "wants_restart")):
+            return now >= self._looked_at + seconds
+        return self._has_rows and now >= self._pace.due(self._looked_at, seconds)
+
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self._taken_rows or self._commits.made_rows)
+
+    def _is_full(self) -> bool:
+        return max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows
 
     def _end_of_input(self) -> StopMode:
         feed = self._view.queue.feed
@@ -302,16 +314,20 @@ class ConsumerRun:
 
     def _commit(self) -> None:
         """Publish the step's rows and acknowledge the input rows they come from."""
-        self._last_commit = self.clock.monotonic()
         with self._watch.call("a commit", self.settings.progress_seconds):
             self._commit_now()
 
     def _commit_now(self) -> None:
+        now, tuned = self.clock.monotonic(), self._tuned
+        due = self._is_full() or now >= self._pace.due(self._looked_at, tuned.commit_seconds)
+        self._looked_at = now
         self.link.hear(self.step)
         if hasattr(self.step, "poll"):
             self._emit(self.step.poll())
-        if not (self._taken_rows or self._commits.made_rows):
+        if not (due and self._has_rows):
             return
+        rows = max(self._taken_rows, self._commits.made_rows)
+        self._pace.wrote(rows, now, tuned.commit_seconds, tuned.longest_commit_seconds)
         self._take_snapshot()
         self._win_ack()
         self._chain.call(EndStep.NOTIFY, self._commits.last)

@@ -19,19 +19,16 @@ import pyarrow as pa
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase
 from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.positions import Positions, positions_of
 from durable_shuffle.recovery.pipeline.plan.rows import batches_of, partition_ids
-from durable_shuffle.recovery.pipeline.plan.sources import (
-    Position,
-    Pulled,
-    Source,
-    decode_position,
-    encode_position,
-)
+from durable_shuffle.recovery.pipeline.plan.sources import Pulled, Source
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
+from durable_shuffle.recovery.pipeline.task.pace import Pace
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.retry import backoff_seconds
 from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.log_producer import LogProducer
@@ -39,7 +36,8 @@ from durable_shuffle.shuffle.write.log_producer import LogProducer
 _AHEAD = 16
 """At most so many items wait."""
 _IDLE_SECONDS = 0.05
-"""Pause after the source reported nothing new."""
+_LONGEST_IDLE_SECONDS = 0.5
+"""First and longest pause after the source reported nothing new."""
 _JOIN_SECONDS = 1.0
 
 
@@ -82,10 +80,11 @@ class Puller:
         end = SourceEnd(None)
         items: Iterator[Pulled] | None = None
         try:
-            items = self._start()
+            items, misses = self._start(), 0
             for item in items:
+                misses = misses + 1 if item is None else 0
                 if item is None:
-                    self._over.wait(_IDLE_SECONDS)
+                    self._over.wait(backoff_seconds(misses, _IDLE_SECONDS, _LONGEST_IDLE_SECONDS))
                 elif not self._put(item):
                     break
                 if self._over.is_set():
@@ -131,8 +130,8 @@ class SourceRun:
     _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _held_rows: int = field(default=0, init=False)
     _held_since: float = field(default=0.0, init=False)
-    _position: Position | None = field(default=None, init=False)
-    _checkpoint: int = field(default=0, init=False)
+    _positions: Positions = field(init=False)
+    _pace: Pace = field(default_factory=Pace, init=False)
     _last_checkpoint: float = field(default=0.0, init=False)
     _records: int = field(default=0, init=False)
 
@@ -179,13 +178,17 @@ class SourceRun:
             generation=self.link.epoch,
             settings=self.settings.shuffle,
         ) as log:
-            found = decode_position(log.source_position, name=self.link.task)
-            if found is not None:
-                self._position, self._checkpoint = found.value, found.checkpoint
+            self._positions = positions_of(
+                self.source,
+                log.source_position,
+                name=self.name,
+                producer=self.producer,
+                stored_in=log.source_position_in,
+            )
             self._records = log.rows
             self.link.progress(self._records)
             self.link.pass_barrier()
-            start, producers = self._position, self.stage.describe.producers
+            start, producers = self._positions.start, self.stage.describe.producers
             puller = Puller(lambda: self.source.read(start, self.producer, producers))
             try:
                 mode = self._follow(puller, log)
@@ -203,7 +206,7 @@ class SourceRun:
             stop = self.link.stop
             if stop is not None:
                 return "DRAIN" if stop is StopMode.DRAIN else "SUSPEND"
-            left = self._held_since + self._tuned.append_seconds - self.clock.monotonic()
+            left = self._due - self.clock.monotonic()
             item = puller.take(min(left, _LOOK_SECONDS) if self._held else _LOOK_SECONDS)
             if isinstance(item, SourceEnd):
                 if item.error is not None:
@@ -220,44 +223,40 @@ class SourceRun:
                 f"source {self.name!r} must give (rows, position) or None, found {item!r:.80}"
             )
         rows, position = item
-        if not isinstance(position, int | str | bytes) or isinstance(position, bool):
-            raise InvalidInputError(
-                f"a position of source {self.name!r} is a number, text or bytes, found "
-                f"{type(position).__name__}"
-            )
-        if self._position is not None and not self.source.advances(self._position, position):
-            raise InvalidInputError(
-                f"the position of source {self.name!r} goes forward only: producer={self.producer} "
-                f"from {self._position!r:.80} to {position!r:.80}"
-            )
+        self._positions.take(position)
         if not self._held:
             self._held_since = self.clock.monotonic()
         for batch in batches_of(rows, self.stage.schema, what=f"source {self.name!r}"):
             self._held.append(batch)
             self._held_rows += batch.num_rows
-        self._position = position
 
     def _is_due(self) -> bool:
         now = self.clock.monotonic()
         full = self._held_rows >= self._tuned.append_rows
-        late = bool(self._held) and now - self._held_since >= self._tuned.append_seconds
-        return full or late or self._checkpoint_is_due(now)
+        return full or (bool(self._held) and now >= self._due) or self._checkpoint_is_due(now)
+
+    @property
+    def _due(self) -> float:
+        """When to append what is held."""
+        return self._pace.due(self._held_since, self._tuned.append_seconds)
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._tuned.checkpoint_seconds
-        return every > 0 and self._position is not None and now - self._last_checkpoint >= every
+        return every > 0 and self._positions.begun and now - self._last_checkpoint >= every
 
     def _append(self, log: LogProducer) -> None:
         self.link.hear(self.source)
-        now = self.clock.monotonic()
+        now, positions = self.clock.monotonic(), self._positions
         markers = []
         if self._checkpoint_is_due(now):
-            self._checkpoint, self._last_checkpoint = self._checkpoint + 1, now
-            markers.append(Checkpoint(self._checkpoint))
-        if self._position is None or not (self._held or markers):
+            positions.checkpoint, self._last_checkpoint = positions.checkpoint + 1, now
+            markers.append(Checkpoint(positions.checkpoint))
+        if not (self._held or markers):
             return
         batches = [(batch, self._ids(batch)) for batch in self._held]
-        log.append(batches, encode_position(self._position, self._checkpoint), markers=markers)
+        log.append(batches, positions.encode(log.next_slot), markers=markers)
+        tuned = self._tuned
+        self._pace.wrote(self._held_rows, now, tuned.append_seconds, tuned.longest_append_seconds)
         self._records += self._held_rows
         self._held, self._held_rows = [], 0
         self.link.progress(self._records)

@@ -28,6 +28,9 @@ class ReleaseSetup:
     records: int = 3
     restarts: int = 2
     late_consumer: bool = False
+    late_begins: Literal["before", "behind", "at 0"] = "before"
+    """Of a late consumer: only before a release, at 0; or at any time, behind what is released, in
+    one step of the releaser with its registration; or at any time at 0."""
     plain_reader: bool = False
     release_is_logged: bool = True
     """RELEASE(upto) wins a slot before anything goes, and a later REGISTER below it is refused."""
@@ -112,10 +115,12 @@ class ReleaseModel:
             return state._replace(consumers=with_item(state.consumers, who, consumer))
 
         if not me.registered:
-            if not (self.setup.release_is_logged and state.released > 0):
+            late = self.setup.release_is_logged and state.released > 0
+            if not late or self.setup.late_begins != "before":
+                start = state.released if self.setup.late_begins == "behind" else 0
                 yield (
-                    f"consumer {who} registers at 0",
-                    become(Consumer(0, 0, registered=True)),
+                    f"consumer {who} registers at {start}",
+                    become(Consumer(start, start, registered=True)),
                     NO_DAMAGE,
                 )
             return

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JNetworkError
 from durable_shuffle.jobs.spark_tasks.attempt import with_absolute_paths
 from durable_shuffle.jobs.spark_tasks.cluster import await_slots, check_session
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
-from durable_shuffle.recovery.pipeline.plan.sources import FolderSource
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 
 ROWS = pa.schema([("n", pa.int64())])

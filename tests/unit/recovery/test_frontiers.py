@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.pipeline.coordinator.control import RestartRequests
+from durable_shuffle.recovery.pipeline.coordinator.complaints import RestartRequests
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Frontier, Frontiers, Produced
 
 

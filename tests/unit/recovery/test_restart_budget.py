@@ -80,3 +80,29 @@ def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """A value out of its range is refused."""
     with pytest.raises(InvalidInputError, match=next(iter(bad))):
         RestartSettings(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("R-ARR-11")
+@pytest.mark.requirement("R-ARR-19")
+def test_an_outage_is_waited_out_for_a_bounded_time() -> None:
+    """Failures of the storage use up no restarts, and end the job after so many seconds."""
+    settings = RestartSettings(
+        max_restarts=2, cap_seconds=60, healthy_seconds=100, outage_seconds=1800, jitter=0
+    )
+    budget = RestartBudget(settings, half)
+    assert budget.failed(0, "task") is not None
+    now, tries = 10.0, 0
+    while (delay := budget.failed(now, "task", outage=True)) is not None:
+        now, tries = now + delay, tries + 1
+    assert 1800 <= now - 10 <= 1800 + 60
+    assert tries > 30
+    assert budget.failed(now, "task") is not None, "the task's own budget was not touched"
+    assert budget.failed(now, "task") is None
+
+    for healthy, goes_on in ((99, False), (100, True)):
+        again = RestartBudget(settings, half)
+        assert again.failed(0, outage=True) is not None
+        again.running(1750)
+        late = again.failed(1750 + healthy, outage=True)
+        assert late is not None or not goes_on
+        assert (again.failed(1801 + healthy, outage=True) is not None) is goes_on

@@ -1,0 +1,164 @@
+"""Files that appear in a folder: what a record and a successor cost, any storage, bad files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from one_consumer import ROWS, OneConsumer
+from one_source import attempt, in_folder, stored
+
+from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan import positions
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
+from durable_shuffle.recovery.pipeline.plan.positions import CollectedNames, positions_of
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.log.appender_log import Append, appender_log
+
+
+class Collects:
+    collects = True
+
+
+class Kept:
+    """What a log holds, slot by slot, without a log."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, bytes] = {}
+        self.reads = 0
+
+    def read(self, slot: int) -> bytes:
+        self.reads += 1
+        return self.slots[slot]
+
+    def opened(self) -> CollectedNames:
+        last = self.slots[max(self.slots)] if self.slots else b""
+        found = positions_of(Collects(), last, name="in", producer=0, stored_in=self.read)
+        assert isinstance(found, CollectedNames)
+        return found
+
+
+@pytest.mark.parametrize("per_record", [1, 3, 700])
+def test_names_are_stored_about_once(per_record: int) -> None:
+    """Twenty thousand of them, with restarts on the way: neither a record nor a restart grows."""
+    kept, count = Kept(), 20_000 if per_record > 1 else 6_000
+    mine = kept.opened()
+    names = [f"events-2026-01-01-{n:08d}.json" for n in range(count)]
+    for slot, first in enumerate(range(0, count, per_record)):
+        if slot % 97 == 5:
+            kept.reads = 0
+            mine = kept.opened()
+            assert mine.start == frozenset(names[:first])
+            assert kept.reads <= first / positions.MOST_NAMES * 2 + 14
+        for name in names[first : first + per_record]:
+            mine.take(name)
+        if slot % 7 == 0 and slot:  # a marker alone: the same names again
+            kept.slots[slot * 2] = mine.encode(slot * 2)
+        else:
+            kept.slots[slot * 2] = mine.encode(slot * 2)
+            kept.slots[slot * 2 + 1] = mine.encode(slot * 2 + 1)
+    assert kept.opened().start == frozenset(names)
+    sizes = [len(data) for data in kept.slots.values()]
+    once = sum(map(len, names))
+    assert max(sizes) < (positions.MOST_NAMES + per_record) * 33
+    assert sum(sizes) < 2 * 13 * once, "each O(log) times, twice since each record is repeated"
+    with pytest.raises(InvalidInputError, match="each once"):
+        mine.take(names[0])
+
+
+def test_a_node_that_is_another_one_is_refused() -> None:
+    """By its slot: nothing is read again or passed over because of it."""
+    kept, mine = Kept(), CollectedNames("in", [])
+    for slot in range(7):
+        mine.take(str(slot))
+        kept.slots[slot] = mine.encode(slot)
+    kept.slots[5] = kept.slots[1]
+    with pytest.raises(CorruptDataError, match="slot 5"):
+        kept.opened()
+
+
+def test_a_folder_costs_as_much_per_file_however_many_there_were(
+    one: OneConsumer, tmp_path: Path
+) -> None:
+    """A record with the 2,001st name is not longer than one with the first; a restart finds all."""
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    for n in range(2000):
+        (folder / f"{n:05d}.json").write_text(f'{{"n": {n}}}\n')
+    (folder / "DONE").touch()
+    source = FolderSource(str(folder), "json", ROWS, until="DONE")
+    assert attempt(one, source)[-1].phase is TaskPhase.FINISHED
+    assert stored(one, "r") == list(range(2000))
+    log = appender_log(one.stage.producer_log(0))
+    sizes = [len(r.after.source_position) for _, r in log.records() if isinstance(r, Append)]
+    assert len(sizes) > 500
+    assert sum(sizes) < 13 * 2000 * len("00000.json") * 1.5
+
+
+def test_a_source_of_the_other_kind_does_not_go_on(one: OneConsumer, tmp_path: Path) -> None:
+    """A number is no set of names, and a set of names is no number."""
+    in_folder(tmp_path, "a.json", [0, 1, 2])
+
+    def fails(position: Any, producer: int) -> Any:
+        yield [{"n": n} for n in range(3)], 3
+        while appender_log(one.stage.producer_log(0)).record(1) is None:
+            yield None
+        raise OSError("away")
+
+    assert attempt(one, IteratorSource(fails))[-1].phase is TaskPhase.FAILED
+    failure = attempt(one, FolderSource(str(tmp_path), "json", ROWS), epoch=2)[-1].failure
+    assert failure is not None
+    assert failure.kind == "incompatible"
+
+
+def test_a_folder_of_any_storage(one: OneConsumer) -> None:
+    """By URL; files that appear while it is read, one that is taken away, one that ends it."""
+    files = fsspec.filesystem("memory")
+    root = f"/inbox-{one.ids.new_id()}"
+
+    def put(name: str, *numbers: int) -> None:
+        lines = "".join(json.dumps({"n": n}) + "\n" for n in numbers)
+        files.pipe_file(f"{root}/{name}", lines.encode())
+
+    source = FolderSource(f"memory:/{root}", "json", ROWS, until="DONE")
+    seen = source.read(None, 0, 1)
+    assert next(seen) is None, "no object yet, so no folder"
+    put("b.json", 1, 2)
+    put("a b (1).json", 0)
+    put("inside/c.json", 9)
+    put("_hidden.json", 9)
+    put("z.json", 9)
+    tables = [next(seen), next(seen)]
+    assert [item[1] for item in tables if item] == ["a b (1).json", "b.json"]
+    files.rm_file(f"{root}/z.json")
+    put("DONE")
+    assert [item for item in seen if item] == [], "z.json is not there any more"
+    put("c.json", 3)
+    assert attempt(one, source)[-1].phase is TaskPhase.FINISHED
+    assert stored(one, "r") == [0, 1, 2, 3]
+
+
+def test_credentials_of_a_folder_stay_out_of_messages(one: OneConsumer) -> None:
+    """Neither the source nor its errors show an option that is a secret."""
+    options = {"key": "AKIA-very-secret", "secret": "another-secret"}
+    source = FolderSource("s3://no-such-bucket/inbox", "json", ROWS, storage_options=options)
+    assert "secret" not in repr(source)
+    failing = FolderSource("ftp://nobody:very-secret@nowhere/in", "json", ROWS)
+    failure = attempt(one, failing)[-1].failure
+    assert failure is not None
+    assert "very-secret" not in failure.text
+
+
+def test_files_that_do_not_fit_are_passed_over_if_asked_to(
+    one: OneConsumer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named in the log, and not read again; the others count."""
+    for name, text in (("a", '{"n": 0}'), ("b", "no JSON"), ("c", '{"n": 1}')):
+        (tmp_path / f"{name}.json").write_text(f"{text}\n")
+    (tmp_path / "DONE").touch()
+    source = FolderSource(str(tmp_path), "json", ROWS, until="DONE", on_error="skip")
+    assert attempt(one, source)[-1].phase is TaskPhase.FINISHED
+    assert stored(one, "r") == [0, 1]
+    assert "b.json" in caplog.text

@@ -5,7 +5,6 @@ retry cannot help, the task returns the error as a row, and the driver raises it
 Other errors are raised in the task, so that Spark tries again.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,7 @@ from durable_shuffle.jobs.engine.transfer import LargeRowsError, limited
 from durable_shuffle.jobs.identity.functions.user_code import check_modules
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of, frames_of
 from durable_shuffle.jobs.jvm_rows.files import StoredFiles, stored_files
-from durable_shuffle.jobs.jvm_rows.written import JvmSegment, JvmSegments
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.arrow_codec import array_of_one, numbers_of
 from durable_shuffle.serialization.errors import (
@@ -33,7 +32,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
-from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal, SegmentInfo
+from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
 from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.sealed_reader import (
@@ -49,7 +48,7 @@ from durable_shuffle.shuffle.write.producer import (
     run_producer,
     run_segment_producer,
 )
-from durable_shuffle.shuffle.write.segments import IdBatch, Segment
+from durable_shuffle.shuffle.write.segments import IdBatch
 
 if TYPE_CHECKING:  # not needed in tasks
     from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity
@@ -195,7 +194,7 @@ def frames_function(tasks: MapTasks) -> ArrowFunction:
             return run_segment_producer(
                 stage,
                 producer,
-                ((_segment(found), found.memory_bytes) for found in segments),
+                segments,
                 attempt=attempt,
                 producers=tasks.producers,
                 settings=tasks.settings,
@@ -204,15 +203,6 @@ def frames_function(tasks: MapTasks) -> ArrowFunction:
         yield tasks.run(produce)
 
     return write
-
-
-def _segment(found: JvmSegment) -> Segment:
-    digest = hashlib.sha256()
-    for part in found.parts:
-        digest.update(part)
-    length = sum(part.nbytes for part in found.parts)
-    info = SegmentInfo(found.number, length, digest.digest())
-    return Segment(info, found.parts, found.extents)
 
 
 def _with_ids(

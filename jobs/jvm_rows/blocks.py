@@ -2,7 +2,9 @@
 
 A block is one binary value in one row. Each begins with its number and its flags, u64 both. The
 bytes behind that, of all blocks of a task, are one stream of frames, cut anywhere. In the stream
-each frame is a magic number, u32, its rows, u32, and the bytes of its body, u64; then the body. The
+each frame is a magic number, u32, its rows, u32, and the bytes of its body, u64; then the body. An
+entry of the same form with another magic number and no rows says, in UTF-8, where the frames behind
+it are stored: errors of the decoder name it. The
 last block has flag 1 and states how many frames and rows there were, u64 both. So Java notices if
 blocks are lost, doubled or out of order on the way (`decode/decode.java`).
 
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import arrow_of
+from durable_shuffle.serialization.checksum import Bytes
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.serialization.frames import FRAME_MAGIC, Frame, FrameKind
 from durable_shuffle.shuffle.base.settings import Settings
@@ -32,6 +35,7 @@ BATCH_BLOCKS = 4
 """How many blocks stand in one Arrow batch. Each batch costs time in both processes."""
 
 _LAST = 1
+_PLACE_MAGIC = 0x43414C50  # "PLAC"
 _BLOCK = struct.Struct("<QQ")
 _FRAME = struct.Struct("<IIQ")
 _SUMS = struct.Struct("<QQ")
@@ -52,8 +56,10 @@ def raw_frame(frame: Frame, begin: int, _before: int) -> tuple[Frame]:
 
 def frames_of(
     stage: StageHandle, extents: Iterable[tuple[Extent, Pieces]], settings: Settings
-) -> Iterator[Frame]:
+) -> Iterator[Frame | str]:
     """Yield the frames of extents in their order, each checked, and all rows counted.
+
+    Each extent begins with its place, for messages.
 
     Args:
         extents: with their bytes, see `fetch_extents`.
@@ -64,33 +70,42 @@ def frames_of(
     """
     incarnation, limit = stage.path.incarnation, settings.max_frame_bytes
     for extent, pieces in extents:
+        yield extent.place
         yield from extent.frames(pieces, incarnation, raw_frame, max_body_bytes=limit)
 
 
 def blocks_of(
-    frames: Iterator[Frame], *, block_bytes: int = BLOCK_BYTES, batch_blocks: int = BATCH_BLOCKS
+    frames: Iterator[Frame | str],
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    batch_blocks: int = BATCH_BLOCKS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks of one task, all its frames in order; the last block always comes.
 
     Holds one batch, and one frame.
 
     Args:
-        frames: of the whole task, see `raw_frame`.
+        frames: of the whole task, and their places, see `frames_of`.
         block_bytes: longest block, its header included.
         batch_blocks: most blocks in a batch.
     """
     batch = _Batch(block_bytes, batch_blocks)
     count = rows = 0
     for frame in frames:
-        count += 1
-        rows += frame.rows
-        for piece in (_FRAME.pack(FRAME_MAGIC, frame.rows, frame.body.nbytes), frame.body):
+        if isinstance(frame, str):
+            place = frame.encode()
+            pieces: tuple[Bytes, ...] = (_FRAME.pack(_PLACE_MAGIC, 0, len(place)), place)
+        else:
+            count += 1
+            rows += frame.rows
+            pieces = (_FRAME.pack(FRAME_MAGIC, frame.rows, frame.body.nbytes), frame.body)
+        for piece in pieces:
             taken, length = 0, len(piece)
             while taken < length:
                 taken += batch.put(piece, taken)
                 if batch.full:
                     yield batch.finish()
-        del piece, frame
+        del piece, pieces, frame
     batch.put_last(count, rows)
     yield batch.finish()
 

@@ -121,7 +121,7 @@ def _encoded(spark: SparkSession) -> Iterator[Frame]:
     types = (pa.int32(), pa.binary(), pa.binary())
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=["segment", "data", "extents"])
-    for segment in JvmSegments([batch], 0, _STAGE, 1, _MIB):
+    for segment, _ in JvmSegments([batch], 0, _STAGE, 1, _MIB):
         decoder = FrameDecoder(lambda ordinal: frame_seed(_STAGE, 0, 0, ordinal))
         for part in segment.parts:
             decoder.feed(part)

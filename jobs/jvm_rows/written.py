@@ -11,9 +11,9 @@ All numbers are little-endian. So a batch that is lost or doubled on the way, or
 too soon, is an error before anything is committed.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -31,22 +31,11 @@ from durable_shuffle.serialization.frames import (
     padded_length,
 )
 from durable_shuffle.shuffle.log.extent_table import unpack_extents
+from durable_shuffle.shuffle.log.records import SegmentInfo
+from durable_shuffle.shuffle.write.segments import Segment
 
 _TOTALS = -1
 _NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class JvmSegment:
-    """A segment that the JVM encoded."""
-
-    number: int
-    parts: tuple[memoryview, ...]
-    """Its bytes, to be written one after the other. They hold the memory of Spark's batches."""
-    extents: npt.NDArray[np.void]
-    """EXTENT entries, ordered by subpartition."""
-    memory_bytes: int
-    """Uncompressed Arrow bytes of its rows."""
 
 
 class JvmSegments:
@@ -80,8 +69,10 @@ class JvmSegments:
         """How many rows the JVM wrote, None before all of them arrived and were checked."""
         return int(self.next_ordinals.sum()) if self._ended else None
 
-    def __iter__(self) -> Iterator[JvmSegment]:
-        """Yield the segments.
+    def __iter__(self) -> Iterator[tuple[Segment, int]]:
+        """Yield each segment with the uncompressed Arrow bytes of its rows.
+
+        The parts of a segment hold the memory of Spark's batches.
 
         Raises:
             CorruptDataError: rows or bytes are missing, doubled or damaged; nothing may be
@@ -107,20 +98,25 @@ class JvmSegments:
         if not self._ended:
             self._lost("the last row is missing")
 
-    def _segment(self, parts: tuple[memoryview, ...], end: memoryview) -> JvmSegment:
+    def _segment(self, parts: tuple[memoryview, ...], end: memoryview) -> tuple[Segment, int]:
         if end.nbytes < _NUMBER_BYTES:
             self._lost(f"a segment ends in {end.nbytes} bytes")
         memory_bytes = int.from_bytes(end[:_NUMBER_BYTES], "little")
         reader = _Reader(parts)
+        length = reader.left
         try:
             packed, name = bytes(end[_NUMBER_BYTES:]), "extents from the JVM"
             extents = unpack_extents(packed, name, partitions=self._partitions)
-            self._check_extents(extents, reader.left)
+            self._check_extents(extents, length)
             for entry in extents:
                 self._check_frames(entry, reader)
         except DurableShuffleError as error:
             self._lost(str(error), cause=error)
-        return JvmSegment(self._number, parts, extents, memory_bytes)
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        info = SegmentInfo(self._number, length, digest.digest())
+        return Segment(info, parts, extents), memory_bytes
 
     def _check_extents(self, extents: npt.NDArray[np.void], size: int) -> None:
         """Check that they cover a segment of `size` bytes, and that the ordinals continue."""

@@ -98,7 +98,7 @@ def encoded(df: DataFrame, stored: pa.Schema, compression: str) -> list[Frame]:
     pages = pages_of_rows(cast("ClassicFrame", df.toDF(*schema.names)), encoding)
     batches = pages.toArrow().to_batches(max_chunksize=3)
     frames = []
-    for segment in JvmSegments(batches, 0, STAGE, 1, 1 << 20):
+    for segment, _ in JvmSegments(batches, 0, STAGE, 1, 1 << 20):
         for k, number, offset, length, first, rows in segment.extents.tolist():
             extent = Extent(0, k, "pages", number, 0, offset, length, first, rows)
             data = b"".join(segment.parts)[offset : offset + length]

@@ -74,7 +74,7 @@ def decoded(
         encoding.max_frame_bytes,
     )
     rows: dict[int, list[dict[str, Any]]] = {}
-    for segment in segments:
+    for segment, memory_bytes in segments:
         data = b"".join(segment.parts)
         nbytes = 0
         for entry in segment.extents:
@@ -84,7 +84,7 @@ def decoded(
                 part.validate(full=True)
                 nbytes += part.nbytes
                 rows.setdefault(k, []).extend(logical_batch(part, stored).to_pylist())
-        assert segment.memory_bytes <= nbytes + 64 * len(stored) * len(segment.extents) * 4
+        assert memory_bytes <= nbytes + 64 * len(stored) * len(segment.extents) * 4
     assert segments.rows == sum(map(len, rows.values()))
     return rows
 
@@ -344,7 +344,7 @@ def test_pages_reach_python_workers(session: SparkSession) -> None:
         context = TaskContext.get()
         assert context is not None
         segments = JvmSegments(batches, context.partitionId(), STAGE, 7, 256 * MIB)
-        sizes = [sum(part.nbytes for part in segment.parts) for segment in segments]
+        sizes = [segment.info.length for segment, _ in segments]
         yield pa.record_batch({"rows": [segments.rows], "bytes": [sum(sizes)], "n": [len(sizes)]})
 
     found = pages_of_rows(df, encoding).mapInArrow(count, "rows long, bytes long, n long").collect()

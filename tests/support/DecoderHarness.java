@@ -93,9 +93,11 @@ public class DecoderHarness {
       try {
         rows(new byte[][] {copy, last});
         accepted++;
-      } catch (IllegalStateException e) {
+      } catch (RuntimeException e) {
         String text = String.valueOf(e.getMessage());
-        if (text.startsWith("damaged frame: ") || text.startsWith("rows were lost")) damaged++;
+        if (text.contains(".CorruptDataError: damaged frame: ")
+            || text.startsWith("rows were lost"))
+          damaged++;
         else other(e, seed, i);
       } catch (Throwable e) {
         other(e, seed, i);

@@ -94,7 +94,7 @@ class Reader:
         try:
             return bytes(self.java.rows(byte_arrays(self.jvm, blocks)))
         except Py4JJavaError as error:
-            return Failed("CorruptDataError", str(error.java_exception.toString()))
+            return _failed(str(error.java_exception.toString()))
 
     def same(self, groups: Sequence[Group] | None = None) -> list[bytes]:
         """Return the rows of each task, equal on both ways."""

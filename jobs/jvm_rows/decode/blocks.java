@@ -3,13 +3,17 @@
 /** Joins the blocks of a task to messages, and counts blocks, frames and rows. */
 static final class Blocks extends Frames {
   private static final int HEADER_BYTES = 16, LAST = 1, FRAME_MAGIC = 0x46534489;
+  private static final int PLACE_MAGIC = 0x43414c50;
   private long frames = 0;
+  private String place = "its task"; // where the frames at hand are stored
+  private long before = 0; // frames at other places
   private final scala.collection.Iterator input;
   private final int partition;
   private final byte[] header = new byte[HEADER_BYTES];
   private Object block = null; // base object of the block at hand
   private long at = 0, left = 0; // its next byte, and how many there are
   private long number = 0, seen = 0; // blocks and rows so far
+  private int magic = 0; // of the entry at hand
   private boolean ended = false;
 
   Blocks(scala.collection.Iterator input, int partition) {
@@ -18,26 +22,38 @@ static final class Blocks extends Frames {
   }
 
   boolean next() {
+    while (entry()) {
+      if (magic == FRAME_MAGIC) {
+        seen += rows;
+        frames++;
+        return true;
+      }
+      place = new String(message, 0, length, java.nio.charset.StandardCharsets.UTF_8);
+      before = frames;
+    }
+    return false;
+  }
+
+  RuntimeException damaged(String what) {
+    return Failure.of("CorruptDataError",
+        "damaged frame: " + what + ": frame " + (frames - before) + " of " + place);
+  }
+
+  /** Reads one entry, a frame or a place, into `message`; returns false behind the last one. */
+  private boolean entry() {
     while (left == 0 && !ended) take();
     if (ended) return false;
     fill(header, 0, HEADER_BYTES);
-    int count = Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET + 4);
+    magic = Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET);
+    rows = Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET + 4);
     long size = Platform.getLong(header, Platform.BYTE_ARRAY_OFFSET + 8);
-    if (Platform.getInt(header, Platform.BYTE_ARRAY_OFFSET) != FRAME_MAGIC || count < 0)
+    if ((magic != FRAME_MAGIC && magic != PLACE_MAGIC) || rows < 0)
       throw lost("no frame begins in block " + (number - 1));
     if (size < 0 || size > LONGEST_BYTES)
       throw lost("frame of " + size + " bytes, Java holds at most " + LONGEST_BYTES);
     length = (int) size;
     read();
-    rows = count;
-    seen += count;
-    frames++;
     return true;
-  }
-
-  RuntimeException damaged(String what) {
-    return new IllegalStateException(
-        "damaged frame: " + what + ": frame " + frames + " of its task");
   }
 
   /** Reads `length` bytes into `message`. */

@@ -5,7 +5,7 @@ With `checked` memory each access must lie inside its array (`CheckedMemory.java
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -75,7 +75,7 @@ def frames(batch: pa.RecordBatch, compression: str, rows: int | None = None) -> 
     ]
 
 
-def blocks(found: list[Frame], block_bytes: int = _BLOCK_BYTES) -> list[bytes]:
+def blocks(found: Sequence[Frame | str], block_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """Return the blocks of a task."""
     batches = blocks_of(iter(found), block_bytes=block_bytes)
     return [block for batch in batches for block in batch.column(0).to_pylist()]
@@ -228,8 +228,12 @@ def test_each_frame_is_checked(jvm: Any, harness: Harness) -> None:
         "offsets of a column": changed(sound, struct.pack("<ii", 0, 2), struct.pack("<ii", 3, 2)),
     }
     for text, frame in texts.items():
-        with pytest.raises(Py4JJavaError, match=rf"damaged frame: .*{text}"):
+        ours = rf"errors\.CorruptDataError: damaged frame: .*{text}"
+        with pytest.raises(Py4JJavaError, match=ours + ".*: frame 1 of its task"):
             read.rows(byte_arrays(jvm, blocks([frame])))
+        placed = [sound, "segment='s/d'", sound, "segment='s/é' bytes=[0, 9)", sound, frame]
+        with pytest.raises(Py4JJavaError, match=ours + ".*: frame 2 of segment='s/é' bytes"):
+            read.rows(byte_arrays(jvm, blocks(placed, 40)))
 
 
 def changed(frame: Frame, before: bytes, after: bytes) -> Frame:

@@ -12,11 +12,12 @@ from plain_jvm import java_class, new_object, plain_jvm
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from durable_shuffle.jobs.jvm_rows.encoder import encoder_text
-from durable_shuffle.jobs.jvm_rows.written import JvmSegment, JvmSegments
+from durable_shuffle.jobs.jvm_rows.written import JvmSegments
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
+from durable_shuffle.shuffle.write.segments import Segment
 
 pytestmark = pytest.mark.spark
 
@@ -85,11 +86,11 @@ def read_pages(path: Path) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=PAGES)
 
 
-def segments(batch: pa.RecordBatch, max_frame_bytes: int = 256 * MIB) -> list[JvmSegment]:
+def segments(batch: pa.RecordBatch, max_frame_bytes: int = 256 * MIB) -> list[Segment]:
     """Return the segments, checked."""
     batches = (batch.slice(i, 16) for i in range(0, batch.num_rows, 16))
     found = JvmSegments(batches, PRODUCER, STAGE, PARTITIONS, max_frame_bytes)
-    return list(found)
+    return [segment for segment, _ in found]
 
 
 def numbers(batch: pa.RecordBatch, max_frame_bytes: int = 256 * MIB) -> list[list[int]]:

@@ -141,8 +141,8 @@ def with_durable_rows(
         partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
     else:
         partitioning = physical.UnknownPartitioning(partitions)
-    statistics = _statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
-    plan = _logical_rdd(session, output, rdd, partitioning, statistics)
+    size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
+    plan = logical_rdd(session, output, rdd, partitioning, size)
     return _of_rows(session, plan)
 
 
@@ -154,7 +154,7 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
     """
     jvm: Any = session._jvm  # noqa: SLF001
     unknown = jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning
-    plan = _logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
+    plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
     return _of_rows(session, plan)
 
 
@@ -193,9 +193,10 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     return cast("DataFrame", counted)
 
 
-def _logical_rdd(
-    session: SparkSession, output: Any, rdd: Any, partitioning: Any, statistics: Any | None
+def logical_rdd(
+    session: SparkSession, output: Any, rdd: Any, partitioning: Any, size: Any | None
 ) -> Any:
+    """Return a `LogicalRDD`, a leaf of a logical plan over an RDD of Spark's internal rows."""
     jvm: Any = session._jvm  # noqa: SLF001
     none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
     arguments: list[Any] = [
@@ -206,7 +207,7 @@ def _logical_rdd(
         False,
         none,
         session._jsparkSession,  # noqa: SLF001
-        jvm.scala.Option.apply(statistics),
+        jvm.scala.Option.apply(size),
         none,
     ]
     constructors = jvm.java.lang.Class.forName(_LOGICAL_RDD).getConstructors()
@@ -221,12 +222,16 @@ def _logical_rdd(
     return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
 
 
-def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
+def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
     """Return a Catalyst `Statistics`.
 
     py4j turns every Scala BigInt into a Python number, so it cannot be passed as an argument.
     Instead, take Some(BigInt) from the row count of a `Range`, build the argument list inside the
     JVM, and call the constructor by reflection.
+
+    Args:
+        measured: the rows are stored already. Spark then compares the bytes with
+            `spark.sql.adaptive.autoBroadcastJoinThreshold`.
     """
     jvm: Any = session._jvm  # noqa: SLF001
 
@@ -236,7 +241,9 @@ def _statistics(session: SparkSession, *, data_bytes: int, rows: int) -> Any:
 
     name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
     no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
-    arguments = some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(False)  # noqa: FBT003
+    arguments = (
+        some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(measured)
+    )
     array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
     return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
 

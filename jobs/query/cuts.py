@@ -89,15 +89,19 @@ Classify = Callable[[Node], Exchange | str]
 """Returns the description of a shuffle exchange, or why Spark must run it itself."""
 
 
-def cut_plan(root: Node, classify: Classify) -> tuple[PlanPiece, list[Cut]]:
-    """Return the last piece and all cuts, lower ones first."""
-    cutter = _Cutter(classify)
+def cut_plan(root: Node, classify: Classify, first: int = 0) -> tuple[PlanPiece, list[Cut]]:
+    """Return the last piece and all new cuts, lower ones first.
+
+    Args:
+        first: number of the first new cut.
+    """
+    cutter = _Cutter(classify, first)
     return cutter.piece(root), cutter.cuts
 
 
 class _Cutter:
-    def __init__(self, classify: Classify) -> None:
-        self._classify = classify
+    def __init__(self, classify: Classify, first: int) -> None:
+        self._classify, self._first = classify, first
         self._by_id: dict[int, Cut | None] = {}
         self.cuts: list[Cut] = []
 
@@ -110,6 +114,9 @@ class _Cutter:
         if node.id in seen:
             return
         seen.add(node.id)
+        if node.cut is not None:
+            piece.sites[node.id] = node.cut
+            return
         exchange = node.target if node.name == REUSED and node.target is not None else node
         if exchange.name == SHUFFLE:
             cut = self._cut(exchange, piece)
@@ -132,7 +139,7 @@ class _Cutter:
                 piece.native_shuffles += 1
             else:
                 below = self.piece(node.children[0])
-                cut = Cut(len(self.cuts), node, exchange, below)
+                cut = Cut(self._first + len(self.cuts), node, exchange, below)
                 self.cuts.append(cut)
                 self._by_id[node.id] = cut
         return self._by_id[node.id]
@@ -146,6 +153,18 @@ def read_alike(piece: PlanPiece, union_is_zipped: Callable[[Node], bool]) -> lis
     adaptive coalescing follows the same rule.
     """
     return list(_alike(piece.root, piece, union_is_zipped, set()))
+
+
+def operators(piece: PlanPiece) -> Iterator[Node]:
+    """Yield the operators of a piece, each once; not those below the cuts that it reads."""
+    seen: set[int] = set()
+    stack = [piece.root]
+    while stack:
+        node = stack.pop()
+        if node.id not in seen and node.id not in piece.sites:
+            seen.add(node.id)
+            yield node
+            stack += node.below()
 
 
 def only_stored(piece: PlanPiece) -> bool:

@@ -54,13 +54,9 @@ class PlannedAlike:
             for batch in items(optimizer.batches())
         ]
 
-    def physical(self) -> Any:
-        """Return the physical plan, ready to run."""
-        plan = self._optimized(self._execution.withCachedData().clone())
-        answer = self._jvm.root.org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer(plan)
-        physical = self._execution.planner().plan(answer).next()
-        executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
-        return executions.prepareForExecution(self._execution.preparations(), physical)
+    def optimized(self) -> Any:
+        """Return the optimized logical plan."""
+        return self._optimized(self._execution.withCachedData().clone())
 
     def _optimized(self, plan: Any) -> Any:
         """Apply each batch of rules until nothing changes, but at most `maxIterations` times."""

@@ -19,9 +19,9 @@ from durable_shuffle.jobs.identity.plan.files import over_partitions
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.query.tree import WRAPPERS
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
-_WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})
 _SETS = frozenset({"And", "Or"})
 _BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
@@ -60,7 +60,7 @@ class PieceWalk(CatalystWalk):
             super()._named(obj, name)
 
     def _operator(self, plan: Any, name: str, simple: str) -> None:
-        if simple in _WRAPPERS:
+        if simple in WRAPPERS:
             self.visit(plan.child())
             return
         number = int(plan.id())

@@ -1,11 +1,12 @@
 """A query planned for cutting: its pieces, the identity of each cut, how to write and read it.
 
-One lock guards the rebuilding of pieces, because threads run independent map sides and their pieces
-share operators.
+The query is planned again when the sizes of its stages may change the plan (`replan`). One lock
+guards the plan and the rebuilding of pieces, because threads run independent map sides and their
+pieces share operators.
 """
 
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -38,20 +39,32 @@ from durable_shuffle.jobs.query.cuts import (
     union_is_zipped,
 )
 from durable_shuffle.jobs.query.distinct_groups import PlannedAlike, numbers_groups
+from durable_shuffle.jobs.query.logical import LogicalPlan
+from durable_shuffle.jobs.query.order import Limits, shuffled_joins, starts_now
 from durable_shuffle.jobs.query.piece_walk import PieceWalk
 from durable_shuffle.jobs.query.ranges import MAX_RANGES, RangeKeys, count_of
-from durable_shuffle.jobs.query.tree import Node, Rebuilder, read_tree, rows_of, with_ids
+from durable_shuffle.jobs.query.tree import (
+    Node,
+    Rebuilder,
+    partitioning_over,
+    read_tree,
+    rows_of,
+    stored_scan,
+    with_ids,
+)
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.stages.work import Shape, Writing
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
+from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.read.sealed_reader import subpartition_bytes
 
 _GROUP = "spark.durableShuffle.group."
 """Prefix of the grouping settings; a stage records them beside the settings that split files."""
 _BOUNDS = "spark.durableShuffle.range.bounds"
 """Key under which DESCRIBE keeps the bounds of a range exchange."""
+_ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _TURNS = 3
 """Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
 work, and a slow task delays its stage less."""
@@ -78,36 +91,97 @@ class PlannedQuery:
         planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
         self._jvm = Jvm(self.spark.sparkContext)
         self._planned = planned
-        root = self._planned_root()
-        self.last, self.cuts = cut_plan(root, classify)
-        self.result_cut, self._above = self._cut_result()
+        self._rebuilder = Rebuilder(self._session)
+        self._identities: dict[int, StageIdentity] = {}
+        self._whole_digest: str | None = None
+        self._settings_aspect = settings_digest(self._jvm, java_session(df))
+        self._placed: dict[int, Cut] = {}
+        """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
+        self._sizes: dict[int, tuple[int, int]] = {}
+        """Cut number -> (bytes, rows) of a sealed stage that the plan does not know yet."""
+        self._known: set[int] = set()
+        """Numbers of the cuts whose size is known."""
+        self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
+        self._limits = Limits(_broadcast_bytes(self._jvm, self._session))
+        with catalyst.active(self._session):
+            self._logical, root = self._first_plan()
+        self._cut(root)
+
+    def _first_plan(self) -> tuple[LogicalPlan, Node]:
+        execution = query_execution(self._planned)
+        logical = LogicalPlan(self._jvm, self._session, execution, execution.optimizedPlan())
+        root = read_tree(self._jvm, logical.physical())
+        if numbers_groups(root):
+            plan = PlannedAlike(self._jvm, execution).optimized()
+            logical = LogicalPlan(self._jvm, self._session, execution, plan)
+            root = read_tree(self._jvm, logical.physical())
+        return logical, root
+
+    def _cut(self, root: Node) -> None:
+        """Cut a plan; keep the cuts that have started."""
+        self._root = root
+        first = 1 + max(self._identities, default=-1)
+        self.last, cuts = cut_plan(root, classify, first)
+        self.cuts = [*self._placed.values(), *cuts]
+        self.result_cut, self._above = self._cut_result(first + len(cuts))
         self._zips_unions = any(
             node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
         )
-        self._rebuilder = Rebuilder(self._session)
-        self._identities: list[StageIdentity] = []
-        self._whole_digest: str | None = None
-        settings_aspect = settings_digest(self._jvm, java_session(df))
         for cut in self.cuts:
-            self._identities.append(self._identify(cut, settings_aspect))
+            if cut.number not in self._identities:
+                self._identities[cut.number] = self._identify(cut, self._settings_aspect)
 
-    def _planned_root(self) -> Node:
-        execution = query_execution(self._planned)
-        root = read_tree(self._jvm, execution.executedPlan())
-        if not numbers_groups(root):
-            return root
-        with catalyst.active(self._session):
-            return read_tree(self._jvm, PlannedAlike(self._jvm, execution).physical())
-
-    def _cut_result(self) -> tuple[Cut | None, PlanPiece]:
+    def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
         top = result_top(self.last)
         if top is None or not storable(top):
             return None, self.last
         piece = PlanPiece(top, self.last.sites, self.last.native, self.last.native_shuffles)
-        cut = Cut(len(self.cuts), top, Exchange("passthrough", 0, fixed=False), piece)
+        cut = Cut(number, top, Exchange("passthrough", 0, fixed=False), piece)
         self.cuts.append(cut)
         return cut, PlanPiece(self.last.root, {top.id: cut})
+
+    def place(self, cut: Cut) -> None:
+        """Say that a cut starts: from now on it is neither planned nor identified again."""
+        with catalyst.active(self._session), self._lock:
+            if not self._adapts or cut is self.result_cut or cut.number in self._placed:
+                return
+            placed = self._logical.place(cut, self._root)
+            if placed == "placed":
+                self._placed[cut.number] = cut
+            self._adapts = placed != "unknown"
+
+    def sized(self, cut: Cut, seal: Seal) -> None:
+        """Say that a cut is sealed."""
+        if cut.number in self._placed and cut.number not in self._known:
+            self._known.add(cut.number)
+            self._sizes[cut.number] = seal.memory_bytes, seal.rows
+
+    def replan(self) -> bool:
+        """Plan the query again if sizes that are known by now may change it; return whether."""
+        if not self._adapts or not self._limits.may_change(self._sizes.values()):
+            return False
+        if not self.joins():
+            return False
+        sizes, self._sizes = self._sizes, {}
+        with catalyst.active(self._session), self._lock:
+            for number, (data_bytes, rows) in sizes.items():
+                self._logical.sized(self._placed[number], data_bytes=data_bytes, rows=rows)
+            plan = self._logical.physical()
+            self._cut(read_tree(self._jvm, plan, self._logical.cut_of_rdd))
+        return True
+
+    def joins(self) -> list[list[Cut]]:
+        """Return the cuts that each shuffled join reads, in pieces that have not started."""
+        waiting = [cut.piece for cut in self.cuts if cut.number not in self._placed]
+        return shuffled_joins([self.last, *waiting])
+
+    def starting(self, ready: Collection[Cut], running: Collection[Cut]) -> list[Cut]:
+        """Return the cuts that start now; the others wait for a smaller side of their join."""
+        if not self._adapts:
+            return list(ready)
+        unfinished = [*ready, *running]
+        return starts_now(ready, unfinished, self.joins(), self._logical.estimate, self._limits)
 
     @property
     def native(self) -> tuple[str, ...]:
@@ -232,7 +306,8 @@ class PlannedQuery:
             key = (cut.number, groups[site.id])
             if key not in rdds:
                 rdds[key] = self._stored_rdd(cut, below[cut.number], groups[site.id])
-            return self._rebuilder.stored_scan(site, rdds[key], len(groups[site.id]))
+            over = partitioning_over(self._jvm.root, site.partitioning, len(groups[site.id]))
+            return stored_scan(self._jvm.root, site, rdds[key], over)
 
         return self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
@@ -299,3 +374,12 @@ def _rule(spark: SparkSession) -> dict[str, str]:
         _GROUP + "tasks": str(_TURNS * spark.sparkContext.defaultParallelism),
         _GROUP + "leastBytes": str(1 << 20),
     }
+
+
+def _broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
+    """Return the most bytes that Spark broadcasts if it knows them."""
+    measured = session.conf.get(_ADAPTIVE_THRESHOLD, None)
+    if measured is not None:
+        return int(jvm.root.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(measured))
+    conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
+    return int(conf.autoBroadcastJoinThreshold())

@@ -17,6 +17,7 @@ _SQL = "org.apache.spark.sql."
 _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
     "execution.LogicalRDD": (9, 10),
     "execution.RDDScanExec": (6,),
+    "execution.adaptive.LogicalQueryStage": (2,),
     "execution.exchange.ReusedExchangeExec": (2,),
     "catalyst.plans.physical.HashPartitioning": (2,),
     "catalyst.plans.physical.RangePartitioning": (2,),
@@ -32,7 +33,12 @@ _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
 _METHODS: dict[str, tuple[str, ...]] = {
     "classic.Dataset": ("ofRows",),
     "classic.SparkSession": ("cloneSession", "getActiveSession", "setActiveSession"),
-    "execution.SparkPlan": ("execute", "withNewChildren", "id", "subqueries", "outputPartitioning"),
+    "execution.SparkPlan": (
+        *("execute", "withNewChildren", "id", "subqueries", "outputPartitioning", "logicalLink"),
+    ),
+    "catalyst.analysis.UpdateAttributeNullability$": ("apply",),
+    "catalyst.optimizer.PropagateEmptyRelation$": ("apply",),
+    "catalyst.plans.logical.LocalRelation$": ("apply",),
     "execution.exchange.ShuffleExchangeExec": ("shuffleOrigin", "outputPartitioning"),
     "catalyst.plans.physical.HashPartitioning": ("partitionIdExpression", "expressions"),
     "catalyst.plans.physical.RangePartitioning": ("ordering",),

@@ -27,6 +27,8 @@ from durable_shuffle.jobs.identity.plan.jvm import (
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
 BROADCAST = "BroadcastExchangeExec"
+WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})
+"""Operators that only wrap others, for code generation."""
 SUBQUERIES = ("SubqueryExec", "SubqueryBroadcastExec")
 
 
@@ -44,9 +46,11 @@ class Node:
     target: "Node | None" = None
     """For a reused exchange or subquery: the original."""
     partitioning: Any = None
-    """Output partitioning; only for exchanges, reused exchanges and unions."""
+    """Output partitioning; only for exchanges, reused exchanges, unions and placed cuts."""
     prunes: bool = False
     """True for a subquery that finds the partitions that a scan must read."""
+    cut: Any = None
+    """The cut whose stage is read here, if the plan was made after the cut started."""
 
     def below(self) -> Iterator["Node"]:
         """Yield children, subqueries and the target."""
@@ -67,8 +71,12 @@ class Node:
                 stack += node.below()
 
 
-def read_tree(jvm: Jvm, plan: Any) -> Node:
-    """Return the tree of a physical plan. An operator that occurs twice is one node."""
+def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) -> Node:
+    """Return the tree of a physical plan. An operator that occurs twice is one node.
+
+    Args:
+        cut_of_rdd: RDD id -> the cut whose stage stands there.
+    """
     known: dict[int, Node] = {}
 
     def read(plan: Any) -> Node:
@@ -83,7 +91,9 @@ def read_tree(jvm: Jvm, plan: Any) -> Node:
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
         node.subqueries = [read(subquery) for subquery in items(plan.subqueries())]
-        if node.name in (SHUFFLE, REUSED, "UnionExec"):
+        if cut_of_rdd and node.name == "RDDScanExec":
+            node.cut = cut_of_rdd.get(int(plan.rdd().id()))
+        if node.name in (SHUFFLE, REUSED, "UnionExec") or node.cut is not None:
             node.partitioning = plan.outputPartitioning()
         return node
 
@@ -138,31 +148,32 @@ class Rebuilder:
             return node.plan
         return node.plan.withNewChildren(to_seq(self._jvm, children))
 
-    def stored_scan(self, site: Node, rdd: Any, partitions: int) -> Any:
-        """Return a scan over an RDD of stored rows, to replace a whole exchange."""
-        execution = self._jvm.org.apache.spark.sql.execution
-        none, nil = self._jvm.scala.Option.empty(), to_seq(self._jvm, [])
-        partitioning = self._partitioning(site.partitioning, partitions)
-        name = "durable exchange"
-        return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
 
-    def _partitioning(self, original: Any, partitions: int) -> Any:
-        """Return the partitioning of the scan: the exchange's own kind, over `partitions`.
+def stored_scan(jvm: Any, site: Node, rdd: Any, partitioning: Any) -> Any:
+    """Return a scan over an RDD of stored rows, to replace a whole exchange."""
+    execution = jvm.org.apache.spark.sql.execution
+    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    name = "durable exchange"
+    return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
 
-        Args:
-            original: the exchange's partitioning, None if the site is no exchange.
-        """
-        physical = self._jvm.org.apache.spark.sql.catalyst.plans.physical
-        if original is None:
-            return physical.UnknownPartitioning(partitions)
-        if original.numPartitions() == partitions:
-            return original
-        kind = simple_name(str(original.getClass().getName()))
-        if kind == "HashPartitioning":
-            return physical.HashPartitioning(original.expressions(), partitions)
-        if kind == "RangePartitioning":
-            return physical.RangePartitioning(original.ordering(), partitions)
+
+def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
+    """Return an exchange's kind of partitioning over this number of partitions.
+
+    Args:
+        original: the exchange's partitioning, None if the site is no exchange.
+    """
+    physical = jvm.org.apache.spark.sql.catalyst.plans.physical
+    if original is None:
         return physical.UnknownPartitioning(partitions)
+    if original.numPartitions() == partitions:
+        return original
+    kind = simple_name(str(original.getClass().getName()))
+    if kind == "HashPartitioning":
+        return physical.HashPartitioning(original.expressions(), partitions)
+    if kind == "RangePartitioning":
+        return physical.RangePartitioning(original.ordering(), partitions)
+    return physical.UnknownPartitioning(partitions)
 
 
 def rows_of(session: SparkSession, plan: Any) -> DataFrame:

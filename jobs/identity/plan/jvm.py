@@ -30,6 +30,7 @@ class Jvm:
         self._is_instance_of = self._class("py4j.reflection.TypeUtil").isInstanceOf
         self._string_of = self._class("scala.runtime.ScalaRunTime").stringOf
         self._to_seq = self._class("org.apache.spark.api.python.PythonUtils").toSeq
+        self.identity_hash = self._class("java.lang.System").identityHashCode
 
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""

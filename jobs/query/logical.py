@@ -1,0 +1,209 @@
+"""The optimized logical plan of a query, planned again as the sizes of its stages become known.
+
+As in Spark's adaptive execution: a stage that has started takes the place of the logical operator
+whose rows it holds, with its true size once it is sealed. Then Spark's planner plans the query
+again. So it may broadcast a join side that turned out small, and a stage is never computed under
+two plans. A started stage stays as it is: nothing below it is planned again.
+
+Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Spark.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
+from durable_shuffle.jobs.query.cuts import Cut
+from durable_shuffle.jobs.query.tree import WRAPPERS, Node, stored_scan
+
+Placing = Literal["placed", "elsewhere", "unknown"]
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
+
+
+class LogicalPlan:
+    """The plan of one query. Its session must be the active session of the calling thread."""
+
+    def __init__(self, jvm: Jvm, session: SparkSession, execution: Any, plan: Any) -> None:
+        self._jvm, self._session, self._execution = jvm, session, execution
+        self._plan = plan
+        self._copies: dict[int, list[tuple[Any, Any]]] = {}
+        """Identity hash -> (an operator, the copy with other children that replaced it)."""
+        self._leaves: dict[int, Any] = {}
+        """Cut number -> the leaf that stands for it."""
+        self._whole: set[int] = set()
+        """Numbers of the cuts that hold all rows of the operator that they replaced."""
+        self.cut_of_rdd: dict[int, Cut] = {}
+
+    def physical(self) -> Any:
+        """Return the physical plan, ready to run."""
+        answer = self._jvm.root.org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer(self._plan)
+        physical = self._execution.planner().plan(answer).next()
+        executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
+        return executions.prepareForExecution(self._execution.preparations(), physical)
+
+    def estimate(self, cut: Cut) -> int:
+        """Return Spark's estimate of the bytes of a cut's rows."""
+        link = _link_below(cut.node)
+        return int(link.stats().sizeInBytes()) if link is not None else 0
+
+    def place(self, cut: Cut, root: Node) -> Placing:
+        """Let a cut stand for what it computes, with Spark's estimate of its size.
+
+        Args:
+            root: the newest physical plan.
+
+        Returns:
+            "elsewhere" if the exchange is in a subquery, which Spark plans apart; "unknown" if
+            Spark does not say which operator the exchange belongs to. The plan is unchanged then.
+        """
+        path = _path(root, cut.node)
+        if path is None:
+            return "elsewhere"
+        link = _link_below(cut.node)
+        if link is None:
+            return "unknown"
+        number = self._hash(link)
+        top = next((i for i, node in enumerate(path) if self._links_to(node, number, link)), -1)
+        chain = path[top:]
+        if any(len(node.children) != 1 for node in chain[:-1]):
+            return "unknown"
+        replaced = self._newest(link)
+        output = chain[0].plan.output()
+        if _ids(output) != _ids(replaced.output()):
+            return "unknown"
+        rdd, partitioning = self._stand_in(cut), cut.node.partitioning
+        leaf = catalyst.logical_rdd(self._session, output, rdd, partitioning, replaced.stats())
+        whole = len(chain) == 1
+        if not whole:
+            scan = stored_scan(self._jvm.root, cut.node, rdd, partitioning)
+            leaf = self._query_stage(leaf, self._above(chain[:-1], scan))
+        if not self._replace(replaced, leaf):
+            return "unknown"
+        self._leaves[cut.number] = leaf
+        if whole:
+            self._whole.add(cut.number)
+        return "placed"
+
+    def sized(self, cut: Cut, *, data_bytes: int, rows: int) -> None:
+        """Give a placed cut its true size. Without rows, drop what needs rows of it."""
+        leaf = self._leaves.get(cut.number)
+        if leaf is None:
+            return
+        if not rows and cut.number in self._whole:
+            empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
+            if self._replace(leaf, empty.apply(leaf.output())):
+                propagate = self._jvm.module(_OPTIMIZER + "PropagateEmptyRelation")
+                nullable = self._jvm.module(
+                    "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability"
+                )
+                self._plan = nullable.apply(propagate.apply(self._plan))
+                del self._leaves[cut.number]
+            return
+        size = catalyst.statistics(
+            self._session, data_bytes=max(1, data_bytes), rows=rows, measured=True
+        )
+        stage = leaf if cut.number in self._whole else leaf.logicalPlan()
+        sized = catalyst.logical_rdd(
+            *(self._session, stage.output(), self._stand_in(cut), stage.outputPartitioning()), size
+        )
+        if cut.number not in self._whole:
+            sized = self._query_stage(sized, leaf.physicalPlan())
+        if self._replace(leaf, sized):
+            self._leaves[cut.number] = sized
+
+    def _stand_in(self, cut: Cut) -> Any:
+        """Return a new RDD, by which the cut is recognised in the next physical plan.
+
+        Two leaves over the same RDD would be equal for Spark, whatever their sizes.
+        """
+        rdd = cast("Any", self._session.sparkContext)._jsc.emptyRDD().rdd()  # noqa: SLF001
+        self.cut_of_rdd[int(rdd.id())] = cut
+        return rdd
+
+    def _query_stage(self, logical: Any, physical: Any) -> Any:
+        adaptive = self._jvm.root.org.apache.spark.sql.execution.adaptive
+        return adaptive.LogicalQueryStage(logical, physical)
+
+    def _above(self, chain: list[Node], scan: Any) -> Any:
+        """Return the operators of a chain over `scan`, without wrappers of code generation."""
+        plan = scan
+        for node in reversed(chain):
+            if node.name not in WRAPPERS:
+                plan = node.plan.withNewChildren(self._jvm.to_seq([plan]))
+        return plan
+
+    def _links_to(self, node: Node, number: int, link: Any) -> bool:
+        own = _link(node)
+        return own is not None and self._hash(own) == number and own.fastEquals(link)
+
+    def _newest(self, operator: Any) -> Any:
+        """Return the copy that stands for an operator of an earlier plan."""
+        while True:
+            copies = self._copies.get(self._hash(operator), [])
+            copy = next((new for old, new in copies if old.fastEquals(operator)), None)
+            if copy is None:
+                return operator
+            operator = copy
+
+    def _replace(self, old: Any, new: Any) -> bool:
+        """Replace an operator wherever it occurs; return whether it did."""
+        number, found = self._hash(old), False
+
+        def over(operator: Any) -> Any:
+            nonlocal found
+            if self._hash(operator) == number and operator.fastEquals(old):
+                found = True
+                return new
+            children = items(operator.children())
+            changed = [over(child) for child in children]
+            if all(one is other for one, other in zip(children, changed, strict=True)):
+                return operator
+            copy = operator.withNewChildren(self._jvm.to_seq(changed))
+            assert self._hash(copy) != self._hash(operator), "Spark took the new child for the old"
+            self._copies.setdefault(self._hash(operator), []).append((operator, copy))
+            return copy
+
+        self._plan = over(self._plan)
+        return found
+
+    def _hash(self, jvm_object: Any) -> int:
+        """Return a number that is the same for the same object; rarely also for another one."""
+        return int(self._jvm.identity_hash(jvm_object))
+
+
+def _link(node: Node) -> Any | None:
+    """Return the logical operator that an operator was planned for."""
+    link = node.plan.logicalLink()
+    return link.get() if link.isDefined() else None
+
+
+def _link_below(exchange: Node) -> Any | None:
+    """Return the logical operator whose rows, or whose partial rows, an exchange moves."""
+    for node in _downwards(exchange):
+        link = _link(node)
+        if link is not None:
+            return link
+    return None
+
+
+def _downwards(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from _downwards(child)
+
+
+def _path(root: Node, wanted: Node) -> list[Node] | None:
+    """Return the operators from `root` down to `wanted`; None if it is in a subquery."""
+    if root is wanted:
+        return [root]
+    for child in root.children:
+        path = _path(child, wanted)
+        if path is not None:
+            return [root, *path]
+    return None
+
+
+def _ids(output: Any) -> set[str]:
+    return {str(attribute.exprId().toString()) for attribute in items(output)}

@@ -1,0 +1,220 @@
+"""Stores the missing exchanges of one planned query, independent ones at the same time.
+
+Going down from the result, a sealed stage makes everything below it unnecessary. The other cuts run
+bottom up. Each map side is one Spark job in its own thread; it starts when the stages that it reads
+are sealed. After each stage the query may be planned again; sealed stages are opened first, so that
+a later run finds the same plan.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
+from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
+from durable_shuffle.jobs.stages.progress import ProgressView
+from durable_shuffle.jobs.stages.runner import StageRunner
+from durable_shuffle.jobs.stages.store import StoredStage
+from durable_shuffle.shuffle.log.records import Seal
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+
+_AT_ONCE = 8
+"""Map sides that may run at the same time, each in its own thread."""
+
+
+def whole_seal(stage: StageHandle) -> Seal | None:
+    """Return the seal of a stage; None if it has none or if producers of it are damaged."""
+    state = read_state(stage)
+    return None if state.damaged else state.seal
+
+
+class SealedCuts:
+    """Which cuts of a query are sealed; asks the storage once per stage."""
+
+    def __init__(self, query: PlannedQuery, stages: StageRunner) -> None:
+        self._query, self._store = query, stages.store
+        self._least = stages.settings.result_least_bytes
+        self._seals: dict[str, Seal | None] = {}
+
+    def seal(self, cut: Cut) -> Seal | None:
+        """Return the seal of a cut's stage if nothing of it has to run."""
+        fingerprint = self._query.fingerprint(cut)
+        if fingerprint not in self._seals:
+            self._seals[fingerprint] = self._read(cut)
+        return self._seals[fingerprint]
+
+    def _read(self, cut: Cut) -> Seal | None:
+        if self._store.policy == "never":
+            return None
+        stage = self._store.stored(self._query.name, self._query.identity(cut))
+        return None if stage is None else whole_seal(stage)
+
+    def needed(self) -> dict[int, bool]:
+        """Return cut number -> whether its stage is sealed, for all cuts that are needed."""
+        needed: dict[int, bool] = {}
+
+        def look(piece: PlanPiece) -> None:
+            for cut in piece.cuts:
+                if cut.number not in needed:
+                    needed[cut.number] = self.seal(cut) is not None
+                    if not needed[cut.number]:
+                        look(cut.piece)
+
+        result = self._query.result_cut
+        if result is not None:
+            needed[result.number] = self.seal(result) is not None
+        if result is None or not needed[result.number]:
+            look(self._query.last)
+        return needed
+
+    def taken_into_account(self) -> bool:
+        """Let the sealed stages stand for what they store; return whether the plan changed."""
+        query = self._query
+        for cut in list(query.cuts):
+            seal = self.seal(cut) if self.needed().get(cut.number) else None
+            if seal is not None:
+                query.place(cut)
+                query.sized(cut, seal)
+        return query.replan()
+
+    def result_stays_native(self) -> bool:
+        """Return True if it is already certain that the query's rows will not be stored."""
+        assert self._query.result_cut is not None
+        seals = [self.seal(cut) for cut in self._query.result_cut.piece.cuts]
+        known = [seal for seal in seals if seal is not None]
+        return len(known) == len(seals) and not self.stores_result(known)
+
+    def stores_result(self, below: Iterable[Seal]) -> bool:
+        """Return whether to store the query's rows, given the stages that the last piece reads."""
+        size = sum(seal.data_bytes for seal in below)
+        return self._store.policy != "require" and size >= self._least
+
+
+class QueryRun:
+    """One run of a query. Use once.
+
+    Args:
+        query: planned, not started.
+        progress: is told what starts and ends.
+        replanned: called after the query was planned again.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        engine: Engine,
+        stages: StageRunner,
+        query: PlannedQuery,
+        progress: ProgressView,
+        replanned: Callable[[], None],
+    ) -> None:
+        self._spark, self._engine, self._stages, self._query = spark, engine, stages, query
+        self._progress, self._replanned = progress, replanned
+        self._sealed = SealedCuts(query, stages)
+        self._running: dict[Future[StoredStage], Cut] = {}
+        self._opening: set[int] = set()
+        """Numbers of running cuts that are sealed: they only have to be opened."""
+        self._started: dict[str, int] = {}
+        """Fingerprint -> number of the cut that started with it; equal exchanges are one stage."""
+        self.stored: dict[int, StoredStage] = {}
+
+    def ensure(self) -> dict[int, StoredStage]:
+        """Return cut number -> stage, for all cuts that are needed; run those that are missing."""
+        self._tell_plan()
+        context, tag = self._spark.sparkContext, f"durable-shuffle-{self._stages.ids.new_id()}"
+        context.addJobTag(tag)  # the threads inherit it
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query") as pool:
+            try:
+                self._start(pool)
+                while self._running:
+                    done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        self._finish(self._running.pop(future), future.result())
+                    if not self._opening and self._query.replan():
+                        self._replanned()
+                    self._start(pool)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                context.cancelJobsWithTag(tag)
+                raise
+            finally:
+                context.removeJobTag(tag)
+        return self.stored
+
+    def _tell_plan(self) -> None:
+        needed = self._sealed.needed()
+        exchanges = [cut.number for cut in self._query.cuts if cut is not self._query.result_cut]
+        sealed = sum(needed.values())
+        missing = sum(needed.get(number) is False for number in exchanges)
+        self._progress.planned(self._query.name, len(exchanges), sealed, missing)
+
+    def _start(self, pool: ThreadPoolExecutor) -> None:
+        """Open the sealed stages; if there is none to open, start the cuts that are ready."""
+        needed = self._sealed.needed()
+        waiting = list(self._waiting(needed))
+        opening = [cut for cut in waiting if needed[cut.number]]
+        if not opening and not self._opening:
+            self._start_missing(pool, waiting)
+        for cut in opening:
+            self._opening.add(cut.number)
+            self._submit(pool, cut)
+
+    def _start_missing(self, pool: ThreadPoolExecutor, waiting: list[Cut]) -> None:
+        ready = [cut for cut in waiting if self._is_ready(cut)]
+        running = list(self._running.values())
+        starting = self._query.starting(ready, running)
+        # with other settings the scans below a broadcast would be split differently
+        if starting and self._query.conf == self._engine.planning_settings():
+            certain = [] if self._query.joins() else [cut.piece for cut in waiting]
+            if not self._query.joins():
+                certain.append(self._query.above(self.stored))
+            with self._engine.described("durable_shuffle: broadcasts"):
+                self._query.start_broadcasts([*(cut.piece for cut in starting), *certain])
+        for cut in starting:
+            self._submit(pool, cut)
+
+    def _waiting(self, needed: Mapping[int, bool]) -> Iterator[Cut]:
+        """Yield the needed cuts that are neither stored nor running, one of equal ones."""
+        first_of = dict(self._started)
+        running = {cut.number for cut in self._running.values()}
+        for cut in self._query.cuts:
+            number = cut.number
+            if number not in needed or number in self.stored or number in running:
+                continue
+            first = first_of.setdefault(self._query.fingerprint(cut), number)
+            if first == number:
+                yield cut
+            elif first in self.stored:
+                self._finish(cut, self.stored[first])
+
+    def _is_ready(self, cut: Cut) -> bool:
+        if any(below.number not in self.stored for below in cut.piece.cuts):
+            return False
+        below = (self.stored[below.number].seal for below in cut.piece.cuts)
+        return cut is not self._query.result_cut or self._sealed.stores_result(below)
+
+    def _submit(self, pool: ThreadPoolExecutor, cut: Cut) -> None:
+        identity = self._query.identity(cut)
+        committed = partial(self._stages.store.progress, self._query.name, identity)
+        self._progress.started(cut.number, _title(cut), committed)
+        self._query.place(cut)
+        self._started[self._query.fingerprint(cut)] = cut.number
+        task = inheritable_thread_target(self._spark)(self._stages.store.ensure)
+        self._running[pool.submit(task, CutWork(self._query, cut, self.stored), identity)] = cut
+
+    def _finish(self, cut: Cut, stage: StoredStage) -> None:
+        self.stored[cut.number] = stage
+        self._opening.discard(cut.number)
+        self._query.place(cut)  # unless it started
+        self._query.sized(cut, stage.seal)
+        self._progress.finished(cut.number, _title(cut), stage.report)
+
+
+def _title(cut: Cut) -> str:
+    if cut.exchange.kind == "passthrough":
+        return f"result {cut.number}"
+    return f"exchange {cut.number} {cut.exchange.kind}({cut.exchange.partitions})"

@@ -1,0 +1,112 @@
+"""Queries are planned again when the sizes of their stages are known, as adaptive Spark does."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from durable_shuffle import DurableShuffle
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
+
+
+@pytest.fixture
+def tables(session: SparkSession, tmp_path: Path) -> SparkSession:
+    """Views big (20,000 rows) and dim (2,000 rows, too large to be broadcast by its estimate)."""
+    session.conf.set("spark.sql.shuffle.partitions", "8")
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "2000")
+    big = session.range(0, 20_000, 1, 4).selectExpr("id as v", "id % 2000 as k", "id % 7 as g")
+    dim = session.range(0, 2_000, 1, 2).selectExpr("id as k", "id % 50 as c", "id % 3 as d")
+    for name, frame in (("big", big), ("dim", dim)):
+        frame.write.parquet(str(tmp_path / name))
+        session.read.parquet(str(tmp_path / name)).createOrReplaceTempView(name)
+    return session
+
+
+def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:
+    return DurableShuffle(session, root, job="tests", **options)  # type: ignore[arg-type]
+
+
+def rows_of(df: DataFrame) -> list[Row]:
+    return sorted(df.collect(), key=str)
+
+
+def stages(durable: DurableShuffle) -> list[tuple[str, str]]:
+    """Return (partitioner, decision) of each stage that was needed."""
+    return [(stage.partitioner, stage.decision) for stage in durable.report().stages]
+
+
+SMALL_SIDE = "SELECT g, count(*) n, sum(v) s FROM big JOIN dim USING (k) WHERE c = 3 GROUP BY g"
+
+
+def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
+    """The filter leaves 40 rows of `dim`. So they are broadcast, and `big` gets no exchange for
+    the join, only one for the groups. A second run finds both stages and runs nothing."""
+    df = tables.sql(SMALL_SIDE)
+    first = shuffle_of(tables, root)
+    assert rows_of(first.query(df)) == rows_of(df)
+    assert stages(first) == [("hash", "fresh"), ("hash", "fresh")]
+    assert sum(stage.rows for stage in first.report().stages) < 20_000
+    again = shuffle_of(tables, root)
+    assert again.explain(df).hit
+    assert rows_of(again.query(df)) == rows_of(df)
+    assert stages(again) == [("hash", "reuse"), ("hash", "reuse")]
+
+
+def test_without_adaptive_execution_nothing_changes(tables: SparkSession, root: str) -> None:
+    """Spark's own switch turns it off: both sides of the join are stored."""
+    tables.conf.set("spark.sql.adaptive.enabled", "false")
+    df = tables.sql(SMALL_SIDE)
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert [stage.rows for stage in durable.report().stages][:2] == [20_000, 40]
+
+
+def test_an_empty_side_removes_the_join(tables: SparkSession, root: str) -> None:
+    """No row of `dim` passes the filter. So neither `big` nor the groups are stored."""
+    df = tables.sql(SMALL_SIDE.replace("c = 3", "c * k = -1"))
+    durable = shuffle_of(tables, root)
+    assert durable.query(df).collect() == []
+    assert [stage.rows for stage in durable.report().stages] == [0]
+
+
+@pytest.mark.parametrize(
+    "kind", ["LEFT OUTER", "RIGHT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"]
+)
+@pytest.mark.parametrize("condition", ["c = 3", "c * k = -1"])
+def test_outer_joins(tables: SparkSession, root: str, kind: str, condition: str) -> None:
+    """Every kind of join gives Spark's rows, with a small side and with an empty one."""
+    dim = f"(SELECT * FROM dim WHERE {condition})"
+    left, right = ("big", dim) if "SEMI" in kind or "ANTI" in kind else (dim, "big")
+    df = tables.sql(f"SELECT * FROM {left} a {kind} JOIN {right} b ON a.k = b.k")
+    df = df.toDF(*(f"x{i}" for i in range(len(df.columns))))
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert rows_of(shuffle_of(tables, root, reuse="require").query(df)) == rows_of(df)
+
+
+def test_a_small_aggregate_is_broadcast(tables: SparkSession, root: str) -> None:
+    """The rows of a GROUP BY are few; they are broadcast although their exchange holds partial
+    aggregates only."""
+    df = tables.sql("""
+        SELECT g, count(*) n FROM big JOIN (
+            SELECT k % 40 AS k, max(d) AS m FROM dim GROUP BY k % 40
+        ) USING (k) GROUP BY g
+    """)
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert all(stage.rows < 20_000 for stage in durable.report().stages)
+
+
+def test_a_join_of_joins(tables: SparkSession, root: str) -> None:
+    """Stages above a replaced join are planned over what is stored, at each level."""
+    df = tables.sql("""
+        SELECT a.g, d, count(*) n FROM big a
+        JOIN dim USING (k) JOIN (SELECT v, g AS h FROM big WHERE v % 5 = 0) b ON a.v = b.v
+        WHERE c < 2 GROUP BY a.g, d ORDER BY 1, 2
+    """)
+    durable = shuffle_of(tables, root)
+    assert durable.query(df).collect() == df.collect()
+    again = shuffle_of(tables, root, reuse="require")
+    assert again.query(df).collect() == df.collect()
+    assert {decision for _, decision in stages(again)} == {"reuse"}

@@ -43,11 +43,6 @@ class LogicalPlan:
         executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
         return executions.prepareForExecution(self._execution.preparations(), physical)
 
-    def estimate(self, cut: Cut) -> int:
-        """Return Spark's estimate of the bytes of a cut's rows."""
-        link = _link_below(cut.node)
-        return int(link.stats().sizeInBytes()) if link is not None else 0
-
     def place(self, cut: Cut, root: Node) -> Placing:
         """Let a cut stand for what it computes, with Spark's estimate of its size.
 
@@ -171,6 +166,12 @@ class LogicalPlan:
     def _hash(self, jvm_object: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""
         return int(self._jvm.identity_hash(jvm_object))
+
+
+def estimated_bytes(node: Node) -> int:
+    """Return Spark's estimate of the bytes of an operator's rows; 0 if it has none."""
+    link = _link(node)
+    return 0 if link is None else int(link.stats().sizeInBytes())
 
 
 def _link(node: Node) -> Any | None:

@@ -1,21 +1,37 @@
-"""Decides which missing exchanges of a query start now, and which wait for a smaller one.
+"""Decides which missing exchanges of a query start now, and which wait for another one.
 
 If one side of a shuffled join turns out small, Spark broadcasts it, and the other side needs no
-exchange. So an exchange waits while a join partner that may turn out small is not sealed yet.
+exchange. So an exchange waits while a side of its join that may turn out small is not sealed yet.
 Estimates decide only this order.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, operators, row_leaves
 
 SHUFFLED_JOINS = frozenset({"SortMergeJoinExec", "ShuffledHashJoinExec"})
-_MUCH_SMALLER = 4
-"""A partner is waited for if its estimate is smaller by this factor."""
-_MAY_SHRINK = 64
-"""A partner is waited for if its estimate is at most this many times what Spark broadcasts:
-estimates ignore how many rows a filter drops."""
+_SHRINKING = SHUFFLED_JOINS | {
+    *("BroadcastHashJoinExec", "HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"),
+}
+"""Operators that may return far fewer rows than they read. So may a filter with a condition."""
+_IS_NOT_NULL = re.compile(r"isnotnull\([^()]*\)")
+_MAY_SHRINK_BYTES = 64
+"""A side is waited for if it reads at most this many times the bytes that Spark broadcasts."""
+_CHANGES_BYTES = 4
+"""A sealed stage may change the plan if it has at most this many times the bytes that Spark
+broadcasts: a projection above it may drop columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a cut's map side may yield."""
+
+    data_bytes: int
+    """Of the largest input of its piece."""
+    may_shrink: bool
+    """Whether it may yield far less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +43,8 @@ class Limits:
 
     def may_change(self, sizes: Iterable[tuple[int, int]]) -> bool:
         """Return whether stages of these (bytes, rows) may make Spark plan other joins."""
-        return any(
-            rows == 0 or data_bytes <= self.broadcast_bytes * _MUCH_SMALLER
-            for data_bytes, rows in sizes
-        )
+        most = self.broadcast_bytes * _CHANGES_BYTES
+        return any(rows == 0 or data_bytes <= most for data_bytes, rows in sizes)
 
 
 def shuffled_joins(pieces: Iterable[PlanPiece]) -> list[list[Cut]]:
@@ -43,37 +57,56 @@ def shuffled_joins(pieces: Iterable[PlanPiece]) -> list[list[Cut]]:
     ]
 
 
+def may_shrink(piece: PlanPiece) -> bool:
+    """Return whether a piece may yield far less than it reads."""
+    return any(
+        node.name in _SHRINKING
+        or (node.name == "FilterExec" and _is_real(str(node.plan.condition())))
+        for node in operators(piece)
+    )
+
+
+def _is_real(condition: str) -> bool:
+    """Return whether a filter does more than drop nulls."""
+    rest = _IS_NOT_NULL.sub("", condition)
+    return bool(re.sub(r"AND|[\s()]", "", rest))
+
+
 def starts_now(
     ready: Collection[Cut],
     unfinished: Collection[Cut],
     joins: Iterable[Collection[Cut]],
-    estimate: Callable[[Cut], int],
+    estimate: Callable[[Cut], Estimate],
     limits: Limits,
 ) -> list[Cut]:
-    """Return the cuts of `ready` that need not wait, small ones first.
+    """Return the cuts of `ready` that need not wait.
 
     Args:
         unfinished: the cuts that run, and those that are ready.
         joins: the cuts that each shuffled join reads.
-        estimate: Spark's estimate of a cut's bytes.
+        estimate: called once per cut that is a side of a join.
         limits: what Spark broadcasts.
     """
+    numbers = {cut.number for cut in unfinished}
     partners: dict[int, set[int]] = {}
-    by_number = {cut.number: cut for cut in unfinished}
     for cuts in joins:
-        numbers = {cut.number for cut in cuts if cut.number in by_number}
-        for number in numbers:
-            partners.setdefault(number, set()).update(numbers - {number})
-    if limits.broadcast_bytes <= 0 or not partners:
-        return sorted(ready, key=lambda cut: cut.number)
-    size = {number: estimate(cut) for number, cut in by_number.items()}
-    most = limits.broadcast_bytes * _MAY_SHRINK
+        sides = {cut.number for cut in cuts} & numbers
+        for number in sides:
+            partners.setdefault(number, set()).update(sides - {number})
+    if limits.broadcast_bytes <= 0:
+        return list(ready)
+    known = {cut.number: estimate(cut) for cut in unfinished if partners.get(cut.number)}
+    most = limits.broadcast_bytes * _MAY_SHRINK_BYTES
 
-    def waits(cut: Cut) -> bool:
-        return any(
-            size[other] <= most and size[other] * _MUCH_SMALLER <= size[cut.number]
-            for other in partners.get(cut.number, ())
-        )
+    def comes_before(first: int, second: int) -> bool:
+        one, other = known[first], known[second]
+        if not one.may_shrink or one.data_bytes > most:
+            return False
+        smaller = (one.data_bytes, first) < (other.data_bytes, second)
+        return smaller or not other.may_shrink
 
-    now = [cut for cut in ready if not waits(cut)]
-    return sorted(now, key=lambda cut: (size[cut.number], cut.number))
+    return [
+        cut
+        for cut in ready
+        if not any(comes_before(other, cut.number) for other in partners.get(cut.number, ()))
+    ]

@@ -31,6 +31,7 @@ from durable_shuffle.jobs.query.cuts import (
     classify,
     cut_plan,
     only_stored,
+    operators,
     read_alike,
     ready_broadcasts,
     result_top,
@@ -39,8 +40,14 @@ from durable_shuffle.jobs.query.cuts import (
     union_is_zipped,
 )
 from durable_shuffle.jobs.query.distinct_groups import PlannedAlike, numbers_groups
-from durable_shuffle.jobs.query.logical import LogicalPlan
-from durable_shuffle.jobs.query.order import Limits, shuffled_joins, starts_now
+from durable_shuffle.jobs.query.logical import LogicalPlan, estimated_bytes
+from durable_shuffle.jobs.query.order import (
+    Estimate,
+    Limits,
+    may_shrink,
+    shuffled_joins,
+    starts_now,
+)
 from durable_shuffle.jobs.query.piece_walk import PieceWalk
 from durable_shuffle.jobs.query.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.query.tree import (
@@ -99,8 +106,8 @@ class PlannedQuery:
         """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
         self._sizes: dict[int, tuple[int, int]] = {}
         """Cut number -> (bytes, rows) of a sealed stage that the plan does not know yet."""
-        self._known: set[int] = set()
-        """Numbers of the cuts whose size is known."""
+        self._bytes: dict[int, int] = {}
+        """Cut number -> bytes of a sealed stage."""
         self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
         self._limits = Limits(_broadcast_bytes(self._jvm, self._session))
         with catalyst.active(self._session):
@@ -153,8 +160,8 @@ class PlannedQuery:
 
     def sized(self, cut: Cut, seal: Seal) -> None:
         """Say that a cut is sealed."""
-        if cut.number in self._placed and cut.number not in self._known:
-            self._known.add(cut.number)
+        if cut.number in self._placed and cut.number not in self._bytes:
+            self._bytes[cut.number] = seal.memory_bytes
             self._sizes[cut.number] = seal.memory_bytes, seal.rows
 
     def replan(self) -> bool:
@@ -181,7 +188,13 @@ class PlannedQuery:
         if not self._adapts:
             return list(ready)
         unfinished = [*ready, *running]
-        return starts_now(ready, unfinished, self.joins(), self._logical.estimate, self._limits)
+        return starts_now(ready, unfinished, self.joins(), self._estimate, self._limits)
+
+    def _estimate(self, cut: Cut) -> Estimate:
+        leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
+        scanned = [estimated_bytes(leaf) for leaf in leaves]
+        stored = [self._bytes.get(below.number, 0) for below in cut.piece.cuts]
+        return Estimate(max([*scanned, *stored], default=0), may_shrink(cut.piece))
 
     @property
     def native(self) -> tuple[str, ...]:

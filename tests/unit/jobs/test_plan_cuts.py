@@ -1,6 +1,7 @@
 """Cutting a plan, on plain nodes: pieces, reuse, what is read alike, which broadcasts may begin."""
 
 from itertools import count
+from typing import NamedTuple
 
 from durable_shuffle.jobs.query.cuts import (
     Exchange,
@@ -9,6 +10,13 @@ from durable_shuffle.jobs.query.cuts import (
     only_stored,
     read_alike,
     ready_broadcasts,
+)
+from durable_shuffle.jobs.query.order import (
+    Estimate,
+    Limits,
+    may_shrink,
+    shuffled_joins,
+    starts_now,
 )
 from durable_shuffle.jobs.query.tree import Node
 
@@ -129,3 +137,57 @@ def test_broadcasts_that_read_no_cut_may_begin() -> None:
     assert ready_broadcasts(last) == [early]
     piece = next(c.piece for c in cuts if c.node is cut)
     assert ready_broadcasts(piece) == [below]
+
+
+def filtered(size: int, condition: str = "(b = 1)") -> Node:
+    """A scan of this many bytes below a filter."""
+    made = node("FilterExec", scan())
+    made.plan = Plan(condition, size)
+    return made
+
+
+class Plan(NamedTuple):
+    text: str
+    size: int
+
+    def condition(self) -> str:
+        return self.text
+
+
+def starting(*sides: Node, most: int = 100) -> list[int]:
+    """The numbers of the sides of one join that start at once."""
+    last, cuts = cut_plan(node("SortMergeJoinExec", *map(shuffle, sides)), classify)
+    sizes = {cut.number: side.plan.size for cut, side in zip(cuts, sides, strict=True)}
+    chosen = starts_now(
+        cuts,
+        cuts,
+        shuffled_joins([last]),
+        lambda cut: Estimate(sizes[cut.number], may_shrink(cut.piece)),
+        Limits(most),
+    )
+    return [cut.number for cut in chosen]
+
+
+def test_a_side_waits_for_one_that_may_turn_out_small() -> None:
+    """Only filters with a condition make a side smaller. A side that cannot shrink waits for a
+    larger one that can; of two that can, the smaller comes first."""
+    certain = "(isnotnull(a#1L) AND isnotnull(b#2))"
+    assert starting(filtered(500, certain), filtered(900)) == [1]
+    assert starting(filtered(900), filtered(500)) == [1]
+    assert starting(filtered(500), filtered(900, certain)) == [0]
+    assert starting(filtered(500, certain), filtered(900, certain)) == [0, 1]
+
+
+def test_no_side_waits_in_vain() -> None:
+    """Not for one that is far too large, and not if Spark broadcasts nothing."""
+    assert starting(filtered(500), filtered(99_000)) == [0]
+    assert starting(filtered(98_000), filtered(99_000)) == [0, 1]
+    assert starting(filtered(500), filtered(900), most=-1) == [0, 1]
+
+
+def test_sizes_that_may_change_a_plan() -> None:
+    """Stages that may be broadcast, and empty ones."""
+    assert Limits(100).may_change([(400, 7), (10_000, 9)])
+    assert Limits(100).may_change([(10_000, 0)])
+    assert not Limits(100).may_change([(10_000, 9)])
+    assert not Limits(100).may_change([])

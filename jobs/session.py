@@ -145,6 +145,7 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """Which stage a DataFrame reads, whole and unchanged."""
         self._results = WeakKeyDictionary()
         self._native: list[str] = []
+        self._adapted: list[str] = []
         connect = is_connect(spark)
         if connect and rows_in == "jvm":
             raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
@@ -356,11 +357,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     def report(self) -> Report:
         """Return what this object did so far, per stage and in total."""
         return Report(
-            self._job,
-            self.generation,
-            tuple(self._reports),
-            tuple(self._consumer_reports),
-            tuple(self._native),
+            *(self._job, self.generation, tuple(self._reports), tuple(self._consumer_reports)),
+            *(tuple(self._native), tuple(self._adapted)),
         )
 
     def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:

@@ -20,6 +20,7 @@ class QueryCalls:
     """None on Spark Connect, which shows no plans, so they cannot be cut."""
     _reports: list[StageReport]
     _native: list[str]
+    _adapted: list[str]
 
     def query(
         self,
@@ -33,7 +34,8 @@ class QueryCalls:
 
         Eager: when this returns, every exchange is committed. The part of the plan above the last
         exchanges runs with each action on the result. Exception: if that part aggregates a large
-        join, it runs at once and its rows are stored too (`Settings.result_least_bytes`). A later
+        join, it runs at once and its rows are stored too (`Settings.result_least_bytes`). As with
+        adaptive execution, the rest of the query is planned again when sizes are known. A later
         run of the same query, in this driver or another, runs only the map tasks that have not
         committed. Rows come in the order that Spark gives them. `report().native` lists exchanges
         that Spark runs itself, broadcasts for example; they are not stored.
@@ -59,10 +61,11 @@ class QueryCalls:
                 "show: use repartition() or stage() there"
             )
         with show_progress(wanted=progress) as view:
-            frame, reports, native = self._queries.run(df, label, version, view)
-        self._reports += reports
-        self._native += [text for text in native if text not in self._native]
-        return frame
+            result = self._queries.run(df, label, version, view)
+        self._reports += result.reports
+        self._native += [text for text in result.native if text not in self._native]
+        self._adapted += result.adapted
+        return result.frame
 
     def transparent(
         self, *, name: str | None = None, version: str | None = None

@@ -302,3 +302,12 @@ def result_top(last: PlanPiece) -> Node | None:
             node = node.children[0]
     joined = sum(leaf.id in last.sites for leaf in row_leaves(node, last))
     return top if aggregates and joined > 1 else None
+
+
+def exchange_title(cut: Cut) -> str:
+    """Return kind, partitions and columns of a cut, for people."""
+    names = [field.name for field in schema_of(cut.node.plan)]
+    columns = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    exchange = cut.exchange
+    what = f"{exchange.kind}({exchange.partitions})" if exchange.partitions else "the query's rows"
+    return f"{what} [{columns}]"

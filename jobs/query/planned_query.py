@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, narrow_schema
+from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
@@ -30,6 +30,7 @@ from durable_shuffle.jobs.query.cuts import (
     PlanPiece,
     classify,
     cut_plan,
+    exchange_title,
     only_stored,
     operators,
     read_alike,
@@ -62,7 +63,7 @@ from durable_shuffle.jobs.query.tree import (
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
-from durable_shuffle.jobs.stages.work import Shape, Writing
+from durable_shuffle.jobs.text import size
 from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.read.sealed_reader import subpartition_bytes
@@ -106,6 +107,8 @@ class PlannedQuery:
         """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
         self._sizes: dict[int, tuple[int, int]] = {}
         """Cut number -> (bytes, rows) of a sealed stage that the plan does not know yet."""
+        self.adapted: list[str] = []
+        """What was planned again, and why."""
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
         self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
@@ -171,12 +174,21 @@ class PlannedQuery:
         if not self.joins():
             return False
         sizes, self._sizes = self._sizes, {}
+        before, joins = self._not_started(), len(self.joins())
         with catalyst.active(self._session), self._lock:
             for number, (data_bytes, rows) in sizes.items():
                 self._logical.sized(self._placed[number], data_bytes=data_bytes, rows=rows)
             plan = self._logical.physical()
             self._cut(read_tree(self._jvm, plan, self._logical.cut_of_rdd))
+        kept = {self.fingerprint(cut) for cut in self.cuts}
+        dropped = [cut for cut in before if self.fingerprint(cut) not in kept]
+        if dropped or len(self.joins()) < joins:
+            self.adapted.append(_planned_again(sizes, dropped, joins - len(self.joins())))
         return True
+
+    def _not_started(self) -> list[Cut]:
+        exchanges = [cut for cut in self.cuts if cut is not self.result_cut]
+        return [cut for cut in exchanges if cut.number not in self._placed]
 
     def joins(self) -> list[list[Cut]]:
         """Return the cuts that each shuffled join reads, in pieces that have not started."""
@@ -350,36 +362,6 @@ class PlannedQuery:
         return self.engine.stored_rdd(self._session, rows, schema)
 
 
-class CutWork(Writing):
-    """How the stage of one cut is written.
-
-    Args:
-        below: cut number -> stage, for all cuts that the cut's piece reads. It must be complete
-            when `plan` is called.
-    """
-
-    def __init__(self, query: PlannedQuery, cut: Cut, below: Mapping[int, StoredStage]) -> None:
-        self.name, self.engine = query.name, query.engine
-        self._query, self._cut, self._below = query, cut, below
-
-    def shape(self) -> Shape:
-        schema, exchange = schema_of(self._cut.node.plan), self._cut.exchange
-        return Shape(
-            codec="arrow",
-            schema=narrow_arrow_schema(schema),
-            columns=tuple(field.name for field in schema),
-            partitioner=exchange.kind,
-            keys=(),
-            partitions=exchange.partitions or None,
-        )
-
-    def planning_settings(self) -> dict[str, str]:
-        return self._query.planning_settings()
-
-    def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
-        return self._query.plan(self._cut, self._below, conf, large_rows=large_rows)
-
-
 def _rule(spark: SparkSession) -> dict[str, str]:
     """Return the settings of grouping with their current values."""
     return {
@@ -387,6 +369,17 @@ def _rule(spark: SparkSession) -> dict[str, str]:
         _GROUP + "tasks": str(_TURNS * spark.sparkContext.defaultParallelism),
         _GROUP + "leastBytes": str(1 << 20),
     }
+
+
+def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:
+    """Return what a new plan changed, given the (bytes, rows) that it is based on."""
+    known = ", ".join(
+        f"exchange {number} has {rows:,} rows in {size(data_bytes)}"
+        for number, (data_bytes, rows) in sizes.items()
+    )
+    changes = [f"{joins} fewer shuffled join{'s' * (joins > 1)}"] if joins > 0 else []
+    changes += [f"exchange {cut.number} is not needed ({exchange_title(cut)})" for cut in dropped]
+    return f"planned again, because {known}: {'; '.join(changes)}"
 
 
 def _broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:

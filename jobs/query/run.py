@@ -14,8 +14,9 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
-from durable_shuffle.jobs.query.planned_query import CutWork, PlannedQuery
+from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
@@ -70,6 +71,17 @@ class SealedCuts:
         if result is None or not needed[result.number]:
             look(self._query.last)
         return needed
+
+    def ready(self) -> list[Cut]:
+        """Return the missing exchanges that read sealed stages only."""
+        needed = self.needed()
+        return [
+            cut
+            for cut in self._query.cuts
+            if needed.get(cut.number) is False
+            and cut is not self._query.result_cut
+            and all(needed.get(below.number) for below in cut.piece.cuts)
+        ]
 
     def taken_into_account(self) -> bool:
         """Let the sealed stages stand for what they store; return whether the plan changed."""

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.query.cuts import Cut, schema_of
+from durable_shuffle.jobs.query.cuts import Cut, exchange_title, schema_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
@@ -45,13 +45,15 @@ class ExchangeExplanation:
     why: str
     why_python: str
     """Why Python workers encode the rows; "" if the JVM does."""
+    may_change: bool
+    """True if the sizes of exchanges that run first may make it unnecessary, or a different one."""
+    title: str
 
     def __str__(self) -> str:
-        columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
         reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
-        what = f"{self.kind}({self.partitions})" if self.partitions else "the query's rows"
-        line = f"{self.number:>3}  {self.state:<16}  {what} [{columns}]{reads}: {self.why}"
-        return line + in_python(self.why_python)
+        line = f"{self.number:>3}  {self.state:<16}  {self.title}{reads}: {self.why}"
+        may_change = "; may change with the sizes of others" if self.may_change else ""
+        return line + may_change + in_python(self.why_python)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class QueryExplanation:
     exchanges: tuple[ExchangeExplanation, ...]
     native: tuple[str, ...]
     """Exchanges that Spark runs itself, each with the reason."""
+    adapted: tuple[str, ...] = ()
+    """What was planned again because of stages that are sealed."""
 
     @property
     def hit(self) -> bool:
@@ -78,7 +82,21 @@ class QueryExplanation:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.why}", *map(str, self.exchanges)]
-        return "\n".join([*lines, *(f"native: {text}" for text in self.native)])
+        return "\n".join([*lines, *self.adapted, *(f"native: {text}" for text in self.native)])
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """A query whose exchanges are stored."""
+
+    frame: DataFrame
+    """The query's rows."""
+    reports: list[StageReport]
+    """One per needed cut, lower cuts first."""
+    native: tuple[str, ...]
+    """Exchanges that Spark runs itself, each with the reason."""
+    adapted: tuple[str, ...]
+    """What was planned again while the query ran, and why."""
 
 
 class QueryRunner:
@@ -91,19 +109,14 @@ class QueryRunner:
 
     def run(
         self, df: DataFrame, name: str, version: str | None, progress: ProgressView
-    ) -> tuple[DataFrame, list[StageReport], tuple[str, ...]]:
-        """Store the query's exchanges that are missing.
-
-        Returns:
-            The query's rows; a report per needed cut, lower cuts first; the exchanges that Spark
-            runs itself, each with the reason.
-        """
+    ) -> QueryResult:
+        """Store the query's exchanges that are missing."""
         query = self._planned(df, name, version, remember=True)
         check = partial(self._check_inputs, query, remember=True)
         run = QueryRun(self._spark, self._engine, self._stages, query, progress, check)
         stored = run.ensure()
         reports = [stored[number].report for number in sorted(stored)]
-        return query.result(stored), reports, query.native
+        return QueryResult(query.result(stored), reports, query.native, tuple(query.adapted))
 
     def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
         """Say what `run` would do. Plans the query, runs nothing."""
@@ -112,6 +125,8 @@ class QueryRunner:
         while sealed.taken_into_account():
             self._check_inputs(query, remember=False)
         needed = sealed.needed()
+        first = {cut.number for cut in query.starting(sealed.ready(), [])}
+        certain = first if query.joins() else needed.keys()
         exchanges = []
         for cut in query.cuts:
             result = cut is query.result_cut
@@ -129,9 +144,11 @@ class QueryRunner:
                     state=state,
                     why=why,
                     why_python=self._engine.why_python(schema_of(cut.node.plan)),
+                    may_change=needed.get(cut.number) is False and cut.number not in certain,
+                    title=exchange_title(cut),
                 )
             )
-        return QueryExplanation(name, tuple(exchanges), query.native)
+        return QueryExplanation(name, tuple(exchanges), query.native, tuple(query.adapted))
 
     def _state(
         self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]

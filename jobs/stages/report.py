@@ -105,6 +105,8 @@ class Report:
     consumers: tuple[ConsumerReport, ...] = ()
     native: tuple[str, ...] = ()
     """Exchanges that Spark ran itself in `query` calls, each with the reason."""
+    adapted: tuple[str, ...] = ()
+    """What `query` calls planned again because of the true sizes of stages."""
 
     def total(self) -> dict[str, float]:
         """Return each count, summed over all stages. Consumers are not included."""
@@ -119,6 +121,7 @@ class Report:
             "consumers": [asdict(c) for c in self.consumers],
             "total": self.total(),
             "native": list(self.native),
+            "adapted": list(self.adapted),
         }
 
     def __str__(self) -> str:
@@ -128,6 +131,7 @@ class Report:
         parts += [_wrapped(f"{_title(s)}: {s.why}") for s in self.stages if MOVED in s.why]
         if self.consumers:
             parts.append(_consumer_table(self.consumers))
+        parts += [_wrapped(text) for text in self.adapted]
         parts += [_wrapped(f"native: {text}") for text in self.native]
         return "\n".join(parts)
 

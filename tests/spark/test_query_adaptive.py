@@ -44,8 +44,14 @@ def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
     the join, only one for the groups. A second run finds both stages and runs nothing."""
     df = tables.sql(SMALL_SIDE)
     first = shuffle_of(tables, root)
+    before = first.explain(df)
+    assert [one.may_change for one in before.exchanges] == [True, False, True]
+    assert "may change" in str(before)
     assert rows_of(first.query(df)) == rows_of(df)
     assert stages(first) == [("hash", "fresh"), ("hash", "fresh")]
+    (adapted,) = first.report().adapted
+    assert "exchange 1 has 40 rows" in adapted
+    assert "exchange 0 is not needed (hash(8) [v, k, g])" in adapted
     assert sum(stage.rows for stage in first.report().stages) < 20_000
     again = shuffle_of(tables, root)
     assert again.explain(df).hit

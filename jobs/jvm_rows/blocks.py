@@ -132,7 +132,7 @@ class _Batch:
         """Whether no byte fits any more."""
         return not self._open and len(self._edges) > self._batch_blocks
 
-    def put(self, data: bytes | memoryview, first: int) -> int:
+    def put(self, data: Bytes, first: int) -> int:
         """Append the bytes of `data` from `first` on that fit into the open block; return how many.
 
         At least one fits, unless the batch is full.

@@ -13,7 +13,12 @@ from durable_shuffle.jobs.text import size, table
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
-from durable_shuffle.shuffle.release.purge import finish_releases, purge_released, purgeable
+from durable_shuffle.shuffle.release.purge import (
+    finish_releases,
+    purge_released,
+    purge_slots,
+    purgeable,
+)
 from durable_shuffle.shuffle.release.stages import Freed, finish_release, skipping_damaged
 from durable_shuffle.shuffle.release.unused import (
     KeepUsed,
@@ -89,6 +94,7 @@ def vacuum(
         finish_releases(log, call.storage, ids, failed, now)
         horizon = parse_age(purge_after).total_seconds()
         purged = purge_released(log, call.storage, ids, now=now, horizon_seconds=horizon)
+        purge_slots(log, call.storage, ids, now=now, horizon_seconds=horizon)
     document |= {"generation": log.generation, "freed": asdict(freed)}
     document["purged"] = [path.folder for path in purged]
     call.emit(document, f"{shown}\n{size(freed.data_bytes)} given back")

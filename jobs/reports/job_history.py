@@ -15,6 +15,7 @@ from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.consume.log import resume_log
 from durable_shuffle.shuffle.log.consumer_records import Finished, Open, Released
+from durable_shuffle.shuffle.log.job_floor import newest_floor
 from durable_shuffle.shuffle.log.job_log import job_records, read_job
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
@@ -172,7 +173,8 @@ def read_history(storage: Storage, job: str) -> JobHistory:
     drivers: list[tuple[float, int]] = []
     uses: dict[str, list[tuple[float, int]]] = defaultdict(list)
     log = job_records(storage, job)
-    for slot, record in log.records():
+    floor = newest_floor(storage, job)
+    for slot, record in log.records(floor.next_slot if floor else 0):
         wall = times.get(log.key(slot), 0.0)
         if isinstance(record, Claim):
             drivers.append((wall, record.generation))

@@ -17,9 +17,10 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_state import SNAPSHOT_EVERY
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
-from durable_shuffle.shuffle.release.purge import finish_releases, purge_released
+from durable_shuffle.shuffle.release.purge import finish_releases, purge_released, purge_slots
 from durable_shuffle.shuffle.release.stages import (
     Freed,
     finish_release,
@@ -245,8 +246,9 @@ class StoredStages:
                 horizon = self._settings.purge_seconds
                 finish_releases(log, storage, ids, [], now)
                 purge_released(log, storage, ids, now=now, horizon_seconds=horizon)
+                purge_slots(log, storage, ids, now=now, horizon_seconds=horizon)
 
-        if self._log.state.gone:
+        if self._log.state.gone or self._log.state.next_slot >= SNAPSHOT_EVERY:
             self._deleting = threading.Thread(target=delete, name="vacuum", daemon=True)
             self._deleting.start()
 

@@ -112,7 +112,8 @@ class Settings:
     purge_seconds: float = 7 * 86_400.0
     """How long the logs of a released stage stay after its data is gone, so that a late writer
     learns of the release. No process, and no request on its way, may outlive its stage by this
-    time: raise it if your jobs can stand still for days."""
+    time: raise it if your jobs can stand still for days. The job's own log keeps the records of
+    runs that began within this time, for people: a driver that stood still for longer learns it."""
 
     def __post_init__(self) -> None:
         if self.compression not in ("lz4", "zstd", "none"):

@@ -9,7 +9,7 @@ Reading begins at the newest snapshot (`job_state.py`), and writers leave a new 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     NotFoundError,
 )
+from durable_shuffle.shuffle.log.job_floor import JobRecords
 from durable_shuffle.shuffle.log.job_records import (
     JOB_RECORDS,
     DriverEnded,
@@ -41,15 +42,12 @@ from durable_shuffle.shuffle.log.records import (
     StageUse,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, refuse_older
-from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
-
-JobRecords = TypedLog[JobRecord, JobState]
 
 
 def job_records(storage: Storage, job: str) -> JobRecords:
     """Return a job's log. To read it use `read_job`, which begins at the newest snapshot."""
-    return TypedLog(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record)
+    return JobRecords(SlotLog(storage, job_log_prefix(job)), JOB_RECORDS, with_job_record, job)
 
 
 def read_job(storage: Storage, job: str) -> JobState:
@@ -146,6 +144,10 @@ class JobLog:
             state, won = self._log.decide(self._state, wanted)
             self._state = keep_snapshot(self._log.slots.storage, state)
             return won is not None
+
+    def records(self, slot: int) -> Iterator[tuple[int, JobRecord]]:
+        """Yield (slot, record) from `slot`, which is not below the floor, up to an empty slot."""
+        return self._log.records(slot)
 
     def check_owner(self) -> None:
         """Read what came since.

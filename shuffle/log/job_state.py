@@ -36,7 +36,7 @@ from durable_shuffle.shuffle.log.records import (
 from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.storage.contract import Storage
 
-SNAPSHOT_EVERY = 12
+SNAPSHOT_EVERY = 8
 """Most records from one snapshot to the next, and so most that opening a job reads behind one."""
 _KEPT = 2
 """Snapshots that stay: the newest, and one that a reader may have just found in a listing."""

@@ -57,6 +57,11 @@ def job_snapshots_prefix(job: str) -> str:
     return f"{check_name('job', job)}/snapshots/"
 
 
+def job_floors_prefix(job: str) -> str:
+    """Prefix of the job log's two floors."""
+    return f"{check_name('job', job)}/floors/"
+
+
 def command_log_prefix(job: str) -> str:
     """Prefix of the slots in which a pipeline's coordinator speaks to its tasks."""
     return f"{check_name('pipeline', job)}/commands/"

@@ -7,6 +7,7 @@ more than its DESCRIBE proves a record of the job log. `repair/job_log.py` enter
 from collections.abc import Callable, Collection, Mapping
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.shuffle.log.job_floor import newest_floor
 from durable_shuffle.shuffle.log.job_log import newest_named, read_job
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import (
@@ -47,7 +48,9 @@ def stage_named(storage: Storage, job: str, name: str) -> StageHandle:
     path = newest_named(state, name)
     if path is not None:
         return open_stage(storage, path)
-    SlotLog(storage, job_log_prefix(job)).whole_end()  # refuses a log with a hole
+    floor = newest_floor(storage, job)
+    first = floor.next_slot if floor else 0
+    SlotLog(storage, job_log_prefix(job)).whole_end(first)  # refuses a log with a hole
     known = {*order, *state.released, *state.begun}
     if lost := lost_stage(storage, job, known, lambda path: path.name == name):
         raise lost

@@ -122,27 +122,33 @@ class SlotLog:
                 low = middle
         return high
 
-    def whole_end(self) -> int:
+    def whole_end(self, first: int = 0) -> int:
         """Return the first empty slot, after a check that none before it is lost. Lists once.
+
+        Args:
+            first: slots below it may be gone.
 
         Raises:
             CorruptDataError: a slot in the middle of the log is empty; names it.
         """
         listed = slots_listed(info.key for info in self.storage.list(self.prefix))
         slots = listed.get(self.prefix, set())
-        self.refuse_holes(slots)
-        end = max(slots, default=-1) + 1
+        self.refuse_holes(slots, first)
+        end = max([first, *(slot + 1 for slot in slots)])
         while self.read(end) is not None:
             end += 1
         return end
 
-    def refuse_holes(self, listed: Set[int]) -> None:
+    def refuse_holes(self, listed: Set[int], first: int = 0) -> None:
         """Refuse a log if a slot below a listed one has no record.
+
+        Args:
+            first: slots below it may be gone.
 
         Raises:
             CorruptDataError: names the first such slot.
         """
-        for slot in range(max(listed, default=0)):
+        for slot in range(first, max(listed, default=0)):
             if slot not in listed and self.read(slot) is None:
                 raise self._hole(slot)
 

@@ -37,7 +37,7 @@ REWRITE = -1
 """Takes the place of the producer's number for objects of a compaction or a repair."""
 
 _SLOT = re.compile(r"log/\d{10,}")
-_JOB_SLOT = re.compile(r"(log|snapshots|commands|requests|status)/\d{10,}")
+_JOB_SLOT = re.compile(r"(log|snapshots|floors|commands|requests|status)/\d{10,}")
 _PRODUCER_SLOT = re.compile(r"producers/p(\d{6,})/\d{10,}")
 _INDEX = re.compile(r"index/([0-9a-f]{32})(-[1-9][0-9]*)?")
 _PREFLIGHT = re.compile(r"[^/]+/preflight/[0-9a-f]{32}")

@@ -9,14 +9,19 @@ objects that `gc` reports as unknown; it cannot reach a later stage, whose path 
 
 from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
 from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.job_floor import newest_floor, put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_records import StagesGone
-from durable_shuffle.shuffle.log.job_state import JobState
+from durable_shuffle.shuffle.log.job_state import SNAPSHOT_EVERY, JobState, with_job_record
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     consumers_prefix,
+    job_log_prefix,
+    job_snapshots_prefix,
     parse_consumer_key,
 )
+from durable_shuffle.shuffle.log.records import Claim
+from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.release.stages import (
     Freed,
     finish_release,
@@ -27,7 +32,7 @@ from durable_shuffle.shuffle.release.stages import (
 from durable_shuffle.shuffle.storage.contract import Storage
 
 MOST_PURGED = 1000
-"""Stages that one record forgets."""
+"""Stages that one record forgets, and slots that one call looks at."""
 
 
 def finish_releases(
@@ -91,6 +96,54 @@ def purge_released(
         folders = tuple(path.folder for path in purged)
         log.append(StagesGone(ids.new_id(), log.generation, folders, now, logs=True))
     return tuple(purged)
+
+
+def purge_slots(
+    log: JobLog, storage: Storage, ids: IdSource, *, now: float, horizon_seconds: float
+) -> int:
+    """Delete the slots of the job's own log below a run that began `horizon_seconds` ago.
+
+    What they add up to stays as the log's floor (`log/job_floor.py`). The horizon is for people and
+    reports; nobody is deceived without it. Safe to repeat and to interrupt anywhere.
+
+    Args:
+        now: since 1970.
+
+    Returns:
+        How many slots were deleted.
+
+    Raises:
+        FencedError: a newer driver claimed the job; nothing was deleted.
+    """
+    job = log.state.job
+    floor = newest_floor(storage, job) or JobState(job)
+    higher = _higher_floor(log, floor, now - horizon_seconds)
+    log.check_owner()
+    if higher is not None and put_floor(storage, higher, ids.new_id()):
+        floor = higher
+    gone = 0
+    for prefix in (job_log_prefix(job), job_snapshots_prefix(job)):
+        slots = SlotLog(storage, prefix)
+        listed = slots_listed(info.key for info in storage.list(prefix)).get(prefix, set())
+        old = sorted(slot for slot in listed if slot < floor.next_slot)
+        storage.delete([slots.key(slot) for slot in old])
+        gone += len(old) if prefix == job_log_prefix(job) else 0
+    return gone
+
+
+def _higher_floor(log: JobLog, floor: JobState, before: float) -> JobState | None:
+    """Return the state below the newest run that began before that time; None if it is too near."""
+    found, state = None, floor
+    for slot, record in log.records(floor.next_slot):
+        if isinstance(record, Claim) and record.wall_seconds > before:
+            break
+        if isinstance(record, Claim) and record.wall_seconds:
+            found = state
+        if slot >= floor.next_slot + MOST_PURGED:
+            break
+        state = with_job_record(state, record)
+    near = found is None or found.next_slot < floor.next_slot + SNAPSHOT_EVERY
+    return None if near else found
 
 
 def _purge(storage: Storage, path: StagePath) -> bool:

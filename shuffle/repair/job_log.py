@@ -5,8 +5,9 @@ that holds more than its DESCRIBE proves a record of the job log. Damaged and lo
 with the missing records, oldest stage first, and then with CLAIMs. The remaining records are
 appended at the end, after a new CLAIM, which fences the driver that ran the job before.
 
-It must not touch a readable slot, nor any object outside the job log and its snapshots. All
-snapshots go if anything was wrong; the next driver writes a new one.
+It must not touch a readable slot, nor any object outside the job log, its snapshots and its floors.
+All snapshots go if anything was wrong; the next driver writes a new one. A damaged floor is made
+anew from the other one or from a snapshot.
 """
 
 from collections.abc import Iterator
@@ -15,9 +16,15 @@ from typing import Any
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.log.job_floor import put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
-from durable_shuffle.shuffle.log.job_state import JobState, snapshots_listed, with_job_record
+from durable_shuffle.shuffle.log.job_state import (
+    JobState,
+    newest_snapshot,
+    snapshots_listed,
+    with_job_record,
+)
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, job_snapshots_prefix
 from durable_shuffle.shuffle.log.named_stage import written_stages
 from durable_shuffle.shuffle.log.records import LAYOUT_VERSION, Claim, StageReleased, StageUse
@@ -25,7 +32,7 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
-from durable_shuffle.shuffle.verify.snapshots import check_snapshots
+from durable_shuffle.shuffle.verify.snapshots import check_snapshots, readable_floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +62,29 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     last, problems = last_slots(storage, prefix)
     if problems:
         return JobRepair(why=f"the log cannot be listed, nothing was changed: {problems[0]}")
-    copy: LogCopy[Any] = copy_log(log, JOB_RECORDS, known=last.get(prefix, -1))
+    base, bad_floors = readable_floor(storage, job)
+    if bad_floors:  # what a lower floor holds is in snapshots, too, unless these are damaged
+        base = max(base, newest_snapshot(storage, job), key=lambda state: state.next_slot)
+    copy: LogCopy[Any] = copy_log(
+        log, JOB_RECORDS, known=last.get(prefix, -1), first=base.next_slot
+    )
     unsure = [
         finding
-        for finding in copy.findings
+        for finding in (*bad_floors, *copy.findings)
         if finding.kind not in (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
     ]
     if unsure:
         return JobRepair(why=f"not everything could be read, nothing was changed: {unsure[0]}")
-    state = JobState(job)
+    state = base
     for record in copy.records.values():
         state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
-    bad = [slot for slot in range(last.get(prefix, -1) + 1) if slot not in copy.records]
-    wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records)]
+    slots_there = range(base.next_slot, last.get(prefix, -1) + 1)
+    bad = [slot for slot in slots_there if slot not in copy.records]
+    wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records, base)]
+    if bad_floors:
+        storage.delete([finding.key for finding in bad_floors])
+        put_floor(storage, base, ids.new_id())
     if bad or missing or wrong:  # they may hold what the repaired log does not say
         slots = SlotLog(storage, job_snapshots_prefix(job))
         storage.delete([slots.key(slot) for slot in snapshots_listed(storage, job)])
@@ -76,7 +92,8 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         return JobRepair()
     left = [record for _, record in missing]
     for slot in bad:
-        filler: JobRecord = Claim(ids.new_id(), job, _generation(copy, slot), LAYOUT_VERSION)
+        generation = max(base.generation, _generation(copy, slot))
+        filler: JobRecord = Claim(ids.new_id(), job, generation, LAYOUT_VERSION)
         record = left.pop(0) if left and slot else filler
         log.mend(slot, JOB_RECORDS.encode(record))
     with JobLog.claim(storage, job, ids.new_id(), run=False) as claimed:

@@ -50,7 +50,7 @@ from durable_shuffle.shuffle.verify.report import (
     finding_of,
 )
 from durable_shuffle.shuffle.verify.segment import StoredBytes, check_bytes
-from durable_shuffle.shuffle.verify.snapshots import check_snapshots
+from durable_shuffle.shuffle.verify.snapshots import check_snapshots, readable_floor
 from durable_shuffle.shuffle.verify.stage import OnProgress, check_stage
 
 
@@ -141,19 +141,20 @@ class JobCopy:
         slots = SlotLog(storage, prefix)
         slots.read(0)  # if the storage serves nothing at all, raise: that is no finding
         last, problems = last_slots(storage, prefix)
-        log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1))
-        judged, state = _judge(job, log)
-        findings = [*problems, *log.findings, *judged, *repeated(log)]
+        base, bad_floors = readable_floor(storage, job)
+        log = copy_log(slots, JOB_RECORDS, known=last.get(prefix, -1), first=base.next_slot)
+        judged, state = _judge(base, log)
+        findings = [*problems, *bad_floors, *log.findings, *judged, *repeated(log)]
         if not findings:
-            findings += check_snapshots(storage, job, log.records)
+            findings += check_snapshots(storage, job, log.records, base)
         named = [r for r in log.records.values() if isinstance(r, StageUse | StageReleased)]
-        paths = {state.path_of(record): None for record in named}
+        paths = dict.fromkeys([*base.live, *base.gone, *map(state.path_of, named)])
         if findings or not log.records:
             paths.update(dict.fromkeys(_listed_stages(storage, job)))
         if not log.objects and paths:
             lost = "no such object, although stages are stored"
             findings.append(Finding(slots.key(0), ErrorKind.NOT_FOUND, "a job log", lost))
-        if not findings and not log.objects:
+        if not findings and not log.objects and not base.next_slot:
             raise NotFoundError(f"no such job: job={job!r} on {storage.description}")
         self.storage, self.job = storage, job
         self.purged = _purged(job, log.records.values())
@@ -168,7 +169,7 @@ class JobCopy:
         """Stages that write jobs have begun and that do not count yet."""
         self.findings = tuple(findings)
         claims = [record for record in log.records.values() if isinstance(record, Claim)]
-        self.generation = claims[-1].generation if claims else 0
+        self.generation = claims[-1].generation if claims else base.generation
         """The newest driver's generation; 0 if no CLAIM could be read."""
         self._log = log
 
@@ -213,9 +214,9 @@ def _command_logs(storage: Storage, job: str) -> tuple[LogCopy[Any], ...]:
     return tuple(copies)
 
 
-def _judge(job: str, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
+def _judge(state: JobState, log: LogCopy[Any]) -> tuple[list[Finding], JobState]:
     """Return findings for records that contradict the records before them, and the job's state."""
-    findings, state = [], JobState(job)
+    findings, job = [], state.job
     for slot, record in log.records.items():
         try:
             state = with_job_record(state, record, log.log.key(slot))

@@ -51,16 +51,18 @@ class LogCopy(Generic[R]):
         return records[-1] if records else None
 
 
-def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1) -> LogCopy[R]:
+def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1, first: int = 0) -> LogCopy[R]:
     """Read and decode a log to its end.
 
     Args:
+        first: the slot to begin at; lower ones may be gone.
         known: a slot that must exist: reading does not stop before it. -1 if none is known.
     """
     records: dict[int, R] = {}
     findings: list[Finding] = []
     gaps: list[Finding] = []
-    objects = checked_bytes = slot = 0
+    objects = checked_bytes = 0
+    slot = first
     while True:  # ends: at the first slot above `known` that is empty or cannot be read
         key = log.key(slot)
         try:

@@ -1,0 +1,143 @@
+"""The floor of a job log: below it, slots may be gone.
+
+A floor is a slot and what the slots below it add up to. It stands beside the log, before any slot
+below it goes. A slot that reads as empty is thus the end of the log, or lies below a floor; a
+create may win a slot that was won before, and readers may meet such litter. So whoever read
+slots, or won or lost one, looks at the floor: if it stands behind the first of them, they read
+again from the floor. `JobRecords` does that for all who use a job log. No clock and no listing is
+trusted; why that is enough: `tests/protocol_model/protocol/floor_model.py`.
+
+Floors stand under two names by turns. The older one is replaced, so that one of them can always be
+seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.shuffle.log.job_records import JobRecord
+from durable_shuffle.shuffle.log.job_state import JobSnapshot, JobState, snapshot_of, state_at
+from durable_shuffle.shuffle.log.layout import job_floors_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.typed_log import TypedLog
+from durable_shuffle.shuffle.storage.contract import Storage
+
+NAMES = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFloor:
+    """The state below a slot; lower slots may be gone."""
+
+    KIND: ClassVar[str] = "FLOOR"
+    record_id: str
+    slot: int
+    state: JobSnapshot
+
+
+JOB_FLOORS: RecordCodec[JobFloor] = RecordCodec((JobFloor,))
+
+
+def floors(storage: Storage, job: str) -> SlotLog:
+    """Return the two floors, as slots 0 and 1. It is no log: they are replaced."""
+    return SlotLog(storage, job_floors_prefix(job))
+
+
+def read_floor(storage: Storage, job: str, name: int) -> JobState | None:
+    """Return the state that a floor holds, None if there is none under this name.
+
+    Raises:
+        CorruptDataError, IncompatibleError: it cannot be used.
+    """
+    slots = floors(storage, job)
+    data = slots.read(name)
+    if data is None:
+        return None
+    floor = JOB_FLOORS.decode(data, slots.key(name))
+    return state_at(job, floor.slot, floor.state)
+
+
+def newest_floor(storage: Storage, job: str) -> JobState | None:
+    """Return the state below which slots may be gone; None if all are there.
+
+    Raises:
+        CorruptDataError, IncompatibleError: a floor cannot be used; lower slots may be gone.
+    """
+    first, second = (read_floor(storage, job, name) for name in NAMES)
+    if second is None:  # the first one may have been on its way when it was not there
+        first = read_floor(storage, job, NAMES[0])
+    found = [state for state in (first, second) if state is not None]
+    return max(found, key=lambda state: state.next_slot, default=None)
+
+
+def put_floor(storage: Storage, state: JobState, record_id: str) -> bool:
+    """Let slots below `state.next_slot` go from here on; return whether the floor stands.
+
+    Only the owner of the job calls this.
+    """
+    slots = floors(storage, state.job)
+    standing = [read_floor(storage, state.job, name) for name in NAMES]
+    heights = [-1 if floor is None else floor.next_slot for floor in standing]
+    if max(heights) >= state.next_slot:
+        return False
+    name = heights.index(min(heights))
+    storage.delete([slots.key(name)])
+    floor = JobFloor(record_id, state.next_slot, snapshot_of(state))
+    return isinstance(slots.append(name, JOB_FLOORS.encode(floor)), Won)
+
+
+class _BehindFloorError(Exception):
+    """What was read, or lost to, may be litter."""
+
+    def __init__(self, floor: JobState) -> None:
+        self.floor = floor
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecords(TypedLog[JobRecord, JobState]):
+    """A job's log. To read it use `read_job`, which begins at the newest snapshot."""
+
+    job: str
+
+    def read(
+        self, state: JobState, until: Callable[[JobState], bool] = lambda _: False
+    ) -> JobState:
+        """As `TypedLog.read`, from the floor if that is higher."""
+        while True:  # ends: each turn begins at a higher floor
+            end = TypedLog.read(self, state, until)
+            floor = self._floor_above(state.next_slot)
+            if floor is None:
+                return end
+            state = floor
+
+    def decide(
+        self, state: JobState, propose: Callable[[JobState], JobRecord | None]
+    ) -> tuple[JobState, JobRecord | None]:
+        """As `TypedLog.decide`. What won or stopped in slots that are gone does not count."""
+        while True:  # ends: each turn begins at a higher floor
+            sure = state.next_slot
+
+            def proposed(met: JobState) -> JobRecord | None:
+                nonlocal sure
+                if met.next_slot > sure:  # others won slots
+                    self._refuse_litter(sure)
+                    sure = met.next_slot
+                return propose(met)
+
+            try:
+                decided = TypedLog.decide(self, state, proposed)
+                self._refuse_litter(sure)
+            except _BehindFloorError as error:
+                state = self.read(error.floor)
+            else:
+                return decided
+
+    def _refuse_litter(self, slot: int) -> None:
+        floor = self._floor_above(slot)
+        if floor is not None:
+            raise _BehindFloorError(floor)
+
+    def _floor_above(self, slot: int) -> JobState | None:
+        floor = newest_floor(self.slots.storage, self.job)
+        return None if floor is None or floor.next_slot <= slot else floor

@@ -1,0 +1,40 @@
+"""The purge of a job log's slots, explored."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocol import floor_model as floors
+from protocol.explorer import explore
+from protocol.floor_model import FloorModel, all_over, purged
+
+MAX_STATES = 800_000
+TWO = FloorModel(2, crashes=1)
+
+
+def test_slots_go_and_nobody_is_deceived() -> None:
+    """Wherever a reader begins and whatever is deleted meanwhile, older drivers are fenced, and
+    what an owner won stands; beside a create of a dead driver that lands at any time."""
+    found = explore(TWO, max_states=MAX_STATES, wanted=purged, can_always_finish=all_over)
+    print(found)
+    assert found.holds, found
+    assert found.states == 12_267
+    assert found.wanted > 50
+
+
+@pytest.mark.parametrize(
+    ("model", "damage", "steps"),
+    [
+        (replace(TWO, looks_when_it_wins=False), floors.WON_NOTHING, 12),
+        (replace(TWO, looks_when_it_reads=False), floors.FENCED_DELETED, 12),
+        (replace(TWO, floor_first=False), floors.WON_NOTHING, 11),
+        (replace(TWO, one_stands=False), floors.WON_NOTHING, 13),
+    ],
+    ids=["believes a win", "believes an end", "deletes before it says so", "one floor"],
+)
+def test_each_rule_is_needed(model: FloorModel, damage: str, steps: int) -> None:
+    """Off, a shortest trace of known length leads to the damage."""
+    found = explore(model, max_states=MAX_STATES, only={damage})
+    print(found)
+    assert damage in found.traces, found
+    assert len(found.traces[damage]) == steps, found

@@ -1,0 +1,231 @@
+"""The purge of a job log's slots: who stands still meanwhile learns it, readers read the rest."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from small_stage import SeededIds
+from stored_job import stored_stage
+
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    FencedError,
+    NotFoundError,
+)
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_floor import newest_floor, put_floor
+from durable_shuffle.shuffle.log.job_log import JobLog, begin_stage, read_job
+from durable_shuffle.shuffle.log.job_state import JobState
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.named_stage import stage_named
+from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.stage import require_seal
+from durable_shuffle.shuffle.release.purge import purge_slots
+from durable_shuffle.shuffle.repair.job_log import repair_job_log
+from durable_shuffle.shuffle.storage.contract import ObjectInfo, StorageLayer
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.verify.job import JobCopy, verify_job
+
+DAY = 86_400.0
+NOW = 1000 * DAY
+WEEK = {"horizon_seconds": 7 * DAY}
+
+
+class Unlisted(StorageLayer):
+    """Lists nothing: a listing proves nothing."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(())
+
+
+def use(log: JobLog, ids: SeededIds, path: StagePath) -> bool:
+    names = path.name, path.fingerprint, path.incarnation
+    return log.append(StageUse(ids.new_id(), log.generation, *names))
+
+
+def nights(storage: MemoryStorage, ids: SeededIds, first: int, last: int) -> JobLog:
+    """Runs of the nights [first, last) that use one stage some times; return the last claim."""
+    for night in range(first, last):
+        log = JobLog.claim(storage, "job", ids.new_id(), wall_seconds=NOW + night * DAY)
+        if not log.state.live:
+            stored_stage(log, storage, job="job", fingerprint="a" * 32, rows=(20, 10), ids=ids)
+        for _ in range(5):
+            use(log, ids, log.state.order[0])
+    return log
+
+
+def slots(storage: MemoryStorage) -> list[int]:
+    return sorted(int(info.key.rpartition("/")[2]) for info in storage.list("job/log/"))
+
+
+def purged(storage: MemoryStorage, ids: SeededIds, night: int = 20) -> JobLog:
+    """A job of 20 nights whose slots went but for the last week; return the last claim."""
+    log = nights(storage, ids, 0, night)
+    assert purge_slots(log, storage, ids, now=NOW + (night - 1) * DAY, **WEEK) > 50
+    return log
+
+
+def test_slots_go_below_a_run_of_a_week_ago(storage: MemoryStorage, ids: SeededIds) -> None:
+    """What they add up to stays; the log begins with the CLAIM of that run; once is enough."""
+    log = nights(storage, ids, 0, 20)
+    before = read_job(storage, "job")
+    how = {"now": NOW + 19 * DAY, **WEEK}
+    gone = purge_slots(log, storage, ids, **how)
+    floor = newest_floor(storage, "job")
+    assert floor is not None
+    assert floor.next_slot == gone == slots(storage)[0]
+    assert (floor.runs, len(slots(storage))) == (12, before.next_slot - gone)
+    assert read_job(storage, "job") == read_job(Unlisted(storage), "job") == before == log.state
+    assert purge_slots(log, storage, ids, **how) == 0
+    assert verify_job(storage, "job", Settings()).ok
+    assert JobCopy(storage, "job").paths == list(before.order)
+    assert require_seal(stage_named(storage, "job", "stage")).rows == 30
+
+
+def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: SeededIds) -> None:
+    """Its next slot reads as empty, and a create there wins: it finds out before it goes on."""
+    for ask in ("append", "check", "end"):
+        old = nights(storage, ids, 0, 1)
+        path, slot = old.state.order[0], old.state.next_slot
+        purged(storage, ids)
+        assert slot not in slots(storage)
+        if ask == "end":
+            old.end()
+            assert not read_job(storage, "job").ended
+        else:
+            with pytest.raises(FencedError, match="generation"):
+                use(old, ids, path) if ask == "append" else old.check_owner()
+        # what it won is litter: nobody reads it, and the next purge takes it
+        state = read_job(storage, "job")
+        assert state == read_job(Unlisted(storage), "job")
+        assert verify_job(storage, "job", Settings()).ok
+        log = nights(storage, ids, 20, 21)
+        purge_slots(log, storage, ids, now=NOW + 20 * DAY, **WEEK)
+        assert slot not in slots(storage)
+        for info in list(storage.list("")):
+            storage.delete([info.key])
+
+
+def test_litter_deceives_nobody(storage: MemoryStorage, ids: SeededIds) -> None:
+    """A late create of a dead driver fills the slot at which another one stood still."""
+    old = nights(storage, ids, 0, 1)
+    path, slot = old.state.order[0], old.state.next_slot
+    log = purged(storage, ids)
+    late = JobLog(old._log, old.state, old.state.owner)  # type: ignore[attr-defined]
+    with pytest.raises(FencedError):
+        use(late, ids, path)
+    assert slot in slots(storage)
+    for ask in (lambda: use(old, ids, path), old.check_owner):
+        with pytest.raises(FencedError):
+            ask()
+    assert use(log, ids, path)
+
+
+def test_a_driver_without_a_listing_claims_behind_the_others(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Slot 0 reads as empty, and it wins it; still it gets the next generation, and writers that
+    claim nothing see that the job is claimed."""
+    log = purged(storage, ids)
+    generation = log.generation
+    blind = Unlisted(storage)
+    path = StagePath("job", "new", "b" * 32, "c" * 32)
+    begin_stage(blind, path, record_id=ids.new_id(), claim_id=ids.new_id())
+    claimed = JobLog.claim(blind, "job", ids.new_id())
+    assert claimed.generation == generation + 1
+    assert claimed.state.begun == (path,)
+    with pytest.raises(FencedError):
+        log.check_owner()
+    assert read_job(storage, "job") == claimed.state
+
+
+@pytest.mark.parametrize("deleted", range(0, 90, 7))
+def test_a_purge_that_died_is_done_again(
+    storage: MemoryStorage, ids: SeededIds, deleted: int
+) -> None:
+    """Whatever it deleted, readers and verify find nothing wrong."""
+    log = nights(storage, ids, 0, 20)
+    before = read_job(storage, "job")
+
+    class Dies(StorageLayer):
+        """Deletes some of the slots, and dies."""
+
+        def delete(self, keys: Sequence[str]) -> None:
+            if "/floors/" in keys[0]:
+                storage.delete(keys)
+                return
+            storage.delete(keys[::-1][:deleted])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        purge_slots(log, Dies(storage), ids, now=NOW + 19 * DAY, **WEEK)
+    assert read_job(storage, "job") == read_job(Unlisted(storage), "job") == before
+    assert verify_job(storage, "job", Settings()).ok
+    purge_slots(log, storage, ids, now=NOW + 19 * DAY, **WEEK)
+    floor = newest_floor(storage, "job")
+    assert floor is not None
+    assert slots(storage) == list(range(floor.next_slot, before.next_slot))
+
+
+def test_a_fenced_driver_purges_nothing(storage: MemoryStorage, ids: SeededIds) -> None:
+    """It learns it before the floor rises."""
+    log = nights(storage, ids, 0, 20)
+    JobLog.claim(storage, "job", ids.new_id())
+    before = slots(storage)
+    with pytest.raises(FencedError):
+        purge_slots(log, storage, ids, now=NOW + 19 * DAY, **WEEK)
+    assert (slots(storage), newest_floor(storage, "job")) == (before, None)
+
+
+def test_floors_only_rise(storage: MemoryStorage, ids: SeededIds) -> None:
+    """The lower one is replaced; one that is not higher than both is not put."""
+
+    def at(slot: int) -> JobState:
+        return JobState("job", slot)
+
+    for slot in (10, 20, 30, 40):
+        assert put_floor(storage, at(slot), ids.new_id())
+        assert newest_floor(storage, "job") == at(slot)
+        assert not put_floor(storage, at(slot - 1), ids.new_id())
+        assert len(list(storage.list("job/floors/"))) == min(2, slot // 10)
+
+
+@pytest.mark.parametrize("snapshots", ["kept", "gone"])
+def test_a_damaged_floor_is_made_anew(
+    storage: MemoryStorage, ids: SeededIds, snapshots: str
+) -> None:
+    """Nobody goes on past it, verify names it, and a repair makes it of a snapshot, or of the
+    other floor and the stages."""
+    purged(storage, ids)
+    nights(storage, ids, 20, 28)
+    log = nights(storage, ids, 28, 36)
+    purge_slots(log, storage, ids, now=NOW + 35 * DAY, **WEEK)
+    state = read_job(storage, "job")
+    (name,) = [k.key for k in storage.list("job/floors/") if k.key.endswith("1")]
+    good = storage.read(name)
+    storage.delete([name])
+    storage.put(name, [good[:-1]])
+    if snapshots == "gone":
+        storage.delete([info.key for info in storage.list("job/snapshots/")])
+    for refused in (lambda: read_job(storage, "job"), lambda: JobLog.claim(storage, "job", "c")):
+        with pytest.raises(CorruptDataError, match=name):
+            refused()
+    report = verify_job(storage, "job", Settings())
+    assert name in {finding.key for finding in report.findings}
+    mended = repair_job_log(storage, "job", ids)
+    assert mended.why == ""
+    assert verify_job(storage, "job", Settings()).ok
+    after = read_job(storage, "job")
+    assert after.order == state.order
+    assert after.generation >= state.generation
+    if snapshots == "gone":
+        with pytest.raises(FencedError):
+            log.check_owner()
+    else:
+        assert after == state
+        log.check_owner()
+
+
+def test_a_job_that_lost_all_is_not_a_new_one(storage: MemoryStorage, ids: SeededIds) -> None:
+    """Without a slot, a snapshot or a floor there is no such job."""
+    with pytest.raises(NotFoundError):
+        JobCopy(storage, "job")

@@ -64,6 +64,22 @@ def throughput_picture(document: dict[str, Any], path: Path) -> Path:
     return _saved(figure, path)
 
 
+def year_picture(figures: Sequence[tuple[int, int, int]], path: Path) -> Path:
+    """Draw bytes, objects and requests to open a job after each night, below each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = Figure(figsize=(_WIDTH_INCHES, 5.4), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True)
+    titles = "bytes on the storage", "objects on the storage", "requests to open the job"
+    nights = range(1, len(figures) + 1)
+    for part, title, values in zip(axes, titles, zip(*figures, strict=True), strict=True):
+        part.plot(nights, values, color=PEER_COLOURS["durable"], linewidth=1.4)
+        part.set_ylim(0, 1.25 * max(values))
+        part.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        _tidy(part, title)
+    axes[-1].set_xlabel("night", fontsize=9, color=_SOFT)
+    return _saved(figure, path)
+
+
 def _cost(hurt: Sequence[dict[str, Any]], path: Path) -> Path:
     figure = Figure(figsize=(_WIDTH_INCHES, 1.2 + 0.34 * len(hurt)), layout="constrained")
     wrong = [s["records_twice"] + s["records_missing"] for s in hurt]

@@ -28,11 +28,11 @@ def record(block: str, head: tuple[str, ...], cells: tuple[str, ...]) -> None:
     DOCUMENT.write_text(with_row(DOCUMENT.read_text(), block, (*head, MEASURED), row))
 
 
-def write_block(block: str, text: str) -> None:
+def write_block(block: str, text: str, document: Path = DOCUMENT) -> None:
     """Replace all of a block of the document."""
-    before = DOCUMENT.read_text()
+    before = document.read_text()
     found = _block(before, block)
-    DOCUMENT.write_text(before[: found.start(1)] + text.rstrip() + "\n" + before[found.end(1) :])
+    document.write_text(before[: found.start(1)] + text.rstrip() + "\n" + before[found.end(1) :])
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

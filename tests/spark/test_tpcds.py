@@ -1,0 +1,58 @@
+"""TPC-DS, compared with Spark: many joins, unions, subqueries, roll-ups and windows."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.bench.tpcds.data import create_views, generate
+from durable_shuffle.bench.tpcds.queries import TPCDS_NAMES, tpcds_query
+from durable_shuffle.bench.tpch.answers import differing_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
+
+SAMPLE = ("q3", "q33", "q38", "q44", "q61", "q93")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate(tmp_path_factory.mktemp("tpcds"), 0.01)
+
+
+@pytest.fixture(scope="module")
+def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate(tmp_path_factory.mktemp("tpcds"), 0.1)
+
+
+def check_query(session: SparkSession, root: str, name: str) -> None:
+    """Rows are Spark's own, and the same query again runs no producer."""
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    expected = session.sql(tpcds_query(name)).collect()
+    durable = DurableShuffle(session, root, job="tests")
+    rows = durable.query(session.sql(tpcds_query(name))).collect()
+    assert differing_rows(expected, rows) == 0
+    again = DurableShuffle(session, root, job="tests")
+    assert again.query(session.sql(tpcds_query(name))).collect() == rows
+    assert again.report().total()["producers_run"] == 0
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_tpcds_sample(session: SparkSession, folder: Path, root: str, name: str) -> None:
+    """With sort-merge joins, so that there are many cuts."""
+    create_views(session, folder)
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    check_query(session, root, name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("threshold", ["-1", "10485760"])
+@pytest.mark.parametrize("name", TPCDS_NAMES)
+def test_tpcds_all(
+    session: SparkSession, large_folder: Path, root: str, name: str, threshold: str
+) -> None:
+    """All 99 queries, with and without broadcast joins."""
+    create_views(session, large_folder)
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
+    check_query(session, root, name)

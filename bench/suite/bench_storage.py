@@ -2,11 +2,13 @@
 
 Both sides send the same ranged requests, 16 at a time, through the same driver to the same server
 on this machine; the stored side checks, decodes and reconciles every row. Bars: a subpartition at
-least 0.7 of the download's speed; 1,000 small extents at least 5 times as fast once compacted.
+least 0.7 of the download's speed; 1,000 small extents at least 5 times as fast once compacted; a
+compaction at the seal, where it is on by default, pays for itself with the first read.
 Under --benchmark-enable each writes its line of docs/benchmarks.md.
 """
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +25,11 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import read_extents, read_subpartition
-from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.repair.compaction import (
+    SMALL_BYTES,
+    bytes_to_compact_at_seal,
+    compact_stage,
+)
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.range_plan import REQUESTS_AT_ONCE
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
@@ -31,6 +37,7 @@ from durable_shuffle.shuffle.testing.s3_server import S3Server, run_s3_server
 
 pytestmark = [pytest.mark.s3, pytest.mark.timeout(0)]
 
+SEAL_HEAD = ("case", "read s", "compact s", "read after s", "first read / without", "by default")
 HEAD = ("case", "base s", "stored s", "ratio", "bar", "rounds")
 SCHEMA = pa.schema([("n", pa.int64()), ("value", pa.float64()), ("text", pa.string())])
 
@@ -138,3 +145,49 @@ def test_compaction(benchmark: Any, storage: RetryingStorage, rounds: int) -> No
     assert before() == after() == producers * rows // 2
     case = f"{producers:,} small extents, before and after compaction"
     judge(benchmark, case, {"base": before, "stored": after}, bar=5, rounds=rounds)
+
+
+@pytest.mark.parametrize(("many", "rows"), [(60, 50), (40, 1000), (20, 6000)])
+def test_compaction_at_the_seal(
+    benchmark: Any, storage: RetryingStorage, measuring: bool, many: int, rows: int
+) -> None:
+    """Compaction and one read of all partitions, against that read alone; both once."""
+    many, rows = (many, rows) if measuring else (34, 2)
+    stage = make_stage(storage, many, many * rows, many)
+    sealed = require_seal(stage)
+    extent = sealed.data_bytes / many**2
+    default = bytes_to_compact_at_seal(stage, sealed, Settings())
+    assert bool(default) == (many >= 32)
+    seconds: dict[str, float] = {}
+
+    def timed(step: str, run: Callable[[], object]) -> object:
+        begun = time.perf_counter()
+        result = run()
+        seconds[step] = time.perf_counter() - begun
+        return result
+
+    def read_all() -> int:
+        return sum(read(stage, k)() for k in range(many))
+
+    def both() -> None:
+        assert timed("before", read_all) == many * many * rows
+        timed(
+            "compact",
+            lambda: compact_stage(
+                stage,
+                ids=RandomIds(),
+                generation=1,
+                settings=Settings(),
+                small_bytes=SMALL_BYTES,
+            ),
+        )
+        assert timed("after", read_all) == many * many * rows
+
+    benchmark.pedantic(both, rounds=1)
+    ratio = (seconds["compact"] + seconds["after"]) / seconds["before"]
+    print(f"\n{many} x {many} extents of {extent:,.0f} bytes: {seconds}, ratio {ratio:.2f}")
+    if measuring:
+        case = f"{many} x {many} extents of {extent / 1024:.1f} KiB"
+        steps = [f"{seconds[step]:.1f}" for step in ("before", "compact", "after")]
+        record("seal", SEAL_HEAD, (case, *steps, f"{ratio:.2f}", "on" if default else "off"))
+        assert ratio <= 1 or not default

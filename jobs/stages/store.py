@@ -31,6 +31,7 @@ from durable_shuffle.recovery.resume import (
     decide,
 )
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
+from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -46,7 +47,7 @@ from durable_shuffle.shuffle.log.stage import (
     require_seal,
 )
 from durable_shuffle.shuffle.release.stages import delete_orphans
-from durable_shuffle.shuffle.repair.compaction import compact_stage
+from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import count_reruns, seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -171,18 +172,22 @@ class StageStore:
         return StoredStage(self._for_tasks(stage), seal, report)
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:
-        """Compact the stage if the settings ask for it; return the seal that readers must use."""
-        small_bytes = self._settings.compact_small_bytes
+        """Compact the stage if that is asked for or pays; return the seal that readers must use."""
+        small_bytes = bytes_to_compact_at_seal(stage, seal, self._settings)
         if not small_bytes:
             return seal
-        compact_stage(
-            stage,
-            ids=self._ids,
-            generation=self._log.generation,
-            settings=self._settings,
-            small_bytes=small_bytes,
-            write_tiles=tile_writer(self._engine, self._for_tasks(stage), self._settings),
-        )
+        try:
+            compact_stage(
+                stage,
+                ids=self._ids,
+                generation=self._log.generation,
+                settings=self._settings,
+                small_bytes=small_bytes,
+                write_tiles=tile_writer(self._engine, self._for_tasks(stage), self._settings),
+            )
+        except DurableShuffleError:
+            if self._settings.compact_small_bytes is not None:
+                raise  # it was asked for
         return require_seal(stage)
 
     def _for_tasks(self, stage: StageHandle) -> StageHandle:

@@ -80,10 +80,11 @@ class Settings:
     many stored bytes, the rows of the result are stored too. Otherwise a killed driver would lose a
     long last step."""
 
-    compact_small_bytes: int = 0
+    compact_small_bytes: int | None = None
     """Longest extent, in bytes, that is rewritten next to others when a stage is sealed
-    (`shuffle/repair/compaction.py`). 0 disables this; run `durable-shuffle compact` later instead.
-    """
+    (`shuffle/repair/compaction.py`). What is rewritten is stored twice. None: 128 KiB, on an object
+    store only, for stages of 32 producers and more whose extents have at most 64 KiB on average. 0
+    disables this; `durable-shuffle compact` may be run later instead."""
 
     reduce_memory_bytes: int = 64 * _MIB
     """Uncompressed Arrow bytes that a sorting or grouping reducer holds before it writes them to
@@ -136,11 +137,12 @@ class Settings:
             ("inline_state_bytes", 0),
             ("read_together_bytes", 0),
             ("result_least_bytes", 0),
-            ("compact_small_bytes", 0),
             ("ack_rows", 1),
             ("control_threads", 1),
         ):
             check_count(f"settings.{name}", getattr(self, name), at_least=low)
+        if self.compact_small_bytes is not None:
+            check_count("settings.compact_small_bytes", self.compact_small_bytes, at_least=0)
         for name in ("ack_seconds", "winner_wait_seconds", "storage_call_seconds", "purge_seconds"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not value > 0:

@@ -24,16 +24,25 @@ from durable_shuffle.serialization.errors import InvalidInputError, NotReadyErro
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import COMPACTED
-from durable_shuffle.shuffle.log.records import Compact, Replace, SegmentInfo
-from durable_shuffle.shuffle.log.stage import StageHandle, live_state
+from durable_shuffle.shuffle.log.records import Compact, Replace, Seal, SegmentInfo
+from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.seal.index import IndexWriter
 from durable_shuffle.shuffle.seal.rewrite import commit_rewrite
+from durable_shuffle.shuffle.storage.contract import backend_of
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.write.segments import give_back
 
 SMALL_BYTES = 1 << 20
 """The longest extent that is worth moving: transferring it takes about as long as its request."""
+
+AT_SEAL_BYTES = 128 << 10
+AT_SEAL_MEAN_BYTES = 64 << 10
+AT_SEAL_PRODUCERS = 32
+"""A stage is compacted when it is sealed, unless told otherwise, if its extents are this short on
+average and a partition has so many. One read of the whole stage then pays for it on an object
+store, as measured (docs/benchmarks.md)."""
 
 RUN_EXTENTS = 1 << 20
 """Extents whose tiles are planned at a time: about 250 bytes of memory for each."""
@@ -172,6 +181,20 @@ def _plan(
         rewritten["offset"][positions] = np.cumsum(lengths) - lengths
         rewritten["segment"][positions] = tile | COMPACTED
     return planned, np.split(rewritten, np.cumsum(counts)[:-1])
+
+
+def bytes_to_compact_at_seal(stage: StageHandle, seal: Seal, settings: Settings) -> int:
+    """Return the longest extent to rewrite now that the stage is sealed; 0 for none. Pure."""
+    if settings.compact_small_bytes is not None:
+        return settings.compact_small_bytes
+    extents = seal.producers * stage.describe.partitions
+    pays = (
+        isinstance(backend_of(stage.storage), FsspecStorage)
+        and stage.describe.partitioner != PASSTHROUGH
+        and seal.producers >= AT_SEAL_PRODUCERS
+        and 0 < seal.data_bytes <= AT_SEAL_MEAN_BYTES * extents
+    )
+    return AT_SEAL_BYTES if pays else 0
 
 
 def write_tile(stage: StageHandle, tile: Tile, settings: Settings) -> SegmentInfo:

@@ -209,6 +209,13 @@ class StorageLayer:
         return iter(self._call("list", (prefix,), lambda: tuple(self._storage.list(prefix))))
 
 
+def backend_of(storage: Storage) -> Storage:
+    """Return the storage below all layers, to ask what kind it is; nothing is called on it."""
+    while isinstance(storage, StorageLayer):
+        storage = storage._storage  # noqa: SLF001 - the layers' own module
+    return storage
+
+
 MAX_KEY_CHARS = 1000
 """S3, GCS and Azure allow 1,024 bytes, and the root needs some of them."""
 

@@ -8,9 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.repair import compaction
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 from durable_shuffle.shuffle.verify.job import verify_job
 
 pytestmark = pytest.mark.spark
@@ -64,3 +67,18 @@ def test_stages_are_compacted_on_seal(session: SparkSession, root: str) -> None:
     for path in originals:
         path.unlink()  # no reader uses them any more
     assert placed(back) == expected
+
+
+@pytest.mark.s3
+def test_an_object_store_is_compacted_on_seal_by_default(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Short extents of 32 producers, without any setting."""
+    df = session.range(0, 640, 1, 32).selectExpr("id % 97 AS k", "id AS v")
+    with run_s3_server(tmp_path, clock=SystemClock()) as server:
+        url = f"s3://{server.bucket}/spark"
+        with DurableShuffle(session, url, job="tests", storage_options=server.options) as shuffle:
+            back = shuffle.repartition(df, 2, "k")
+            assert placed(back) == placed(df.repartition(2, "k"))
+        keys = [info.key for info in open_storage(url, server.options).list("tests/")]
+        assert any("/compacted/" in key for key in keys)

@@ -5,6 +5,8 @@ The oracle is a dictionary of the rows; control records are read without the lib
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +34,13 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_compacted_key
+from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.read.sealed_reader import read_group
 from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.repair.compaction import (
     Compaction,
+    bytes_to_compact_at_seal,
     compact_stage,
     group_bytes,
     tiles,
@@ -44,8 +48,10 @@ from durable_shuffle.shuffle.repair.compaction import (
 from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
 from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.storage.retrying import CountingStorage
+from durable_shuffle.shuffle.storage.retrying import CountingStorage, RetryingStorage
 from durable_shuffle.shuffle.write.segments import IdBatch
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
@@ -308,3 +314,36 @@ def test_a_damaged_extent_is_not_carried_on(ids: SeededIds) -> None:
         compact(stage, ids)
     assert kinds(stage) == ["DESCRIBE", "SEAL"]
     assert objects(stage) == set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "producers", "extent", "partitioner", "expected"),
+    [
+        (None, "object store", 32, 65_536, "hash", 128 << 10),
+        (None, "object store", 32, 65_537, "hash", 0),
+        (None, "object store", 31, 10, "hash", 0),
+        (None, "object store", 40, 0, "hash", 0),
+        (None, "object store", 40, 10, "passthrough", 0),
+        (None, "folder", 40, 10, "hash", 0),
+        (0, "object store", 40, 10, "hash", 0),
+        (7, "folder", 1, 10**9, "hash", 7),
+    ],
+)
+def test_what_is_compacted_at_the_seal(
+    ids: SeededIds,
+    tmp_path: Path,
+    asked: int | None,
+    kind: str,
+    producers: int,
+    extent: int,
+    partitioner: str,
+    expected: int,
+) -> None:
+    """By default where it pays: many short extents, on an object store."""
+    backend = FsspecStorage("s3://bucket/x") if kind == "object store" else LocalStorage(tmp_path)
+    made = new_stage(MemoryStorage(), ids, SCHEMA, partitions=9, partitioner=partitioner)
+    stage = replace(made, storage=CountingStorage(RetryingStorage(backend)))
+    tables = bytes(4 * producers), bytes(16 * producers), bytes(32 * producers)
+    sealed = Seal("a" * 32, 1, producers, "a" * 32, 1, *tables, 1, extent * 9 * producers, 1)
+    settings = Settings(compact_small_bytes=asked)
+    assert bytes_to_compact_at_seal(stage, sealed, settings) == expected

@@ -10,6 +10,7 @@ READ = f"{VIEWS}test_reading.py"
 APPROXIMATE = f"{VIEWS}test_approximate.py"
 FOLLOW = f"{VIEWS}test_following_view.py"
 ENDING = "tests/pipelines/test_ending.py"
+FLOOR = "tests/unit/shuffle/test_job_floor.py"
 
 MUTATIONS = (
     Mutation(
@@ -389,5 +390,45 @@ MUTATIONS = (
         "most_bytes=settings.writer_memory_bytes)",
         "most_bytes=1 << 40)",
         "tests/unit/shuffle/test_request_counts.py",
+    ),
+    Mutation(
+        "floor",
+        "what was won below a floor of the job log is believed",
+        "shuffle/log/job_floor.py",
+        "                self._refuse_litter(sure)\n            except",
+        "                pass\n            except",
+        FLOOR,
+    ),
+    Mutation(
+        "floor",
+        "an empty slot below a floor of the job log is its end",
+        "shuffle/log/job_floor.py",
+        "            floor = self._floor_above(state.next_slot)\n",
+        "            floor = None\n",
+        FLOOR,
+    ),
+    Mutation(
+        "floor",
+        "slots of the job log go without a floor",
+        "shuffle/release/purge.py",
+        "higher is not None and put_floor(storage, higher, ids.new_id())",
+        "higher is not None",
+        FLOOR,
+    ),
+    Mutation(
+        "extents",
+        "a producer that the index misses has no rows",
+        "shuffle/read/sealed_reader.py",
+        '        if not np.array_equal(np.unique(entries["producer"]), np.asarray(expected)):',
+        "        if not len(expected):",
+        "tests/unit/shuffle/test_sealed_reader.py",
+    ),
+    Mutation(
+        "retention",
+        "a consumer that registers is no use of its stage",
+        "shuffle/release/unused.py",
+        "    log.append(record)\n    return register_consumers",
+        "    return register_consumers",
+        "tests/unit/shuffle/test_unused.py",
     ),
 )

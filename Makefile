@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test lint unit soak bench bench-baseline docs compatibility requirements clean
+.PHONY: setup demo test table-formats lint unit soak bench bench-baseline docs compatibility requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -18,8 +18,12 @@ demo: setup
 
 # three processes keep two cores busy: JVMs that start and drivers that were killed are waited for
 test: setup
-	@$(MAKE) --no-print-directory -j 2 lint $(CLASSES)
+	@$(MAKE) --no-print-directory -j 3 lint $(CLASSES) table-formats
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
+
+# jars of Delta and Iceberg and a PySpark for them, once; without them their tests are skipped, in CI they fail
+table-formats: setup
+	@$(PY) scripts/table_formats.py || echo "setup: Delta and Iceberg cannot be fetched" >&2
 
 lint: setup
 	.venv/bin/ruff check .

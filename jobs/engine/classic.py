@@ -42,6 +42,7 @@ from durable_shuffle.jobs.engine.tasks import (
 from durable_shuffle.jobs.engine.transfer import page_settings, transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
+from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
@@ -81,6 +82,9 @@ class ClassicEngine(Engine):
         keys = df.select(*cols)
         positions = catalyst.key_positions(cast("ClassicFrame", df), cast("ClassicFrame", keys))
         return positions or ()
+
+    def fixed(self, df: DataFrame) -> DataFrame:
+        return fixed_frame(df)
 
     def identify(self, df: DataFrame) -> PlanIdentity:
         return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)

@@ -57,7 +57,7 @@ class ReadBack:
 
 
 class Engine(ABC):
-    """Classic Spark or Spark Connect. `df` is always the user's DataFrame, unchanged."""
+    """Classic Spark or Spark Connect. `df` is the user's DataFrame, or what `fixed` made of it."""
 
     task_tries: int
     """How often Spark runs a failing task."""
@@ -78,6 +78,10 @@ class Engine(ABC):
     @abstractmethod
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         """Return the positions of the key columns in `df`; empty if any key is computed."""
+
+    def fixed(self, df: DataFrame) -> DataFrame:
+        """Return the same query over one version of each table; see `fixed_frame`."""
+        return df
 
     @abstractmethod
     def identify(self, df: DataFrame) -> PlanIdentity:

@@ -111,7 +111,7 @@ class PythonWork(StageWork[ReduceSide]):
         if map is None and map_schema is not None:
             raise InvalidInputError("map_schema is of what map yields: without a map leave it out")
         self.name, self.engine = name, engine
-        self._df, self._spark, self._below = df, spark, below
+        self._df, self._spark, self._below = engine.fixed(df), spark, below
         self._version, self._generation, self._ids = version, generation, ids
         self._shuffled = df.schema if map_schema is None else as_schema("map_schema", map_schema)
         self.schema = self._shuffled if schema is None else as_schema("schema", schema)

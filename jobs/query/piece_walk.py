@@ -14,10 +14,11 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 
+from durable_shuffle.jobs.identity.plan import iceberg
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.files import over_partitions
+from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
 from durable_shuffle.jobs.query.tree import WRAPPERS
 
@@ -131,8 +132,8 @@ class _PhysicalLeaves(PlanLeaves):
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()))
         self._walk.tokens.append(str(node.disableBucketedScan()))
-        filters = over_partitions(self._jvm, node, items(node.partitionFilters()))
-        self._file_relation(node.relation(), filters)
+        filters = [*items(node.partitionFilters()), *items(node.dataFilters())]
+        self._file_relation(node.relation(), [usable(self._jvm, node, filters)])
 
     def _local_table(self, node: Any, name: str) -> None:
         self._head(node, name)
@@ -146,8 +147,7 @@ class _PhysicalLeaves(PlanLeaves):
         relation = node.relation()
         self._head(relation, name)
         self._walk.visit(node.attributes())
-        self._walk.visit(relation.cacheBuilder().logicalPlan())
-        self._walk.give_up(f"a cached relation ({self._columns(node)})")
+        self._of_cache(relation, node)
 
     def _row_scan(self, node: Any, name: str) -> None:
         """Visit a V1 source and the filters and operators pushed into it."""
@@ -155,25 +155,39 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.tokens.append(node.requiredSchema().json())
         for field in ("filters", "handledFilters", "pushedDownOperators", "tableIdentifier"):
             self._walk.visit(_element(node, field))
-        self._external_relation(node.relation())
+        self._sources.relation(node.relation())
 
     def _batch_scan(self, node: Any, name: str) -> None:
         """Visit a V2 source; filters pushed into it are known only if its scan reports them."""
-        self.hidden = True
         self._head(node, name)
-        self._scan(node.scan())
         self._walk.visit(_element(node, "runtimeFilters"))
         table = _element(node, "table")
+        if self._jvm.class_name(node.scan()) == iceberg.SCAN:
+            self._iceberg_scan(table, node.scan())
+            return
+        self.hidden = True
+        self._sources.scan(node.scan())
         if self._jvm.is_a(table, "org.apache.spark.sql.execution.datasources.v2.FileTable"):
             self._files(table.fileIndex())
             self._walk.give_up(f"the data source of a {simple_name(name)}")
         else:
-            self._table(table)
+            self._sources.table(table)
+
+    def _iceberg_scan(self, table: Any, scan: Any) -> None:
+        self._walk.origin(scan)
+        try:
+            self._walk.tokens += [
+                str(scan.readSchema().json()),
+                iceberg.filters_of(self._jvm, scan),
+            ]
+            self._iceberg_scans(table, [scan])
+        except JVM_ERRORS:
+            self._walk.give_up_on(f"the Iceberg table {table.name()}, in an unknown form,", table)
 
     def _hive_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
         self._walk.visit(_element(node, "partitionPruningPred"))
-        self._hive_table(node.relation().tableMeta())
+        self._sources.hive_table(node.relation().tableMeta())
 
 
 def _element(node: Any, field: str) -> Any:

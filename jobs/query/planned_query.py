@@ -20,7 +20,7 @@ from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.identity import walked
+from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
@@ -253,7 +253,9 @@ class PlannedQuery:
         if walk.leaves.hidden:
             components["query"] = self._whole()
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
-        plan = replace(walked(walk, walk.functions, components), unstable=unstable)
+        identity = walked(walk, walk.functions, components)
+        identity = with_cached(self._jvm, walk.leaves.cached, settings, identity)
+        plan = replace(identity, unstable=unstable)
         return self._stages.fingerprinted(plan, self._version)
 
     def _whole(self) -> str:

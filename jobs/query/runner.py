@@ -168,6 +168,7 @@ class QueryRunner:
         self, df: DataFrame, name: str, version: str | None, *, remember: bool
     ) -> PlannedQuery:
         check_frame(df, streaming=_NO_STREAM)
+        df = self._engine.fixed(df)
         query = self._first_plan(df, name, version, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.identity.plan.leaves import MICRO_BATCH_ELSEWHERE
+from durable_shuffle.jobs.identity.plan.rdds import MICRO_BATCH_ELSEWHERE
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 

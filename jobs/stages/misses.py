@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from durable_shuffle.jobs.identity.plan.catalyst_walk import VOUCH
 from durable_shuffle.jobs.stages.identity import StageIdentity, moved_sentence, moved_values
 from durable_shuffle.recovery.resume import explain_miss
 from durable_shuffle.shuffle.base.settings import Settings
@@ -28,10 +29,8 @@ class Misses:
     def why(self, name: str, identity: StageIdentity) -> str:
         """Say why no stored stage can be used, for people."""
         if identity.unresolved:
-            return (
-                "cannot be recognised in another run: "
-                f"{'; '.join(identity.unresolved)}; give version= to vouch for it"
-            )
+            reasons = "; ".join(identity.unresolved)
+            return reasons if "version=" in reasons else f"{reasons}: {VOUCH}"
         others = [p for p in self._log.state.order if p.name == name]
         if not others:
             return f"the job has no stage named {name!r}"

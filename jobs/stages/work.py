@@ -122,7 +122,7 @@ class FrameWork(StageWork[DataFrame]):
             check_partition_count(n)
         check_columns(df.schema)
         self.name, self.engine = name, engine
-        self._df, self._n, self._cols = df, n, cols
+        self._df, self._n, self._cols = engine.fixed(df), n, cols
         self._partitioner = PASSTHROUGH if n is None else "round_robin"
         self._key_positions: tuple[int, ...] = ()
         """Empty without keys, or if any key is computed."""

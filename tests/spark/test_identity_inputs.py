@@ -106,10 +106,10 @@ def test_local_rows_count(spark: SparkSession) -> None:
 
 
 def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
-    """An RDD scan is either the stage that it reads, or cannot be recognised."""
+    """A checkpoint is either the stage that it reads, or cannot be recognised."""
     df = spark.createDataFrame([(1, "a")], ["k", "v"]).localCheckpoint().filter("k > 0")
     (reason,) = identify(df).unresolved
-    assert "RDD scan (k, v)" in reason
+    assert "a checkpointed DataFrame (k, v) cannot be recognised" in reason
     asked: list[int] = []
 
     def stage(name: str) -> PlanIdentity:
@@ -130,18 +130,58 @@ def test_rdds_are_stages_below_or_unresolved(spark: SparkSession) -> None:
     assert set(asked) == {scan.rdd().id()}
 
 
-def test_cached_data_frame_is_unresolved(spark: SparkSession) -> None:
-    """Data that was cached in the meantime is read from the cache, also by older data frames."""
-    below = spark.range(3).filter("id > 0")
-    above = below.select((F.col("id") * 2).alias("x"))
-    assert identify(above).unresolved == ()
+def test_cached_rows_are_their_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """A plan that reads cached rows has the identity of the plan that does not."""
+    write_table(tmp_path / "t")
+    other = spark.range(4).withColumn("one", F.lit(1))
+    below = spark.read.parquet(str(tmp_path / "t")).join(other, "id").where("k > 0")
+    grouped = below.groupBy("k").agg(F.sum("id").alias("n"))
+    plans = [
+        below.alias("a").join(below.alias("b"), F.col("a.k") == F.col("b.j")).select("a.k", "b.id"),
+        grouped.join(other, F.col("n") == F.col("one")).select("n"),
+        below.where("id in (select max(id) from range(3))").select("j"),
+    ]
+    plain = [resolved(plan) for plan in plans]
     below.cache()
+    grouped.cache()  # a cache over a cache
     try:
-        (reason,) = identify(above).unresolved
+        for plan, before in zip(plans, plain, strict=True):
+            scanned = plan.select("*")._jdf.queryExecution().withCachedData().toString()
+            assert "InMemoryRelation" in scanned
+            assert resolved(plan) == before
     finally:
         below.unpersist()
-    assert "cached" in reason
-    assert identify(above).unresolved == ()
+        grouped.unpersist()
+    assert [resolved(plan) for plan in plans] == plain
+
+
+def test_what_a_cache_hides_is_unresolved(spark: SparkSession) -> None:
+    """Settings and times of the moment of caching cannot be recognised in another run."""
+    frames = {
+        "another value in another run": spark.range(3).withColumn("t", F.current_timestamp()),
+        "checkpointed": spark.range(3).localCheckpoint(),
+    }
+    for words, frame in frames.items():
+        frame.cache()
+        try:
+            assert any(words in reason for reason in identify(frame.select("id")).unresolved)
+        finally:
+            frame.unpersist()
+    frame = spark.range(3).selectExpr("cast(timestamp_seconds(id) as string) as t").cache()
+    try:
+        before = identify(frame)
+        assert before.unresolved == ()
+        with setting(spark, session__timeZone="Asia/Tokyo"):
+            moved = identify(
+                spark.range(3).selectExpr("cast(timestamp_seconds(id) as string) as t")
+            )
+            assert moved.unresolved == ()  # another expression: its time zone differs
+            (reason,) = identify(frame).unresolved
+            assert "cached under other settings" in reason
+            assert identify(frame).components["cached"]
+        assert identify(frame) == before
+    finally:
+        frame.unpersist()
 
 
 def test_splits_show_bounds_and_shape(spark: SparkSession, tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ def test_files_of_other_partitions_do_not_count(
             read.where("day = 1"),
             read.select("id", "day").where("day = 1 and id > 1").where("day < 2"),
             spark.sql("select id from told_events e where e.day in (1) and id <> 3"),
+            read.join(spark.range(10_000), "id").where("day = 1"),  # sizes decide what is broadcast
+            spark.sql(
+                "select * from range(9) r where r.id in (select id from told_events where day = 1)"
+            ),
         ]
         for plan in plans:
             assert rows(shuffle.durable(plan)) == rows(plan)
@@ -131,6 +135,10 @@ def test_files_of_other_partitions_do_not_count(
     ask("reuse")
     add(1, 30)
     ask("fresh")
+    for expected in ("fresh", "reuse"):
+        assert rows(shuffle.durable(spark.read.parquet(folder).where("day = 99"))) == []
+        assert decision(shuffle) == expected
+        add(4, 50)
     read = spark.read.parquet(folder)
     other = {
         "a new column": read.withColumn("day", F.col("day") - 1).where("day = 1"),
@@ -146,6 +154,27 @@ def test_files_of_other_partitions_do_not_count(
     again = read.where("day = 1").union(read.where("day = 3"))
     assert rows(shuffle.durable(again, name="other")) == rows(again)
     assert decision(shuffle) == "fresh"
+
+
+def test_a_night_runs_only_the_producers_of_its_day(
+    spark: SparkSession, root: str, tmp_path: Path, counter: Any
+) -> None:
+    """On a table that grows, each night's job has a stage per day, and computes one."""
+    folder = str(tmp_path / "events")
+    for night in (1, 2, 3):
+        new = spark.range(night * 10, night * 10 + 4, 1, 1).withColumn("day", F.lit(night))
+        new.write.mode("append").partitionBy("day").parquet(folder)
+        before = sum(counter.runs().values())
+        with DurableShuffle(spark, root, job="nightly") as shuffle:
+            events = spark.read.parquet(folder)
+            for day in range(1, night + 1):
+                of_day = events.where(F.col("day") == day)
+                stored = shuffle.durable(of_day.mapInArrow(counter.function, "id long, day int"))
+                assert rows(stored) == rows(of_day)
+            stages = shuffle.report().stages
+        assert [stage.decision for stage in stages] == ["reuse"] * (night - 1) + ["fresh"]
+        assert [stage.producers_run for stage in stages[:-1]] == [0] * (night - 1)
+        assert sum(counter.runs().values()) - before == stages[-1].producers_run
 
 
 def test_keys_that_are_functions_and_slices(spark: SparkSession, root: str) -> None:

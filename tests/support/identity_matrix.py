@@ -358,7 +358,8 @@ CASES = [
         on_connect=("fresh", "fresh"),
     ),
     Case(
-        "sources other than Spark's own file formats",
+        "sources other than files, Delta Lake and Iceberg: JDBC, Hudi, Hive's own formats, "
+        "connectors",
         "data source",
         made(1),
         made(1),

@@ -8,7 +8,7 @@ is never used, because it cuts lists and names Python functions without their co
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.numbers import Numbers
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
 # gave one (`_slices`). Names of lambda variables carry a counter of the JVM.
@@ -81,6 +82,7 @@ _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
+VOUCH = "give version= to vouch for it"
 
 
 class CatalystWalk:
@@ -90,6 +92,7 @@ class CatalystWalk:
         self.jvm = jvm
         self.tokens: list[str] = []
         self.unresolved: list[str] = []
+        """Sentences: what cannot be recognised in another run, and what helps."""
         self.classes: set[str] = set()
         """Simple class names of the tree nodes visited."""
         self.opaque: list[str] = []
@@ -98,7 +101,7 @@ class CatalystWalk:
         self._kinds: dict[str, str] = {}
         self._fields: dict[str, list[tuple[int, str]]] = {}
         self._curried: dict[str, bool] = {}
-        self._ids: dict[tuple[str, int], int] = {}
+        self.numbers = Numbers()
         self._names: dict[str, str] = {}
 
     def digest(self) -> str:
@@ -114,22 +117,24 @@ class CatalystWalk:
         else:
             self.give_up(f"a value of type {type(value).__name__} in the plan")
 
-    def give_up(self, what: str, opaque: str | None = None) -> None:
+    def give_up(self, what: str, opaque: str | None = None, *, mend: str = VOUCH) -> None:
         """Record why the plan cannot be recognised in another run.
 
         Args:
+            what: names the input as its user knows it.
             opaque: distinguishes the input from others of this session with equal tokens.
+            mend: what the user can do.
         """
         self.tokens.append(f"unresolved {what}")
-        self.unresolved.append(what)
+        self.unresolved.append(f"{what} cannot be recognised in another run: {mend}")
         if opaque is not None:
             self.opaque.append(opaque)
 
-    def give_up_on(self, what: str, obj: JavaObject) -> None:
+    def give_up_on(self, what: str, obj: JavaObject, *, mend: str = VOUCH) -> None:
         """Like `give_up`, for a JVM object of which only the class is known."""
         self.origin(obj)
         number = self.jvm.root.java.lang.System.identityHashCode(obj)
-        self.give_up(what, f"{self.jvm.class_name(obj)} {number}")
+        self.give_up(what, f"{self.jvm.class_name(obj)} {number}", mend=mend)
 
     def origin(self, obj: JavaObject, name: str = "") -> None:
         """Append the jar of an object's class, unless it is one of Spark's own jars.
@@ -146,17 +151,28 @@ class CatalystWalk:
 
         def known(quoted: re.Match[str]) -> str:
             number = int(quoted[1])  # of a column of this walk, or of one below it
-            space = "expr" if ("expr", number) in self._ids else "quoted"
-            return f"#{self._ids.setdefault((space, number), len(self._ids))}"
+            space = "expr" if ("expr", number) in self.numbers else "quoted"
+            return f"#{self.numbers.of((space, number))}"
 
         def counted(quoted: re.Match[str]) -> str:
             return self._names.setdefault(quoted[0], f"counted {len(self._names)}")
 
         return repr(_COUNTED_NAME.sub(counted, _ID_IN_NAME.sub(known, name)))
 
+    def same_columns(self, some: Sequence[Any], others: Sequence[Any]) -> None:
+        """Number each column of one list as the column at its place in the other list.
+
+        If both have numbers already, the tokens say that they are the same.
+        """
+        for one, other in zip(some, others, strict=True):
+            keys = [("expr", int(column.exprId().id())) for column in (one, other)]
+            differ = self.numbers.same(keys[0], keys[1])
+            if differ:
+                self.tokens.append(f"column {differ[0]} is column {differ[1]}")
+
     def id_token(self, space: str, number: int) -> None:
         """Append an id, numbered by first appearance within its space."""
-        self.tokens.append(f"{space} {self._ids.setdefault((space, number), len(self._ids))}")
+        self.tokens.append(f"{space} {self.numbers.of((space, number))}")
 
     def _object(self, obj: Any) -> None:
         if isinstance(obj, JavaArray | JavaList):
@@ -286,7 +302,7 @@ class CatalystWalk:
         """Append name, type and number at the first appearance, later only the number."""
         at_end = _ID_AT_END.search(obj.toString())
         number = int(at_end[1]) if at_end else int(obj.exprId().id())
-        if ("expr", number) not in self._ids:
+        if ("expr", number) not in self.numbers:
             self.tokens.append(f"attribute {self.name(obj.name())}")
             self.visit(obj.dataType())
         self.id_token("expr", number)

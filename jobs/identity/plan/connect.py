@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.identity.plan.leaves import without_credentials
 from durable_shuffle.jobs.identity.plan.settings import session_settings_digest
+from durable_shuffle.jobs.identity.plan.sources import without_credentials
 
 _IGNORED = frozenset({"origin"})
 """The position in the user's program where a relation or an expression was made."""

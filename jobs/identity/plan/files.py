@@ -1,7 +1,8 @@
 """Lists the files that a query reads: path, length, modification time and, if known, version tag.
 
-A file of a partition that a filter excludes yields no row, so it is not an input of the query. Only
-conditions over partition columns alone are used: Spark evaluates them before it reads a file.
+A file of a partition that a filter excludes yields no row, so it is not an input of the query. Of
+Spark's own file lists only conditions over partition columns alone are used: Spark evaluates them
+before it reads a file. A Delta table also excludes files by the statistics of their columns.
 
 One JVM call prints the whole listing, which is then parsed, because single calls for 5,000 files
 take seconds. If a file system prints its status in another form, each file is asked.
@@ -11,10 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
+from durable_shuffle.jobs.identity.plan.delta import is_delta_index
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
-
+_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
 # Access time, owner, permission, replication and block size are ignored: not part of the content.
 _STATUS = re.compile(
@@ -23,25 +25,31 @@ _STATUS = re.compile(
     re.DOTALL,
 )
 _TAG = re.compile(r"\b(?:eTag|versionId|version)=(\S+)")
+_FACTS = re.compile(r",(?:Hash)?Map\(([^()]*)\)\)")
+"""What a table format says of a file: its deletion vector, the numbers of its rows."""
 _PARTITION = re.compile(r"^PartitionDirectory\((\[.*?\]),\w+\(", re.MULTILINE)
 _ONE_FILE = "FileStatusWithMetadata("
 _MTIME = "; modification_time="
-_NAMES = frozenset({"SubqueryAlias", "View"})
-_PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
-_UNKNOWN = frozenset({"PythonUDF", "ScalaUDF", "CallMethodViaReflection"})
+
+
+def is_file_relation(jvm: Jvm, relation: Any) -> bool:
+    """Return whether a relation is Spark's own one of files, or Delta's, which inherits from it."""
+    if jvm.class_name(relation) == _RELATION:
+        return True
+    return jvm.is_a(relation, _RELATION) and is_delta_index(jvm.class_name(relation.location()))
 
 
 def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]:
     """Return one line per file of a Spark FileIndex, with its partition values, sorted.
 
     Args:
-        filters: Catalyst expressions over the partition columns only. Files of partitions that
-            they exclude are left out.
+        filters: Catalyst expressions, as `usable` returns them. Files that they exclude are left
+            out.
     """
     none = jvm.to_seq([])
     try:
         partitions = index.listFiles(jvm.to_seq(filters), none)
-    except Py4JJavaError:  # a filter fails for a partition's value: list all files
+    except JVM_ERRORS:  # a filter fails for a partition's value: list all files
         partitions = index.listFiles(none, none)
     text = str(partitions.mkString("\n"))
     entries = list(_parsed(text))
@@ -50,12 +58,31 @@ def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]
     return sorted(entries)
 
 
+def usable(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
+    """Return the conditions by which a scan of files leaves files out.
+
+    Args:
+        leaf: a scan of files, logical or physical, with `output` and `relation`.
+        conditions: conditions that all rows of the scan fulfil; other ones are dropped.
+    """
+    relation = leaf.relation()
+    names = set(map(str, relation.partitionSchema().fieldNames()))
+    if is_delta_index(jvm.class_name(relation.location())):
+        names |= set(map(str, relation.dataSchema().fieldNames()))
+    return over(jvm, conditions, column_ids(leaf, tuple(names)))
+
+
 def _parsed(text: str) -> Iterator[str]:
     starts = list(_PARTITION.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    for start, end in zip(starts, ends, strict=True):
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    for start, end in zip(starts, ends, strict=False):  # no partition: no start
         for m in _STATUS.finditer(text, start.end(), end):
             tags = _TAG.findall(m["rest"])
+            facts = _FACTS.search(m["rest"])
+            if facts is None:
+                return  # printed in another form
+            if facts[1]:
+                tags.append(", ".join(sorted(facts[1].split(", "))))
             yield repr((start[1], m["path"], int(m["length"]), int(m["mtime"]), *tags))
 
 
@@ -64,59 +91,5 @@ def _asked(partitions: Any) -> Iterator[str]:
         values = partition.values().toString()
         for file in items(partition.files()):
             length, mtime = int(file.getLen()), int(file.getModificationTime())
-            yield repr((values, file.getPath().toString(), length, mtime))
-
-
-def filtered_leaf(jvm: Jvm, node: Any) -> tuple[Any, list[Any]]:
-    """Return the leaf below a chain of filters and projections, and the conditions of the chain.
-
-    The leaf is None if another operator or a non-deterministic expression is in between.
-    """
-    conditions: list[Any] = []
-    while True:
-        name = simple_name(jvm.class_name(node))
-        if name == "Filter":
-            if not node.condition().deterministic():
-                return None, []
-            conditions += _conjuncts(jvm, node.condition())
-        elif name == "Project":
-            columns = items(node.projectList())
-            if not all(column.deterministic() and _plain(jvm, column) for column in columns):
-                return None, []
-        elif name == "LogicalRelation":
-            return node, conditions
-        elif name not in _NAMES:
-            return None, []
-        node = node.child()
-
-
-def over_partitions(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
-    """Return the conditions that use only partition columns of a leaf.
-
-    Args:
-        leaf: a scan of files, logical or physical, with `output` and `relation`.
-    """
-    names = set(map(str, leaf.relation().partitionSchema().fieldNames()))
-    ids = {str(item.exprId().toString()) for item in items(leaf.output()) if item.name() in names}
-    return [item for item in conditions if _is_over(jvm, item, ids)]
-
-
-def _is_over(jvm: Jvm, condition: Any, ids: set[str]) -> bool:
-    used = {
-        str(attribute.exprId().toString()) for attribute in items(condition.references().toSeq())
-    }
-    return bool(used) and used <= ids and bool(condition.deterministic()) and _plain(jvm, condition)
-
-
-def _plain(jvm: Jvm, expression: Any) -> bool:
-    """Return whether an expression contains neither a subquery nor user code."""
-    return not any(
-        jvm.is_a(node, _PLAN_EXPRESSION) or simple_name(jvm.class_name(node)) in _UNKNOWN
-        for node in every(expression)
-    )
-
-
-def _conjuncts(jvm: Jvm, condition: Any) -> list[Any]:
-    if simple_name(jvm.class_name(condition)) != "And":
-        return [condition]
-    return _conjuncts(jvm, condition.left()) + _conjuncts(jvm, condition.right())
+            facts = [str(f.toString()) for f in items(file.metadata().toSeq())]
+            yield repr((values, file.getPath().toString(), length, mtime, *sorted(facts)))

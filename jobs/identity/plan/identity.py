@@ -10,7 +10,7 @@ An unseeded rand() gets its seed when the query is analyzed. So its fingerprint 
 run, as its rows do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -21,8 +21,9 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
-from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves, RddChain, micro_batch
-from durable_shuffle.jobs.identity.plan.settings import settings_digest
+from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch
+from durable_shuffle.jobs.identity.plan.settings import cached_settings, settings_digest
 from durable_shuffle.jobs.identity.plan.unstable import moving_values, unstable_below_exchange
 
 
@@ -60,13 +61,15 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     functions = PlanFunctions(walk)
     execution = jvm.fresh_execution(df)
     plan = execution.withCachedData()
+    leaves.conditions.learn(plan)
     walk.visit(plan)
+    settings = settings_digest(jvm, java_session(df))
     components = {
         **leaves.components(),
-        "settings": settings_digest(jvm, java_session(df)),
+        "settings": settings,
         "schema": hex_digest([cast("Any", df)._jdf.schema().json()]),  # noqa: SLF001
     }
-    identity = walked(walk, functions, components)
+    identity = with_cached(jvm, leaves.cached, settings, walked(walk, functions, components))
     return replace(
         identity,
         unresolved=(*identity.unresolved, *moving_values(jvm, plan, walk.classes)),
@@ -84,6 +87,33 @@ def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
     return walked(walk, functions, {"rows": hex_digest(chain.rows), "settings": settings})
 
 
+def with_cached(
+    jvm: Jvm, cached: Sequence[Any], settings: str, identity: PlanIdentity
+) -> PlanIdentity:
+    """Return the identity of a plan that reads cached rows, given the identity of its nodes.
+
+    Rows were cached under the settings of that time, and current_timestamp() has the value of that
+    time. `version=` can vouch for both; the settings distinguish two caches all the same.
+
+    Args:
+        cached: the builders of the cached rows.
+        settings: digest of the settings of now.
+    """
+    reasons: list[str] = []
+    then = [cached_settings(jvm, builder) for builder in cached]
+    if any(of_one != settings for of_one in then):
+        reasons.append(
+            "a DataFrame that was cached under other settings cannot be recognised in another run: "
+            "change settings before the cache, or give version="
+        )
+        identity = replace(
+            identity, components={**identity.components, "cached": hex_digest(sorted(set(then)))}
+        )
+    for builder in cached:
+        reasons += moving_values(jvm, builder.logicalPlan(), set())
+    return replace(identity, unresolved=tuple(dict.fromkeys((*identity.unresolved, *reasons))))
+
+
 def walked(
     walk: CatalystWalk, functions: PlanFunctions, components: dict[str, str]
 ) -> PlanIdentity:
@@ -92,7 +122,7 @@ def walked(
     Args:
         components: of all that is not the plan or its functions.
     """
-    reasons = [f"{what} cannot be recognised in another run" for what in walk.unresolved]
+    reasons = walk.unresolved
     return PlanIdentity(
         {
             **components,

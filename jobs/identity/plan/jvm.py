@@ -9,8 +9,11 @@ from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+JVM_ERRORS = (Py4JError, PySparkException)
+"""What a call may raise: PySpark turns some of the JVM's errors into its own."""
 _SEPARATOR = "\n\x01\n"
 _PROXIES = "org.apache.spark.util.IndylambdaScalaClosures"
 
@@ -129,6 +132,32 @@ class Jvm:
         """Return the value of a private field of the object's class or a superclass."""
         fields = self.root.org.apache.commons.lang3.reflect.FieldUtils
         return fields.readField(obj, name, True)  # noqa: FBT003
+
+    def has_field(self, obj: Any, name: str) -> bool:
+        """Return whether the object's class or a superclass has this field."""
+        fields = self.root.org.apache.commons.lang3.reflect.FieldUtils
+        return fields.getField(obj.getClass(), name, True) is not None  # noqa: FBT003
+
+    def call(self, obj: Any, name: str) -> Any:
+        """Call a method without arguments, even if it or its class is not public."""
+        methods = self.root.org.apache.commons.lang3.reflect.MethodUtils
+        return methods.invokeMethod(obj, True, name)  # noqa: FBT003
+
+    def member(self, obj: Any, *names: str) -> Any:
+        """Return the first private field that the object has, or what such a method returns.
+
+        Raises:
+            Py4JError: it has none of them.
+        """
+        for name in names:
+            if self.has_field(obj, name):
+                return self.field(obj, name)
+        for name in names[:-1]:
+            try:
+                return self.call(obj, name)
+            except JVM_ERRORS:
+                continue
+        return self.call(obj, names[-1])
 
 
 def query_execution(df: DataFrame) -> Any:

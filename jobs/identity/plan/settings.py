@@ -16,6 +16,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan import iceberg
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
 
 SPLIT_SETTINGS = (
@@ -33,6 +34,8 @@ _EFFECTIVE = (
     "spark.sql.storeAssignmentPolicy",
     "spark.sql.legacy.timeParserPolicy",
 )
+_OFF_IN_CLONES = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
+"""A setting without effect on rows, which Spark turns off in its clones of sessions that cache."""
 _EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
 # wrappers that do not change partitions
@@ -58,6 +61,7 @@ _HARMLESS = (
     "spark.sql.pyspark.jvmStacktrace.enabled",
     "spark.sql.repl.",  # notebooks' display of data frames
     "spark.sql.sources.parallelPartitionDiscovery.",
+    _OFF_IN_CLONES,
     "spark.sql.statistics.",
     "spark.sql.streaming.",  # stages are batch plans
     "spark.sql.ui.",
@@ -71,6 +75,20 @@ def settings_digest(jvm: Jvm, java_session: Any) -> str:
     conf = java_session.conf()
     pairs = jvm.entries(conf.getAll())
     return _digest(pairs, lambda key: str(conf.get(key)), str(java_session.version()))
+
+
+def cached_settings(jvm: Jvm, builder: Any) -> str:
+    """Return the digest of the settings under which rows were cached; "" if unknown.
+
+    Spark clones the session when it caches rows, so the clone has the settings of that time.
+
+    Args:
+        builder: the `CachedRDDBuilder` of an InMemoryRelation.
+    """
+    session = builder.cachedPlan().session()
+    if session is None or session.conf().get(_OFF_IN_CLONES) != "false":
+        return ""
+    return settings_digest(jvm, session)
 
 
 def session_settings_digest(spark: SparkSession) -> str:
@@ -155,13 +173,26 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
         partitions = node.inputPartitions()
         if partitions.size() and jvm.class_name(partitions.apply(0)) == _FILE_PARTITION:
             return _files(jvm, partitions)
+        if partitions.size() and jvm.class_name(partitions.apply(0)) == iceberg.PARTITION:
+            return [iceberg.split_text(jvm, partition) for partition in items(partitions)]
         return [str(partitions.size())]
+    if name == "InMemoryTableScanExec":
+        parts = [str(node.outputPartitioning().numPartitions())]
+        _collect(jvm, cached_operators(jvm, node), parts)
+        return parts
     if name == "RangeExec":
         bounds = (node.start(), node.end(), node.step())
         return [*map(str, bounds), str(node.outputPartitioning().numPartitions())]
     if jvm.is_a(node, "org.apache.spark.sql.execution.InputRDDCodegen"):
         return [str(rdd.getNumPartitions()) for rdd in items(node.inputRDDs())]
     return [str(node.outputPartitioning().numPartitions())]
+
+
+def cached_operators(jvm: Jvm, scan: Any) -> Any:
+    """Return the physical plan that made the rows of an InMemoryTableScanExec."""
+    plan = scan.relation().cacheBuilder().cachedPlan()
+    adaptive = simple_name(jvm.class_name(plan)) == "AdaptiveSparkPlanExec"
+    return plan.initialPlan() if adaptive else plan
 
 
 def _files(jvm: Jvm, partitions: Any) -> list[str]:

@@ -28,6 +28,7 @@ _LOGICAL_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "Sam
 
 _EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _AQE = "AdaptiveSparkPlanExec"
+_CACHED, _CACHED_SCAN = "InMemoryRelation", "InMemoryTableScanExec"
 _CURRENT = frozenset(
     {
         *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"),
@@ -48,8 +49,10 @@ def unstable_below_exchange(jvm: Jvm, execution: Any, classes: set[str]) -> tupl
         classes: simple class names in its logical plan. If none of them is suspect, the query is
             not planned.
     """
-    expressions = not execution.withCachedData().deterministic() or not _BY_ORDER.isdisjoint(
-        classes
+    expressions = (
+        not execution.withCachedData().deterministic()
+        or not _BY_ORDER.isdisjoint(classes)
+        or _CACHED in classes
     )
     if not expressions and _LOGICAL_LIMITS.isdisjoint(classes):
         return ()
@@ -72,7 +75,8 @@ def unstable_in_piece(
         classes: simple class names in the piece.
         stored: ids of operators whose rows come from storage, in an order that never changes.
     """
-    if plan.deterministic() and _LIMITS.isdisjoint(classes) and _BY_ORDER.isdisjoint(classes):
+    suspects = _LIMITS | _BY_ORDER | {_CACHED_SCAN}
+    if plan.deterministic() and suspects.isdisjoint(classes):
         return ()
     names: set[str] = set()
     _Look(jvm, names, expressions=True, stored=stored).at(plan, below=False)
@@ -97,6 +101,8 @@ class _Look:
             return False
         if class_name == _AQE:
             return self.at(node.initialPlan(), below=below)
+        if class_name == _CACHED_SCAN:
+            return self._in_cache(node, below=below)
         is_exchange = self._jvm.is_a(node, _EXCHANGE) or class_name == "ReusedExchangeExec"
         for subquery in items(node.subqueries()):
             self.at(subquery, below=True)
@@ -109,6 +115,14 @@ class _Look:
             for expression in items(node.expressions()):
                 self._in(expression, shuffled=shuffled)
         return is_exchange or shuffled
+
+    def _in_cache(self, scan: Any, *, below: bool) -> bool:
+        """Look at the plan of cached rows, which a session makes anew if it has lost them."""
+        plan = scan.relation().cacheBuilder().cachedPlan()
+        exchange = self.at(plan, below=below)
+        if exchange and simple_name(self._jvm.class_name(plan)) == _AQE:
+            self._names.add("cached rows whose partitions adaptive execution has made")
+        return exchange
 
     def _in(self, expression: Any, *, shuffled: bool) -> None:
         """Add the innermost expressions whose result may differ between runs."""
@@ -134,12 +148,14 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
     pattern = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if plan.containsPattern(pattern):
         names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
-        sentences.append(f"{names} may have another value in another run")
+        what = f"{names} may have another value in another run"
+        sentences.append(f"{what}: pass the value in as a literal, or give version=")
     plans = [plan, *items(plan.subqueriesAll())]  # Spark optimizes subqueries separately
     special = sorted({text for top in plans for text in _special(jvm, top)})
     if special:
         texts = ", ".join(map(repr, special))
-        sentences.append(f"{texts} as a date or a timestamp has another value in another run")
+        what = f"{texts} as a date or a timestamp has another value in another run"
+        sentences.append(f"{what}: pass the value in as a literal, or give version=")
     return tuple(sentences)
 
 

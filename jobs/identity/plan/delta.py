@@ -1,0 +1,59 @@
+"""Delta Lake tables, by reflection over the user's own Delta jar.
+
+A query reads a Delta table through a list of files of one version of the table. The files that the
+pruned scan reads, with their deletion vectors, decide the rows. Columns are mapped to names inside
+the files by the schema, which is part of the plan. So neither the table's version nor its name
+counts: an append elsewhere changes nothing.
+
+An ordinary read takes the newest version each time that Spark plans it. `at_one_version` makes it
+a read of one version, so that the files that were compared are the files that are read.
+"""
+
+from typing import Any
+
+from durable_shuffle.jobs.identity.plan.jvm import Jvm
+
+_LOG = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
+_PREPARED = "org.apache.spark.sql.delta.stats.PreparedDeltaFileIndex"
+CHANGE_FEED = "org.apache.spark.sql.delta.commands.cdc.CDCReader$DeltaCDFRelation"
+_SNAPSHOT, _FIXED = "snapshotAtAnalysis", "isTimeTravelQuery"
+
+
+def is_delta_index(class_name: str) -> bool:
+    """Return whether a file index lists the files of a Delta table in a way that is known."""
+    return class_name in (_LOG, _PREPARED)
+
+
+def is_moving(jvm: Jvm, index: Any) -> bool:
+    """Return whether a file index lists the newest version of a Delta table, whichever that is."""
+    return jvm.class_name(index) == _LOG and not index.isTimeTravelQuery()
+
+
+def table_of(index: Any) -> str:
+    """Return what distinguishes the table of a Delta file index from other tables."""
+    return str(index.deltaLog().compositeId().toString())
+
+
+def scanned_version(jvm: Jvm, index: Any) -> tuple[str, Any]:
+    """Return the table and the version of it that a planned scan reads; ("", None) if unknown."""
+    if jvm.class_name(index) == _PREPARED:
+        return table_of(index), index.preparedScan().scannedSnapshot()
+    return "", None
+
+
+def at_one_version(index: Any, snapshots: dict[str, Any]) -> Any:
+    """Return a file index that always lists the table's newest version of now.
+
+    Args:
+        index: one for which `is_moving` holds.
+        snapshots: versions that this plan reads, by table; all reads of a table have the same.
+
+    Raises:
+        Py4JError: this Delta's index is built in another way.
+    """
+    table = table_of(index)
+    if table not in snapshots:
+        snapshots[table] = index.getSnapshot()
+    fixed = {_SNAPSHOT: snapshots[table], _FIXED: True}
+    names = [str(index.productElementName(i)) for i in range(index.productArity())]
+    return index.copy(*(fixed.get(name, index.productElement(i)) for i, name in enumerate(names)))

@@ -1,0 +1,64 @@
+"""Reads Delta and Iceberg tables: `tables_driver.py FOLDER JARS [FORMAT]`; prints JSON.
+
+It runs on a PySpark that both formats exist for, which may be another one than that of the tests.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+SUPPORT = Path(__file__).parents[2] / "support"
+
+
+def session(folder: Path, jars: str) -> SparkSession:
+    """Return a session with both formats."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.jars": jars,
+        "spark.sql.extensions": ",".join(
+            (
+                "io.delta.sql.DeltaSparkSessionExtension",
+                "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            )
+        ),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
+    }
+    builder: Any = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    found: SparkSession = builder.getOrCreate()
+    return found
+
+
+def main() -> None:
+    """Judge every history."""
+    sys.path.insert(0, str(SUPPORT))
+    from table_cases import HISTORIES, Place, judge
+
+    folder = Path(sys.argv[1])
+    spark = session(folder, sys.argv[2])
+    answer: dict[str, Any] = {"spark": spark.version}
+    wanted = sys.argv[3:] or [history.name for history in HISTORIES]
+    for history in (history for history in HISTORIES if history.name in wanted):
+        place = Place(spark, str(folder))
+        answer[history.name] = judge(place, history, str(folder / "root"))
+    print(json.dumps(answer))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -157,7 +157,7 @@ def test_a_writer_that_comes_late_but_within_the_horizon_meets_the_release(
 
 
 @pytest.mark.parametrize(
-    "nights", [40, pytest.param(365, marks=pytest.mark.soak)], ids=["nights", "a year"]
+    "nights", [30, pytest.param(365, marks=pytest.mark.soak)], ids=["nights", "a year"]
 )
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_nothing_grows(tmp_path: Path, ids: SeededIds, kind: str, nights: int) -> None:

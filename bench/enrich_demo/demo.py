@@ -21,7 +21,7 @@ from rich.console import Console
 from durable_shuffle.bench.enrich_demo.stream import SOURCE, country_of, enrich_stream, event
 from durable_shuffle.recovery.job.phases import JobResult
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 

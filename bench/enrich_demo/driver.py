@@ -13,11 +13,8 @@ from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.stream import enrich_stream
 from durable_shuffle.jobs.spark_tasks.launcher import spark_tasks
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
 
 FACTORY = "durable_shuffle.bench.enrich_demo.stream:enrich_stream"
-_LINE = LineSettings(heartbeat_seconds=2, command_seconds=0.5)
-"""Livelier than usual, for people who watch."""
 
 
 def result_file(work: Path) -> Path:
@@ -32,7 +29,7 @@ def main(work: Path, arguments: str) -> None:
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.eventLog.enabled": "false"}
     spark = start_cluster(work, 1, events, quiet, cores=2)
     result = enrich_stream(**json.loads(arguments)).run(
-        launcher=spark_tasks(spark, line=_LINE),
+        launcher=spark_tasks(spark),
         given=Description(FACTORY, arguments, ""),
         serve=True,
     )

@@ -19,7 +19,7 @@ import pyarrow as pa
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
@@ -30,6 +30,13 @@ SOURCE, CONSUMER = "events", "enrich"
 EVENTS = pa.schema([("event", pa.int64()), ("user", pa.int64()), ("page", pa.string())])
 ENRICHED = pa.schema([*EVENTS, ("country", pa.string())])
 
+LIVELY = PipelineSettings(
+    longest_append_seconds=0.5,
+    longest_commit_seconds=2.0,
+    spark_heartbeat_seconds=2.0,
+    spark_command_seconds=0.5,
+)
+"""For people who watch: by default, a stream with so few rows would show them every minute."""
 _COUNTRIES = ("AT", "BR", "CA", "DE", "FR", "IN", "JP", "KE", "NZ", "US")
 _USERS = 1000
 
@@ -93,7 +100,7 @@ def enrich_stream(
         url: where data between tasks is kept.
         out: folder or URL for the Parquet files.
     """
-    pipeline = Pipeline(NAME, url, settings=settings)
+    pipeline = Pipeline(NAME, url, settings=settings or LIVELY)
     source = IteratorSource(Events(producers, per_second))
     events = pipeline.source(
         SOURCE, source, schema=EVENTS, key="user", producers=producers, partitions=partitions

@@ -24,8 +24,9 @@ from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.requests import ChangeSettings
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.layout import command_log_prefix

@@ -21,8 +21,9 @@ from pipeline_steps_timed import ROWS, Paced, Timed
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.lines.launcher import Threads
 from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage

@@ -59,6 +59,9 @@ def run(
     ] = None,
     arguments: Arguments = "",
     version: Version = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another instance runs it; then go on.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -66,7 +69,8 @@ def run(
 
     If it is suspended from another terminal, it keeps running here, so that it can be resumed. If
     it is started somewhere else as well, the newer one takes over, and this one ends with exit code
-    3: do not start it again.
+    3: do not start it again. With --standby, the newer one waits until this one has ended or gives
+    no sign of life.
 
     \b
     Examples:
@@ -79,7 +83,8 @@ def run(
         made, _ = pipeline_of(Description(reference, text, version))
         signal.signal(signal.SIGTERM, _suspend)
         call.note(f"pipeline {made.name}: Ctrl-C suspends it")
-        result = made.run(serve=True, given=Description(reference, text, version or made.version))
+        described = Description(reference, text, version or made.version)
+        result = made.run(serve=True, standby=standby, given=described)
         cause = "" if result.cause is None else f": {result.cause}"
         document = {
             "phase": str(result.phase),

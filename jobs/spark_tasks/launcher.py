@@ -32,7 +32,8 @@ from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
 from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, MakeLauncher
 from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings, ReportReader
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
@@ -297,7 +298,6 @@ def _reason(text: str | None = None) -> str | None:
 def spark_tasks(
     spark: SparkSession,
     *,
-    line: LineSettings | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> MakeLauncher:
@@ -308,18 +308,21 @@ def spark_tasks(
     Relative paths of the pipeline, its file sinks and folder sources start in the current folder of
     this process.
 
-    Args:
-        line: the traffic between tasks and this process. It replaces the pipeline's settings of the
-            same names, which are for local processes.
+    The pipeline's settings that begin with `spark_` say how tasks and this process talk.
 
     Raises:
         InvalidInputError: see `check_session`. If executors do not share the pipeline's storage, or
             a step cannot be sent to them, the pipeline ends with this error as its cause.
     """
     check_session(spark)
-    settings, clock, ids = line or LineSettings(), clock or SystemClock(), ids or RandomIds()
+    clock, ids = clock or SystemClock(), ids or RandomIds()
 
-    def make(run_task: RunTask, _: PipelineSettings, hear: Hear) -> Launcher:
+    def make(run_task: RunTask, settings: PipelineSettings, hear: Hear) -> Launcher:
+        line = LineSettings(
+            settings.spark_heartbeat_seconds,
+            settings.spark_silence_seconds,
+            settings.spark_command_seconds,
+        )
         check_not_stopped(spark)
         check_function("the pipeline", run_task)
         plan = with_absolute_paths(run_task.plan)
@@ -331,7 +334,7 @@ def spark_tasks(
         preflight(spark, storage, plan.name, ids)
         for sink in {s.url: s for s in _file_sinks(plan)}.values():
             preflight(spark, open_storage(sink.url, sink.storage_options), "_parked", ids)
-        return SparkTasks(spark, run_task, hear, storage, line=settings, clock=clock, ids=ids)
+        return SparkTasks(spark, run_task, hear, storage, line=line, clock=clock, ids=ids)
 
     return make
 

@@ -9,31 +9,32 @@ A later run of a pipeline with the same name continues where the last one stoppe
 """
 
 import logging
-import math
-import threading
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import StopMode
-from durable_shuffle.recovery.job.phases import JobPhase, JobResult
+from durable_shuffle.recovery.job.phases import JobResult
 from durable_shuffle.recovery.pipeline.commands.requests import Description
+from durable_shuffle.recovery.pipeline.coordinator.numbers import Tell
+from durable_shuffle.recovery.pipeline.coordinator.standby import stand_by
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
-from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, MakeLauncher
-from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
+from durable_shuffle.recovery.pipeline.lines.launcher import MakeLauncher
+from durable_shuffle.recovery.pipeline.lines.processes import local_processes
 from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
-    PipelineSettings,
     SourcePlan,
     StagePlan,
     StartAt,
 )
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
+from durable_shuffle.recovery.pipeline.plan.union import merge
 from durable_shuffle.recovery.pipeline.plan.updates import package_of
-from durable_shuffle.recovery.pipeline.task.run_task import RunTask
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import (
@@ -48,20 +49,9 @@ from durable_shuffle.shuffle.base.retry import Jitter
 from durable_shuffle.shuffle.base.settings import check_count
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _log = logging.getLogger(__name__)
-_TURN_SECONDS = 0.5
-"""How late a Ctrl-C may be noticed."""
-
-
-def local_processes(run_task: RunTask, settings: PipelineSettings, hear: Hear) -> Launcher:
-    """Return the default launcher: a process of this machine per task."""
-    return LocalProcesses(
-        run_task,
-        hear,
-        heartbeat_seconds=settings.heartbeat_seconds,
-        silence_seconds=settings.silence_seconds,
-    )
 
 
 class Pipeline:
@@ -104,6 +94,7 @@ class Pipeline:
         producers: int = 1,
         partitions: int = 1,
         version: str = "",
+        readers: Sequence[str] = (),
     ) -> "Stream":
         """Add a source and the stage that it writes.
 
@@ -114,6 +105,8 @@ class Pipeline:
             partitions: how many tasks each consumer of this stream has.
             version: change it to tell an update that the source has changed, if its code and values
                 do not show it.
+            readers: names of consumers outside this pipeline, such as the `consumer` of a streaming
+                query, that rows are kept for until they have committed them, too.
 
         Raises:
             InvalidInputError: the name is taken, or the arguments do not fit together.
@@ -130,8 +123,8 @@ class Pipeline:
             return Stream(self, name)
         if schema is None:
             raise InvalidInputError(f"source {name!r} needs the schema of its rows")
-        self._add_stage(name, schema, key, producers, partitions)
-        self._sources[name] = SourcePlan(name, source, version)
+        self._add_stage(name, schema, key, producers, partitions, readers)
+        self._sources[name] = SourcePlan(name, source, version, producers)
         return Stream(self, name)
 
     def run(
@@ -140,13 +133,22 @@ class Pipeline:
         launcher: MakeLauncher = local_processes,
         given: Description | None = None,
         serve: bool = False,
+        standby: bool = False,
         updates_from: Collection[str] = (),
+        on_numbers: Tell | None = None,
     ) -> JobResult:
         """Run until the pipeline ends; return how it ended, even if it failed.
 
         A KeyboardInterrupt suspends the pipeline. Arguments as for `start`.
         """
-        running = self.start(launcher=launcher, given=given, serve=serve, updates_from=updates_from)
+        running = self.start(
+            launcher=launcher,
+            given=given,
+            serve=serve,
+            standby=standby,
+            updates_from=updates_from,
+            on_numbers=on_numbers,
+        )
         try:
             return running.wait()
         except KeyboardInterrupt:
@@ -162,17 +164,23 @@ class Pipeline:
         jitter: Jitter | None = None,
         given: Description | None = None,
         serve: bool = False,
+        standby: bool = False,
         updates_from: Collection[str] = (),
-    ) -> "RunningPipeline":
+        on_numbers: Tell | None = None,
+    ) -> RunningPipeline:
         """Start running, supervised by a thread of this process.
 
         Args:
             given: how another process can make this pipeline again, if it can.
             serve: keep running while the pipeline is suspended from outside, so that it can be
                 resumed.
+            standby: if another coordinator leads, wait until it has ended or has given no sign of
+                life for `takeover_seconds`, and start then. Without it, the newer one takes over.
             updates_from: names of packages or single modules. An update may name a function that is
                 marked by `pipeline_factory` in these or in the package of `given`. Anybody who can
                 write to the storage can have these functions called.
+            on_numbers: called with `PipelineNumbers` every `status_seconds`, in a thread of its
+                own, for monitoring. Calls are left out while one lasts.
 
         Raises:
             InvalidInputError: the pipeline has nothing to run.
@@ -191,8 +199,18 @@ class Pipeline:
             clock=clock or SystemClock(),
             ids=ids or RandomIds(),
             jitter=jitter or system_jitter(),
+            on_numbers=on_numbers,
         )
-        return RunningPipeline(supervisor)
+        return RunningPipeline(supervisor, self._stand_by if standby else None)
+
+    def _stand_by(self, pause: Callable[[float], bool]) -> JobResult | None:
+        return stand_by(
+            open_storage(self._url, self._options),
+            self.name,
+            patience_seconds=self._settings.takeover_seconds,
+            clock=SystemClock(),
+            pause=pause,
+        )
 
     @property
     def plan(self) -> PipelinePlan:
@@ -213,7 +231,7 @@ class Pipeline:
 
     def _take_name(self, name: str) -> None:
         check_name("source or consumer", name)
-        if name in self._stages or name in self._consumers:
+        if name in self._stages or name in self._consumers or name in self._sources:
             raise InvalidInputError(f"pipeline {self.name!r} has a {name!r} already")
 
     def _add_stage(
@@ -223,6 +241,7 @@ class Pipeline:
         key: str | Sequence[str],
         producers: int,
         partitions: int,
+        readers: Sequence[str],
     ) -> None:
         check_count("producers", producers, at_least=1)
         check_count("partitions", partitions, at_least=1)
@@ -230,7 +249,9 @@ class Pipeline:
         missing = [key_column for key_column in keys if key_column not in schema.names]
         if missing:
             raise InvalidInputError(f"stream {name!r} has no column {missing[0]!r} for its key")
-        self._stages[name] = StagePlan(name, storable_schema(schema), keys, producers, partitions)
+        named = tuple(check_name("consumer", reader) for reader in readers)
+        plain = storable_schema(schema)
+        self._stages[name] = StagePlan(name, plain, keys, producers, partitions, readers=named)
 
     def _consume(
         self,
@@ -242,8 +263,10 @@ class Pipeline:
         writes: str | None,
         version: str,
         start: StartAt,
+        dead_letters: Sink | None = None,
     ) -> None:
         self._take_name(name)
+        self._check_not_merged(reads)
         if not callable(step) and not callable(getattr(step, "process", None)):
             raise InvalidInputError(
                 f"consumer {name!r} must be a function or an object with process(batch), found "
@@ -257,7 +280,23 @@ class Pipeline:
             raise InvalidInputError(f"start is 'earliest' or 'latest', found={start!r}")
         self._warn_of_one_folder(name, sink)
         plain = None if schema is None else storable_schema(schema)
-        self._consumers[name] = ConsumerPlan(name, reads, step, plain, sink, writes, version, start)
+        self._consumers[name] = ConsumerPlan(
+            name, reads, step, plain, sink, writes, version, start, dead_letters=dead_letters
+        )
+
+    def _check_not_merged(self, stage: str) -> None:
+        if stage not in self._stages:
+            raise InvalidInputError(
+                f"stream {stage!r} is part of a union: only the union can be read"
+            )
+
+    def _union(self, streams: Sequence[str], name: str) -> None:
+        self._take_name(name)
+        for stream in streams:
+            self._check_not_merged(stream)
+        merged = merge(self.plan, streams, name)
+        self._stages = dict(merged.stages)
+        self._sources, self._consumers = dict(merged.sources), dict(merged.consumers)
 
     def _warn_of_one_folder(self, name: str, sink: Sink | None) -> None:
         for other in self._consumers.values():
@@ -288,6 +327,8 @@ class Stream:
         sink: Sink | None = None,
         version: str = "",
         start: StartAt = "earliest",
+        on_error: Literal["fail", "skip"] = "fail",
+        dead_letters: Sink | None = None,
     ) -> None:
         """Add a consumer: one task per partition.
 
@@ -301,11 +342,33 @@ class Stream:
             version: as for `Pipeline.source`.
             start: where a new consumer begins: "earliest" is the first record that exists, "latest"
                 is the first record after its start. All its tasks begin at the same moment.
+            on_error: "skip" passes over rows at which the step fails. They go to `dead_letters`,
+                with the error in a column `_error`. The step may be called again with rows of the
+                same batch; one with a state is given it back first, by `restore`. Errors that may
+                pass (OSError, TimeoutError, or an attribute `retry = True`) restart the task.
+            dead_letters: the sink of these rows. The columns are those of the stream.
 
         Raises:
             InvalidInputError: the name is taken, or the arguments do not fit together.
         """
-        self._pipeline._consume(self.name, name, step, schema, sink, None, version, start)  # noqa: SLF001
+        if on_error not in ("fail", "skip"):
+            raise InvalidInputError(f"on_error is 'fail' or 'skip', found={on_error!r}")
+        if (on_error == "skip") is not (dead_letters is not None):
+            raise InvalidInputError(
+                f"consumer {name!r}: on_error='skip' and dead_letters, the sink of the rows that "
+                "are passed over, belong together"
+            )
+        if dead_letters is not None and hasattr(step, "poll"):
+            raise InvalidInputError(
+                f"consumer {name!r} cannot pass rows over: its step does not take one row at a "
+                "time; catch the error in its function"
+            )
+        urls = [s.url.rstrip("/") for s in (sink, dead_letters) if isinstance(s, FileSink)]
+        if len(set(urls)) < len(urls):
+            raise InvalidInputError(f"the dead letters of {name!r} need another folder")
+        self._pipeline._consume(  # noqa: SLF001
+            self.name, name, step, schema, sink, None, version, start, dead_letters
+        )
 
     def through(
         self,
@@ -317,83 +380,26 @@ class Stream:
         partitions: int = 1,
         version: str = "",
         start: StartAt = "earliest",
+        readers: Sequence[str] = (),
     ) -> "Stream":
         """Add a consumer whose rows form a new stream. Arguments as for `consume` and `source`."""
         pipeline = self._pipeline
+        pipeline._check_not_merged(self.name)  # noqa: SLF001
         producers = pipeline.plan.stages[self.name].partitions
         pipeline._consume(self.name, name, step, schema, None, f"{name}.out", version, start)  # noqa: SLF001
-        pipeline._add_stage(f"{name}.out", schema, key, producers, partitions)  # noqa: SLF001
+        pipeline._add_stage(f"{name}.out", schema, key, producers, partitions, readers)  # noqa: SLF001
         return Stream(pipeline, f"{name}.out")
 
+    def union(self, *others: "Stream", name: str) -> "Stream":
+        """Merge this stream and others of the pipeline into one, which takes their place.
 
-class RunningPipeline:
-    """A run in progress."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor, self._clock = supervisor, SystemClock()
-        self._result: JobResult | None = None
-        self._error: BaseException | None = None
-        # not `join`: in Python 3.11, a Ctrl-C during `join` marks the thread as ended
-        self._over = threading.Event()
-        threading.Thread(target=self._run, name="durable-shuffle-supervisor", daemon=True).start()
-
-    @property
-    def phase(self) -> JobPhase:
-        """The current phase."""
-        return self._supervisor.machine.phase
-
-    @property
-    def ended(self) -> bool:
-        """Whether `wait` returns at once."""
-        return self._over.is_set()
-
-    @property
-    def launcher(self) -> Launcher | None:
-        """The launcher of the tasks; None before the first start."""
-        return self._supervisor.launcher
-
-    def stop(self, mode: StopMode | str) -> None:
-        """Ask the pipeline to end: "DRAIN", "SUSPEND" or "CANCEL". `wait` then returns the result.
+        Nobody can read them alone any more. A consumer of the union gets the rows of one task of a
+        source in order; a checkpoint is complete once all of them have passed it, or have ended.
 
         Raises:
-            InvalidInputError: another stop came first and this is not a CANCEL, or the run has
-                ended.
+            InvalidInputError: the name is taken; a stream is read already; or columns, key or
+                partitions differ.
         """
-        try:
-            wanted = StopMode(mode)
-        except ValueError:
-            raise InvalidInputError(f"a stop is DRAIN, SUSPEND or CANCEL, found={mode!r}") from None
-        self._supervisor.ask_stop(wanted)
-
-    def wait(self, timeout_seconds: float | None = None) -> JobResult:
-        """Wait for the end; return how the run ended.
-
-        Raises:
-            TimeoutError: the run has not ended in time.
-        """
-        deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
-        # in turns: a Ctrl-C that comes just before a wait, or to another thread, is noticed only
-        # behind it
-        while not self._over.is_set():
-            left = math.inf if deadline is None else deadline - self._clock.monotonic()
-            if left <= 0:
-                break
-            self._over.wait(min(left, _TURN_SECONDS))
-        if self._error is not None:
-            raise self._error
-        if self._result is None:
-            raise TimeoutError(f"the pipeline is {self.phase} after {timeout_seconds} s")
-        return self._result
-
-    def progress(self) -> dict[str, tuple[str, int]]:
-        """Return the phase and the number of processed records that each task reported last."""
-        tasks = self._supervisor.machine.tasks
-        return {name: (str(state.phase), state.records) for name, state in tasks.items()}
-
-    def _run(self) -> None:
-        try:
-            self._result = self._supervisor.run()
-        except BaseException as error:  # noqa: BLE001 - raised by `wait`
-            self._error = error
-        finally:
-            self._over.set()
+        pipeline = self._pipeline
+        pipeline._union([self.name, *(other.name for other in others)], name)  # noqa: SLF001
+        return Stream(pipeline, name)

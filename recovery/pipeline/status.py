@@ -199,7 +199,7 @@ def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
         behind = next((value for value in said.behind if value.part == part), None)
         source = any(task.task.rpartition("-")[2].startswith("p") for task in tasks)
         durable, total = (
-            (produced.get(part, ("", 0))[1], None)
+            (produced[part][1] if part in produced else reached.records if reached else 0, None)
             if source
             else _acknowledged(storage, name, part, tasks, by_folder)
         )
@@ -224,6 +224,14 @@ def read_status(storage: Storage, name: str, now_wall: float) -> StatusView:
         said.dropped,
         said.restarts,
     )
+
+
+def last_phase(storage: Storage, name: str) -> str:
+    """Return the phase that a coordinator of the pipeline wrote last, "" if none ever did."""
+    try:
+        return _said(storage, name).phase
+    except NotFoundError:
+        return ""
 
 
 def _said(storage: Storage, name: str) -> Status:

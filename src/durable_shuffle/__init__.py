@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     from durable_shuffle.jobs.streaming.register import register
     from durable_shuffle.recovery.calls.batches import AsyncStep, async_map
     from durable_shuffle.recovery.calls.operator import AsyncOperator
-    from durable_shuffle.recovery.job.restarts import RestartSettings
-    from durable_shuffle.recovery.job.starts import JobTimeouts
     from durable_shuffle.recovery.pipeline.client import PipelineClient
-    from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
     from durable_shuffle.recovery.pipeline.pipeline import Pipeline
     from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
-    from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+    from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
     from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
     from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, StageSource
     from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
@@ -48,14 +45,11 @@ __all__ = [
     "FolderSource",
     "Grouped",
     "IteratorSource",
-    "JobTimeouts",
     "KeepUsed",
-    "LineSettings",
     "LogProducer",
     "Pipeline",
     "PipelineClient",
     "PipelineSettings",
-    "RestartSettings",
     "ResumableReducer",
     "RetryPolicy",
     "Settings",
@@ -82,14 +76,11 @@ _MODULES = {
     "Grouped": "durable_shuffle.shuffle.rows.reducers",
     "IteratorSource": "durable_shuffle.recovery.pipeline.plan.sources",
     "KeepUsed": "durable_shuffle.shuffle.release.unused",
-    "LineSettings": "durable_shuffle.recovery.pipeline.lines.storage_line",
     "LogProducer": "durable_shuffle.shuffle.write.log_producer",
-    "JobTimeouts": "durable_shuffle.recovery.job.starts",
     "Pipeline": "durable_shuffle.recovery.pipeline.pipeline",
     "PipelineClient": "durable_shuffle.recovery.pipeline.client",
-    "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.plan",
+    "PipelineSettings": "durable_shuffle.recovery.pipeline.plan.settings",
     "ResumableReducer": "durable_shuffle.shuffle.rows.reducers",
-    "RestartSettings": "durable_shuffle.recovery.job.restarts",
     "RetryPolicy": "durable_shuffle.shuffle.base.retry",
     "Settings": "durable_shuffle.shuffle.base.settings",
     "StageSource": "durable_shuffle.recovery.pipeline.plan.sources",

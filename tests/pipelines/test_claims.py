@@ -9,7 +9,7 @@ from pipeline_steps import ROWS, Numbers
 from pipelines import copying, epochs, prefix_of_all, published, settings, threads, until
 
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.job.restarts import UNLIMITED, RestartSettings
+from durable_shuffle.recovery.job.restarts import UNLIMITED
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.coordinator import logs as coordinator_logs
 from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
@@ -198,8 +198,12 @@ def test_an_outage_ends_and_the_pipeline_goes_on(
     monkeypatch.setattr(Unplugged, "down", False)
     monkeypatch.setattr(coordinator_logs, "open_storage", opened)
     monkeypatch.setattr(run_task, "open_storage", opened)
-    restarts = RestartSettings(UNLIMITED, first_delay_seconds=0.01, cap_seconds=0.05)
-    pipeline = copying(tmp_path, Numbers(1), FailsWhenTold(), restarts=restarts)
+    restarts: dict[str, Any] = {
+        "max_restarts": UNLIMITED,
+        "first_restart_seconds": 0.01,
+        "longest_restart_seconds": 0.05,
+    }
+    pipeline = copying(tmp_path, Numbers(1), FailsWhenTold(), **restarts)
     running = pipeline.start(launcher=threads)
     until(lambda: running.phase is JobPhase.RUNNING and published(tmp_path), "rows")
     budget = running._supervisor.machine.budget
@@ -229,10 +233,13 @@ def test_an_outage_that_lasts_ends_with_its_own_cause(
     monkeypatch.setattr(Unplugged, "down", False)
     monkeypatch.setattr(coordinator_logs, "open_storage", opened)
     monkeypatch.setattr(run_task, "open_storage", opened)
-    restarts = RestartSettings(
-        first_delay_seconds=0.01, cap_seconds=0.02, healthy_seconds=0.1, outage_seconds=0.3
-    )
-    pipeline = copying(tmp_path, Numbers(1), FailsWhenTold(), restarts=restarts)
+    restarts: dict[str, Any] = {
+        "first_restart_seconds": 0.01,
+        "longest_restart_seconds": 0.02,
+        "healthy_seconds": 0.1,
+        "outage_seconds": 0.3,
+    }
+    pipeline = copying(tmp_path, Numbers(1), FailsWhenTold(), **restarts)
     running = pipeline.start(launcher=threads)
     until(lambda: running.phase is JobPhase.RUNNING and published(tmp_path), "rows")
     Unplugged.down = True

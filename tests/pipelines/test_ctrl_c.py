@@ -13,7 +13,7 @@ from pipelines import PATIENCE_SECONDS, copying, prefix_of_all, published, threa
 
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline import pipeline as pipeline_module
-from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 
 WAIT = 60.0
 OLDER = """

@@ -10,7 +10,6 @@ from pipelines import copying, prefix_of_all, published, threads, until
 from steered import WAIT, Operated, each_once
 
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
@@ -116,9 +115,7 @@ def collect(folder: Path) -> Any:
 
 def test_gc_leaves_a_pipeline_alone_that_runs(tmp_path: Path) -> None:
     """It claims nothing, deletes what no log can name, spares the rest; after the end it claims."""
-    running = copying(tmp_path, Numbers(1), same, restarts=RestartSettings(0)).start(
-        launcher=threads
-    )
+    running = copying(tmp_path, Numbers(1), same, max_restarts=0).start(launcher=threads)
     until(lambda: published(tmp_path), "rows")
     storage = LocalStorage(tmp_path / "data")
     before = read_job(storage, "copying")

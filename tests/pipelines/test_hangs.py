@@ -10,14 +10,19 @@ from pipeline_steps import ROWS, Numbers
 from pipelines import copying, prefix_of_all, published, settings, threads, until
 
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
-from durable_shuffle.recovery.job.starts import JobTimeouts
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 
 WAIT = 300.0
 UPTO = 300
-SHORT: dict[str, Any] = {"timeouts": JobTimeouts(60, 3, 2.0), "progress_seconds": 0.2}
+SHORT: dict[str, Any] = {
+    "start_seconds": 60,
+    "start_tries": 3,
+    "stop_seconds": 2.0,
+    "progress_seconds": 0.2,
+}
 """`close()` may take 0.2 s, and so may a batch."""
 
 

@@ -17,9 +17,10 @@ from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase
 from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph, RestartSettings
 from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
+from durable_shuffle.recovery.pipeline.coordinator.numbers import Listener
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.task import source as source_module
 from durable_shuffle.recovery.pipeline.task.pace import SMALL_ROWS, Pace
@@ -138,13 +139,14 @@ def statuses() -> int:
     reporter.reset(("in", "use"))
     logs: Any = Logs()
     companion: Any = Companion()
-    log = StatusLog(reporter, logs, companion, PipelineSettings().status_seconds)
+    log = StatusLog(
+        reporter, logs, companion, PipelineSettings().status_seconds, Listener(None, 1.0)
+    )
     while clock.now < HOUR:
         clock.now += 0.5
         for state in job.tasks.values():
             state.records += PER_SECOND // 2
-        if log.is_due(clock.now, job, running):
-            log.write(job, running)
+        log.turn(clock.now, job, running)
     assert len(written) > HOUR / 60
     return len(written)
 

@@ -18,7 +18,7 @@ from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.commands.orders import Configure, PassBarrier, StopTasks
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun, next_slice
 from durable_shuffle.shuffle.consume.log import read_resume_set

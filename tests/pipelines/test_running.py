@@ -13,14 +13,13 @@ from pipelines import copying, published, settings, threads, until
 
 from durable_shuffle.bench.consumer_demo.stage import JOB, store_stage
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
-from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.lines.launcher import Threads
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, StageSource
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.storage.local import LocalStorage
@@ -123,7 +122,7 @@ def test_a_failure_while_opening_restarts_all_and_is_counted(tmp_path: Path) -> 
     assert result.phase is JobPhase.FINISHED
     assert 2 <= result.restarts <= 3, "two of the three may fall in one start"
     assert published(tmp_path) == Counter(range(20))
-    few = settings(restarts=RestartSettings(2, first_delay_seconds=0.01))
+    few = settings(max_restarts=2, first_restart_seconds=0.01)
     again = Pipeline("again", str(tmp_path / "data"), settings=few)
     stream = again.source("n", IteratorSource(Numbers(1, 20)), schema=ROWS)
     broken = FailsInOpen([ValueError("no table") for _ in range(50)])
@@ -176,8 +175,8 @@ def test_a_task_that_hangs_while_it_opens(tmp_path: Path, end: str) -> None:
     The bounds are short: what hangs, hangs for good.
     """
     gate, inside = threading.Event(), threading.Event()
-    times = JobTimeouts(0.5 if end == "timeout" else 60, 2, 1)
-    running = copying(tmp_path, Numbers(1), HangsInOpen(gate, inside), timeouts=times).start(
+    times = {"start_seconds": 0.5 if end == "timeout" else 60, "start_tries": 2, "stop_seconds": 1}
+    running = copying(tmp_path, Numbers(1), HangsInOpen(gate, inside), **times).start(
         launcher=threads
     )
     try:
@@ -349,7 +348,7 @@ class Hangs:
 def test_a_hook_that_hangs_ends_the_job_in_time(tmp_path: Path) -> None:
     """The cause names task and phase; what was committed before is there."""
     gate = threading.Event()
-    more = {"timeouts": JobTimeouts(60, 3, 0.5), "restarts": RestartSettings(0)}
+    more = {"start_seconds": 60, "start_tries": 3, "stop_seconds": 0.5, "max_restarts": 0}
     running = copying(tmp_path, Numbers(1, 20), Hangs(gate), **more).start(launcher=threads)
     try:
         result = running.wait(WAIT)
@@ -377,7 +376,7 @@ def test_what_could_not_be_published_is_published_by_the_next_run(tmp_path: Path
             raise OSError("the receiver is away")
         calls.append((token, table.column("n").to_pylist()))
 
-    few = settings(restarts=RestartSettings(1, first_delay_seconds=0.01))
+    few = settings(max_restarts=1, first_restart_seconds=0.01)
     pipeline = Pipeline("calling", str(tmp_path / "data"), settings=few)
     stream = pipeline.source("n", IteratorSource(Numbers(1, 20)), schema=ROWS)
     stream.consume("c", same, schema=ROWS, sink=Receiver(receive))

@@ -12,7 +12,8 @@ from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, RunAttempt, Threads
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings, check_slots
+from durable_shuffle.recovery.pipeline.plan.plan import check_slots
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.serialization.errors import InvalidInputError

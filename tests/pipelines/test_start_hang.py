@@ -9,7 +9,7 @@ from pipelines import copying, prefix_of_all, published, threads, until
 
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase, TaskReport
-from durable_shuffle.recovery.job.starts import JobTimeouts, StartBarrier
+from durable_shuffle.recovery.job.starts import StartBarrier
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 
 UPTO = 60
@@ -83,9 +83,9 @@ def test_a_start_that_fails_is_noticed_with_defects(
         _cannot_be_called_off(monkeypatch)
     if "C" in defects:
         dropped = _drops_failures(monkeypatch)
-    times = JobTimeouts(0.5 if "C" in defects else 60, 3, 1)
+    times = {"start_seconds": 0.5 if "C" in defects else 60.0, "stop_seconds": 1.0}
     step = FailsFirst()
-    running = copying(tmp_path, Numbers(1, UPTO), step, timeouts=times).start(launcher=threads)
+    running = copying(tmp_path, Numbers(1, UPTO), step, **times).start(launcher=threads)
     result = running.wait(300)
     assert result.phase is JobPhase.FINISHED
     assert result.restarts >= 1

@@ -6,9 +6,8 @@ from typing import Any
 import pyarrow as pa
 from pipeline_steps import ROWS, Numbers
 
-from durable_shuffle.recovery.job.restarts import RestartSettings
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 
 
@@ -22,7 +21,7 @@ def fail(batch: pa.RecordBatch) -> Any:
 
 
 def make(folder: str, url: str = "other", *, broken: bool = False) -> Pipeline:
-    settings = PipelineSettings(append_seconds=0.02, release_seconds=0, restarts=RestartSettings(0))
+    settings = PipelineSettings(append_seconds=0.02, release_seconds=0, max_restarts=0)
     pipeline = Pipeline("finite", str(Path(folder) / url), settings=settings)
     numbers = pipeline.source("n", IteratorSource(Numbers(1, 20)), schema=ROWS)
     numbers.consume("c", fail if broken else ignore)

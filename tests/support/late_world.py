@@ -32,8 +32,7 @@ from durable_shuffle.recovery.job.phases import (
     JobResult,
     TaskPhase,
 )
-from durable_shuffle.recovery.job.restarts import UNLIMITED, RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.job.restarts import UNLIMITED
 from durable_shuffle.recovery.pipeline.commands import requests
 from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, SlotOrder, decode_slot
 from durable_shuffle.recovery.pipeline.coordinator import logs as logs_module
@@ -42,7 +41,8 @@ from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Event, _outcome
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
@@ -109,7 +109,8 @@ class World:
     """Everything around one coordinator. It is its clock, its ids, its inbox and its companion."""
 
     seed: int
-    restarts: RestartSettings | None = None
+    usual: bool = False
+    """Whether restarts are as a user gets them."""
     now: float = 0.0
     down_until: float = 0.0
     calm: bool = False
@@ -131,11 +132,12 @@ class World:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.storage = LateStorage(self)
-        most = self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3])
+        most: Any = self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3])
         self.settings = PipelineSettings(
-            restarts=self.restarts or RestartSettings(most, cap_seconds=5.0),
+            **({} if self.usual else {"max_restarts": most, "longest_restart_seconds": 5.0}),
             release_seconds=20.0,
-            timeouts=JobTimeouts(START_SECONDS, 3, STOP_SECONDS),
+            start_seconds=START_SECONDS,
+            stop_seconds=STOP_SECONDS,
             request_seconds=3.0,
             status_seconds=4.0,
             complaint_seconds=3.0,

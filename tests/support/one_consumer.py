@@ -13,8 +13,9 @@ from task_links import allowed_link
 from durable_shuffle.recovery.job.ends import EndStep, StopMode
 from durable_shuffle.recovery.job.phases import TaskReport
 from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings, StagePlan, own_stage
+from durable_shuffle.recovery.pipeline.plan.plan import StagePlan, own_stage
 from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.task.consumer import ConsumerRun
 from durable_shuffle.recovery.pipeline.task.link import TaskLink

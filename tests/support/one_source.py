@@ -11,7 +11,7 @@ from task_links import allowed_link
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskReport
 from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, Source
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view

@@ -13,10 +13,8 @@ from typing import Any
 import pyarrow as pa
 from pipeline_steps import ROWS, Numbers
 
-from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
@@ -88,8 +86,11 @@ def make(
         "request_seconds": 0.02,
         "status_seconds": 0.05,
         "complaint_seconds": 0.1,
-        "restarts": RestartSettings(first_delay_seconds=0.01, cap_seconds=0.1),
-        "timeouts": JobTimeouts(300, 3, 300),
+        "first_restart_seconds": 0.01,
+        "longest_restart_seconds": 0.1,
+        "start_seconds": 300,
+        "start_tries": 3,
+        "stop_seconds": 300,
     }
     settings = PipelineSettings(**(usual | more))
     pipeline = Pipeline(name, str(Path(folder) / "data"), version=version, settings=settings)

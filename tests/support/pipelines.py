@@ -9,14 +9,13 @@ from typing import Any
 
 from pipeline_steps import ROWS
 
-from durable_shuffle.recovery.job.restarts import RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.lines.launcher import Hear, Launcher, Threads
 from durable_shuffle.recovery.pipeline.lines.processes import RunAttempt
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 
 PATIENCE_SECONDS = 120.0
 
@@ -28,8 +27,11 @@ def settings(**more: Any) -> PipelineSettings:
         "commit_seconds": 0.05,
         "longest_append_seconds": 0.02,
         "longest_commit_seconds": 0.05,
-        "restarts": RestartSettings(first_delay_seconds=0.01, cap_seconds=0.1),
-        "timeouts": JobTimeouts(60, 3, 60),
+        "first_restart_seconds": 0.01,
+        "longest_restart_seconds": 0.1,
+        "start_seconds": 60,
+        "start_tries": 3,
+        "stop_seconds": 60,
     }
     return PipelineSettings(**(usual | more))
 

@@ -11,7 +11,8 @@ from pipelines import threads, until
 
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
 from durable_shuffle.recovery.pipeline.client import PipelineClient
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 
 WAIT = 300.0
 

@@ -20,12 +20,9 @@ from durable_shuffle import (
     FolderSource,
     Grouped,
     IteratorSource,
-    JobTimeouts,
-    LineSettings,
     Pipeline,
     PipelineClient,
     PipelineSettings,
-    RestartSettings,
     ResumableReducer,
     RetryPolicy,
     StageSource,
@@ -39,7 +36,7 @@ from durable_shuffle import (
 from durable_shuffle.jobs.stages.report import Report
 from durable_shuffle.jobs.stages.stored import StageInfo
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.stage import StageHandle
 
@@ -122,7 +119,7 @@ async def calls() -> None:
 
 
 def pipelines(spark: SparkSession) -> None:
-    settings = PipelineSettings(restarts=RestartSettings(), timeouts=JobTimeouts())
+    settings = PipelineSettings(max_restarts=5, start_seconds=60)
     pipeline = Pipeline("orders", "url", settings=settings)
     folder = FolderSource("inbox", "json", SCHEMA)
     stream = pipeline.source("orders", folder, schema=SCHEMA, key="n", partitions=2)
@@ -136,7 +133,7 @@ def pipelines(spark: SparkSession) -> None:
         partitions=1,
     )
     assert_type(StageSource("nightly", "repartition").url, str | None)
-    running = pipeline.start(launcher=spark_tasks(spark, line=LineSettings()))
+    running = pipeline.start(launcher=spark_tasks(spark))
     assert_type(running, RunningPipeline)
     assert_type(running.phase, JobPhase)
     assert_type(PipelineClient("orders", "url"), PipelineClient)

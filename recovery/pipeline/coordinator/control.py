@@ -33,7 +33,8 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     Request,
 )
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter
-from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.recovery.pipeline.task.link import PASSING
 from durable_shuffle.serialization.errors import (

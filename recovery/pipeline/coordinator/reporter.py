@@ -10,14 +10,20 @@ is exact enough for people.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from durable_shuffle.recovery.job.machine import Job
-from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
+from durable_shuffle.recovery.job.phases import STARTED_ONCE, TERMINAL, TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.coordinator.inbox import Companion
 from durable_shuffle.recovery.pipeline.coordinator.logs import PipelineLogs
+from durable_shuffle.recovery.pipeline.coordinator.numbers import (
+    Listener,
+    PartNumbers,
+    PipelineNumbers,
+)
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.recovery.pipeline.status import (
@@ -62,6 +68,10 @@ class Frontiers:
         """Take in the current frontier of a part, which may be behind its earlier one."""
         before = self._seen.get(part, Frontier())
         self._seen[part] = Frontier(max(before.records, frontier.records), frontier.final)
+
+    def highest(self, part: str, records: int) -> int:
+        """Return how far a part ever was, if it is at `records` now."""
+        return max(records, self._seen.get(part, Frontier()).records)
 
     def drop(self, part: str) -> bool:
         """Have the next report say that a part is dropped. Return False if nobody asked for it."""
@@ -211,12 +221,36 @@ class Reporter:
         same = before is not None and before.tasks == tasks and not whole
         return replace(status, tasks=()) if same else status
 
+    def numbers(self, machine: Job, plan: PipelinePlan) -> PipelineNumbers:
+        """Return progress and lag as they are now."""
+        behind = {lag.part: lag for lag in self._behind(machine, plan)}
+        parts = []
+        for part, frontier in _seen(machine, plan).items():
+            states = [machine.tasks[t] for t, at in plan.tasks.items() if at.owner == part]
+            lag = behind.get(part)
+            parts.append(
+                PartNumbers(
+                    part,
+                    len(states),
+                    sum(s.phase in STARTED_ONCE - TERMINAL for s in states),
+                    self.frontiers.highest(part, frontier.records),
+                    None if lag is None else lag.records,
+                    None if lag is None else lag.seconds,
+                )
+            )
+        phase, restarts = str(machine.phase), machine.budget.total
+        return PipelineNumbers(plan.name, phase, machine.generation, restarts, tuple(parts))
+
     def _behind(self, machine: Job, plan: PipelinePlan) -> tuple[Behind, ...]:
         """Return how far consumers lag behind those sources of this pipeline that they read."""
         now = self.clock.monotonic()
         records = {part: f.records for part, f in _seen(machine, plan).items()}
+        stages: dict[str, int] = {}
         for name in plan.sources.keys() & records.keys():  # none of a part that is not started yet
-            self._produced.setdefault(name, Produced()).sample(records[name], now)
+            stage = plan.sources[name].stage
+            stages[stage] = stages.get(stage, 0) + records[name]
+        for stage, made in stages.items():
+            self._produced.setdefault(stage, Produced()).sample(made, now)
         return tuple(
             Behind(name, *self._produced[consumer.reads].lag(records[name], now))
             for name, consumer in plan.consumers.items()
@@ -244,18 +278,38 @@ class StatusLog:
 
     Args:
         every_seconds: the shortest time between two statuses.
+        listener: is told the numbers of each turn.
     """
 
     def __init__(
-        self, reporter: Reporter, logs: PipelineLogs, companion: Companion, every_seconds: float
+        self,
+        reporter: Reporter,
+        logs: PipelineLogs,
+        companion: Companion,
+        every_seconds: float,
+        listener: Listener,
     ) -> None:
         self._reporter, self._logs, self._companion = reporter, logs, companion
+        self._listener = listener
         self._every_seconds = self._pause_seconds = every_seconds
         self._next_at = self._quiet_until = 0.0
         self._known: object = None
         self._writing = False
 
-    def is_due(self, now: float, job: Job, running: PreparedPlan) -> bool:
+    def turn(self, now: float, job: Job, running: PreparedPlan) -> None:
+        """Say what is due."""
+        self._listener.turn(now, lambda: self._reporter.numbers(job, running.plan))
+        if self._is_due(now, job, running):
+            self.write(job, running)
+
+    def close(self, job: Job, running: PreparedPlan | None, timeout_seconds: float) -> None:
+        """Say how it ended."""
+        if running is not None:
+            self._listener.turn(math.inf, lambda: self._reporter.numbers(job, running.plan))
+            self.write(job, running)
+        self._listener.close(timeout_seconds)
+
+    def _is_due(self, now: float, job: Job, running: PreparedPlan) -> bool:
         """Return whether a status is due. While there is only progress to tell, they come rarely:
         the pause doubles up to `ALIVE_SECONDS`."""
         if self._writing or now < self._next_at:

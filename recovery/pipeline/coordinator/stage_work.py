@@ -75,15 +75,17 @@ def first_look(prepared: PreparedPlan, storage: Storage, tasks: Collection[str])
     stages: dict[str, StageHandle] = {}
     for task in tasks:
         owner = plan.tasks[task].owner
-        name = owner if owner in plan.sources else plan.consumers[owner].reads
+        source = plan.sources.get(owner)
+        name = plan.consumers[owner].reads if source is None else source.stage
         if name not in stages:
             stages[name] = prepared.stage(storage, name)
 
     def state(task: str) -> tuple[bool, bool]:
         """Return whether the task has finished, and whether it never began."""
         address = plan.tasks[task]
-        if address.owner in plan.sources:
-            last = producer_status(stages[address.owner], address.index)
+        source = plan.sources.get(address.owner)
+        if source is not None:
+            last = producer_status(stages[source.stage], source.first + address.index)
             return isinstance(last, End) and last.mode != "SUSPEND", False
         stage = stages[plan.consumers[address.owner].reads]
         path = ConsumerPath(stage.path.job, address.owner, task)
@@ -218,17 +220,18 @@ def drop_part(
             if address.owner == part:
                 path = ConsumerPath(reads.path.job, part, task)
                 _finish(reads.storage, path, (reads.path.folder, address.index), generation, ids)
-        written = consumer.writes
-    elif part in plan.sources:
-        written = part
-    else:
-        for path in consumer_tasks(storage, plan.name, part):
-            _finish(storage, path, None, generation, ids)
-        names = [known.name for known in state.order]
-        written = next((name for name in (part, f"{part}.out") if name in names), None)
-    if written is not None:
-        stage = next(known for known in state.order if known.name == written)
-        _end(open_stage(storage, stage), plan, generation, ids)
+    if consumer is not None or part in plan.sources:
+        written = plan.producers_of(part)
+        if written is not None:
+            name, producers = written
+            _end(prepared.stage(storage, name), producers, plan, generation, ids)
+        return
+    for path in consumer_tasks(storage, plan.name, part):
+        _finish(storage, path, None, generation, ids)
+    for known in state.order:
+        if known.name in (part, f"{part}.out"):
+            stage = open_stage(storage, known)
+            _end(stage, range(stage.describe.producers), plan, generation, ids)
 
 
 def _finish(
@@ -275,8 +278,10 @@ def _finish(
     )
 
 
-def _end(stage: StageHandle, plan: PipelinePlan, generation: int, ids: IdSource) -> None:
-    for producer in range(stage.describe.producers):
+def _end(
+    stage: StageHandle, producers: range, plan: PipelinePlan, generation: int, ids: IdSource
+) -> None:
+    for producer in producers:
         last = producer_status(stage, producer)
         if isinstance(last, End) and last.mode != "SUSPEND":
             continue
@@ -333,7 +338,8 @@ def release_consumed(
 
 
 def _readers(plan: PipelinePlan, stage: str) -> set[str]:
-    return {name for name, consumer in plan.consumers.items() if consumer.reads == stage}
+    ours = {name for name, consumer in plan.consumers.items() if consumer.reads == stage}
+    return ours | set(plan.stages[stage].readers)
 
 
 def _release(

@@ -39,6 +39,7 @@ from durable_shuffle.recovery.pipeline.coordinator.logs import (
     PipelineLogs,
     Started,
 )
+from durable_shuffle.recovery.pipeline.coordinator.numbers import Listener, Tell
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
 from durable_shuffle.recovery.pipeline.lines.launcher import Launcher, MakeLauncher
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
@@ -78,6 +79,7 @@ class Supervisor:
         clock: Clock,
         ids: IdSource,
         jitter: Jitter,
+        on_numbers: Tell | None = None,
     ) -> None:
         self._plan, self._serve = plan, serve
         self._clock, self._jitter = clock, jitter
@@ -87,8 +89,9 @@ class Supervisor:
         self._companion = Companion(self._inbox)
         self._attempts = Attempts(make_launcher, self._hear)
         self._reporter = Reporter(clock, ids)
+        listener = Listener(on_numbers, plan.settings.status_seconds)
         self._status = StatusLog(
-            self._reporter, self._logs, self._companion, plan.settings.status_seconds
+            self._reporter, self._logs, self._companion, plan.settings.status_seconds, listener
         )
         self._control = Control(
             self, self._logs, self._companion, self._reporter, plan.settings, self._attempts.check
@@ -139,8 +142,8 @@ class Supervisor:
         finally:
             self._ended = True
             self._attempts.close()
-            self._say()
             if not self._lost:
+                self._status.close(self.machine, self.running, _CLOSE_SECONDS)
                 self._control.leave(whole=self.machine.phase in _COMMITTED)
             self._companion.close(_CLOSE_SECONDS)
 
@@ -175,8 +178,8 @@ class Supervisor:
             self._attempts.kill(attempt)
             self._said(TaskReport(*attempt, TaskPhase.FAILED, failure))
         self._do(self.machine.tick(now))
-        if self.running is not None and self._status.is_due(now, self.machine, self.running):
-            self._say()
+        if self.running is not None and not self._lost:
+            self._status.turn(now, self.machine, self.running)
 
     def _stop_by_owner(self, mode: StopMode) -> None:
         """Stop for the program that runs the pipeline; then nobody can resume it from outside."""
@@ -225,10 +228,6 @@ class Supervisor:
             seconds, most = at - self._clock.monotonic(), self._plan.settings.restarts.max_restarts
             _log.warning("restart %d in %.1f s (at most %d in a row)", budget.used, seconds, most)
         self._do(actions)
-
-    def _say(self) -> None:
-        if not self._lost and self.running is not None:
-            self._status.write(self.machine, self.running)
 
     # -- decisions of the machine
 
@@ -304,11 +303,9 @@ class Supervisor:
             self._said(TaskReport(task, epoch, TaskPhase.STARTING))
             self._said(TaskReport(task, epoch, TaskPhase.FINISHED))
             return
-        address = self.running.plan.tasks.get(task)
-        if address is not None:
+        if (address := self.running.plan.tasks.get(task)) is not None:
             self._control.launched(address.owner, epoch)
-        failure = self._attempts.launch((task, epoch), started.slot)
-        if failure is not None:
+        if (failure := self._attempts.launch((task, epoch), started.slot)) is not None:
             self._said(TaskReport(task, epoch, TaskPhase.FAILED, failure))
 
     def _tell(self, told: list[Told]) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.run_task import RunTask
 from durable_shuffle.serialization.control import RecordCodec

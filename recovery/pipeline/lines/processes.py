@@ -22,8 +22,9 @@ from typing import Any
 
 from durable_shuffle.recovery.job.phases import Failure, TaskPhase, TaskReport
 from durable_shuffle.recovery.job.restarts import AttemptKey
-from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS, Hear, RunAttempt
+from durable_shuffle.recovery.pipeline.lines.launcher import REPORTS, Hear, Launcher, RunAttempt
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -235,3 +236,13 @@ def _main(
         with lock:
             pass  # the report is sent if possible
         os._exit(0)  # threads of user code must not keep a finished task alive
+
+
+def local_processes(run_task: RunAttempt, settings: PipelineSettings, hear: Hear) -> Launcher:
+    """Return the default launcher: a process of this machine per task."""
+    return LocalProcesses(
+        run_task,
+        hear,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        silence_seconds=settings.silence_seconds,
+    )

@@ -1,4 +1,4 @@
-"""A pipeline as a value: settings, stages, sources, consumers, and their tasks.
+"""A pipeline as a value: stages, sources, consumers, and their tasks.
 
 `own_stage` creates a stage on the storage once; every later run finds it again. `check_slots`
 checks before the start whether a launcher has enough slots for all tasks.
@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.job.restarts import Edge, RestartGraph, RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.job.restarts import Edge, RestartGraph
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.base.settings import Settings, check_count, check_number
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -27,97 +27,6 @@ from durable_shuffle.shuffle.log.named_stage import named_stage
 from durable_shuffle.shuffle.log.records import Describe, StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
-
-TUNABLE = (
-    "append_rows", "append_seconds", "longest_append_seconds", "commit_rows", "commit_seconds",
-    "longest_commit_seconds", "checkpoint_seconds",
-)  # fmt: skip
-"""Settings that can change while a pipeline runs; all its tasks change at the same command."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """The settings of a pipeline. Immutable; checked once.
-
-    Raises:
-        InvalidInputError: a value is out of its range; the message names it.
-    """
-
-    append_rows: int = 16_384
-    """A source appends after at most this many rows."""
-    append_seconds: float = 0.2
-    """Shortest time that a row waits for others before it is appended."""
-    longest_append_seconds: float = 30.0
-    """While appends have few rows, the time between two of them doubles up to this."""
-    commit_rows: int = 262_144
-    """A consumer commits (publishes, acknowledges) after at most this many rows."""
-    commit_seconds: float = 1.0
-    """Shortest time between two commits of fewer rows."""
-    longest_commit_seconds: float = 60.0
-    """While commits have few rows, the time between two of them doubles up to this."""
-    checkpoint_seconds: float = 0.0
-    """How often a source writes a checkpoint marker between its rows; 0: never."""
-    heartbeat_seconds: float = 1.0
-    """How often a task process reports that it is alive."""
-    silence_seconds: float = 15.0
-    """A process without a report for so long is killed and started again."""
-    progress_seconds: float = 600.0
-    """A step or sink that takes longer for one batch, or for one commit, counts as hung: its task
-    is started again. 0: never."""
-    request_seconds: float = 0.5
-    """How often a coordinator looks for requests from outside."""
-    status_seconds: float = 1.0
-    """The shortest time between two statuses; a status is written only if something has changed."""
-    complaint_seconds: float = 30.0
-    """Time from the first complaint of a part to its restart."""
-    release_seconds: float = 600.0
-    """How often rows are deleted that all consumers have committed; 0: never."""
-    restarts: RestartSettings = field(default_factory=RestartSettings)
-    """How often, and after which delays, the job restarts its tasks."""
-    timeouts: JobTimeouts = field(default_factory=JobTimeouts)
-    """How long a start, and each step of an end, may take."""
-    shuffle: Settings = field(default_factory=Settings)
-    """Memory, compression and frames of the data that tasks write and read."""
-
-    def __post_init__(self) -> None:
-        check_count("append_rows", self.append_rows, at_least=1)
-        check_count("commit_rows", self.commit_rows, at_least=1)
-        for name in (
-            "append_seconds",
-            "longest_append_seconds",
-            "commit_seconds",
-            "longest_commit_seconds",
-            "heartbeat_seconds",
-            "request_seconds",
-            "status_seconds",
-        ):
-            check_number(name, getattr(self, name), at_least=0, above=True)
-        check_number("complaint_seconds", self.complaint_seconds, at_least=0)
-        check_number("release_seconds", self.release_seconds, at_least=0)
-        check_number("progress_seconds", self.progress_seconds, at_least=0)
-        check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
-        check_number("silence_seconds", self.silence_seconds, at_least=2 * self.heartbeat_seconds)
-
-    @property
-    def close_seconds(self) -> float:
-        """How long `close()` of a source, step or sink may take."""
-        return self.timeouts.stop_seconds / 10
-
-    def tuned(self, changed: Mapping[str, int | float]) -> "PipelineSettings":
-        """Return the settings with some values replaced.
-
-        Raises:
-            InvalidInputError: a setting is not in `TUNABLE`, or a value is out of its range.
-        """
-        if not changed:
-            return self
-        strange = sorted(set(changed) - set(TUNABLE))
-        if strange:
-            raise InvalidInputError(
-                f"a running pipeline can change {', '.join(TUNABLE)}, found={strange[0]!r}"
-            )
-        return replace(self, **changed)  # type: ignore[arg-type]
-
 
 StartAt = Literal["earliest", "latest"]
 
@@ -133,16 +42,28 @@ class StagePlan:
     producers: int
     partitions: int
     elsewhere: StageSource | None = None
+    readers: tuple[str, ...] = ()
+    """Consumers outside this pipeline that its rows are kept for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """A source; it writes the stage of the same name."""
+    """A source."""
 
     name: str
     source: Source
     version: str = ""
     """A different version makes it a different part, even if everything else is equal."""
+    producers: int = 1
+    writes: str = ""
+    """Name of the stage that it writes; "": the one of its own name."""
+    first: int = 0
+    """Number of its first producer there: others may write the stage, too."""
+
+    @property
+    def stage(self) -> str:
+        """Name of the stage that it writes."""
+        return self.writes or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +82,10 @@ class ConsumerPlan:
     """As for a source."""
     start: StartAt = "earliest"
     """Where a new consumer begins."""
+    first: int = 0
+    """Number of its first producer in the stage that it writes."""
+    dead_letters: Sink | None = None
+    """Where rows go that the step cannot take; None: they are failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +95,7 @@ class TaskAddress:
     owner: str
     """Name of a source or consumer."""
     index: int
-    """Producer or subpartition."""
+    """Number among the producers of a source, or subpartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +115,8 @@ class PipelinePlan:
     def tasks(self) -> dict[str, TaskAddress]:
         """Task name to address, sources first."""
         addresses = {}
-        for name in self.sources:
-            for p in range(self.stages[name].producers):
+        for name, source in self.sources.items():
+            for p in range(source.producers):
                 addresses[f"{name}-p{p:04d}"] = TaskAddress(name, p)
         for name, consumer in self.consumers.items():
             for k in range(self.stages[consumer.reads].partitions):
@@ -213,6 +138,17 @@ class PipelinePlan:
             task for task, address in self.tasks.items() if self.is_root(address.owner)
         )
 
+    def producers_of(self, owner: str) -> tuple[str, range] | None:
+        """Return the stage that a source or consumer writes and its producers there, None if it
+        writes none."""
+        if (source := self.sources.get(owner)) is not None:
+            return source.stage, range(source.first, source.first + source.producers)
+        consumer = self.consumers[owner]
+        if consumer.writes is None:
+            return None
+        count = self.stages[consumer.reads].partitions
+        return consumer.writes, range(consumer.first, consumer.first + count)
+
     def is_root(self, owner: str) -> bool:
         """Return whether the source or consumer reads nothing that this pipeline writes."""
         consumer = self.consumers.get(owner)
@@ -222,7 +158,7 @@ class PipelinePlan:
     def graph(self) -> RestartGraph:
         """Tasks and data. Each task restarts alone: a log producer continues where its log ends."""
         tasks = self.tasks
-        writes = {name: name for name in self.sources}
+        writes = {name: source.stage for name, source in self.sources.items()}
         writes |= {c.name: c.writes for c in self.consumers.values() if c.writes is not None}
         edges = [
             Edge(producer, reader, "continued")
@@ -277,7 +213,7 @@ def _endless(plan: PipelinePlan) -> set[str]:
         for name, source in plan.sources.items()
         if getattr(source.source, "bounded", None) is False
     }
-    stages = set(endless)
+    stages = {plan.sources[name].stage for name in endless}
     while True:
         behind = [c for c in plan.consumers.values() if c.reads in stages and c.name not in endless]
         if not behind:

@@ -50,13 +50,16 @@ def batches_of(made: Any, schema: pa.Schema, *, what: str) -> Iterator[pa.Record
         yield _from_rows(rows, schema, what)
 
 
-def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
-    """Return a stored batch with the user's column names and types."""
-    plain = logical_batch(batch, stage.schema)
+def users_schema(stage: StageHandle) -> pa.Schema:
+    """Return the user's column names and types."""
     logical = logical_schema(stage.schema)
     names = stage.describe.columns
-    fields = [f.with_name(n) for f, n in zip(logical, names, strict=True)]
-    return under_schema(plain, pa.schema(fields))
+    return pa.schema([f.with_name(n) for f, n in zip(logical, names, strict=True)])
+
+
+def users_batch(batch: pa.RecordBatch, stage: StageHandle) -> pa.RecordBatch:
+    """Return a stored batch with the user's column names and types."""
+    return under_schema(logical_batch(batch, stage.schema), users_schema(stage))
 
 
 def partition_ids(

@@ -110,7 +110,25 @@ class Parked:
     """The published name; "" if the sink has no names."""
 
 
-PARKED: RecordCodec[Parked] = RecordCodec((Parked,))
+@dataclass(frozen=True, slots=True)
+class ParkedLetters:
+    """As `Parked`, of a commit that has passed over rows."""
+
+    KIND: ClassVar[str] = "PARKED_LETTERS"
+    token: str
+    rows: Parked | None
+    """Of the consumer's sink; None: there were none."""
+    letters: Parked
+    """Of its dead letters."""
+
+
+PARKED: RecordCodec[Parked | ParkedLetters] = RecordCodec((Parked, ParkedLetters))
+
+
+def parked_in(payload: bytes, name: str) -> tuple[Parked | None, Parked | None]:
+    """Return what an effect publishes to the sink, and to the dead letters."""
+    found = PARKED.decode(payload, name=name)
+    return (found, None) if isinstance(found, Parked) else (found.rows, found.letters)
 
 
 class Sink(Protocol):
@@ -173,7 +191,8 @@ class FileSink:
         storage = self._storage = open_storage(self.url, self.storage_options)
         self._place, self._task = place, task
         # the attempt that parked these is fenced: no record names them or ever will
-        named = {PARKED.decode(e.payload, name=e.token).output.key for e in task.held.state.pending}
+        pending = (parked_in(e.payload, e.token) for e in task.held.state.pending)
+        named = {parked.output.key for both in pending for parked in both if parked is not None}
         left = [info.key for info in storage.list(self._folder) if info.key not in named]
         with suppress(DurableShuffleError):
             storage.delete(left)

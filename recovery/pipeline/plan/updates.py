@@ -133,12 +133,14 @@ def plan_parts(plan: PipelinePlan) -> dict[str, PlanPart]:
     """Return the sources and consumers of a plan."""
     parts: dict[str, PlanPart] = {}
     for name, source in plan.sources.items():
-        shape = f"a source of {_stage(plan.stages[name])}"
+        shape = f"a source of {_stage(plan.stages[source.stage])}{_share(plan, name)}"
         parts[name] = PlanPart(name, shape, _digest(shape, source.source, source.version))
     for name, consumer in plan.consumers.items():
         shape = _consumer(plan, consumer)
         schema = None if consumer.schema is None else consumer.schema.to_string()
-        values = (consumer.step, consumer.sink, schema, consumer.start)
+        values: tuple[Any, ...] = (consumer.step, consumer.sink, schema, consumer.start)
+        if consumer.dead_letters is not None:
+            values = (*values, consumer.dead_letters)
         parts[name] = PlanPart(name, shape, _digest(shape, values, consumer.version))
     return parts
 
@@ -156,7 +158,16 @@ def _consumer(plan: PipelinePlan, consumer: ConsumerPlan) -> str:
         shape += f" of job {read.elsewhere.job!r}, stage {read.elsewhere.stage!r}"
     if consumer.writes is not None:
         shape += f", which writes {_stage(plan.stages[consumer.writes])}"
+        shape += _share(plan, consumer.name)
     return shape
+
+
+def _share(plan: PipelinePlan, part: str) -> str:
+    """Say which producers of a union a part is."""
+    written = plan.producers_of(part)
+    if written is None or len(written[1]) == plan.stages[written[0]].producers:
+        return ""
+    return f", {len(written[1])} of them from {written[1].start} on, of union {written[0]!r}"
 
 
 def _stage(stage: StagePlan) -> str:

@@ -17,7 +17,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import OPTIONAL, EndStep
-from durable_shuffle.recovery.pipeline.plan.sinks import PARKED, Parked, Sink
+from durable_shuffle.recovery.pipeline.plan.sinks import (
+    PARKED,
+    Parked,
+    ParkedLetters,
+    Sink,
+    parked_in,
+)
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.consume.view import View
@@ -36,6 +42,8 @@ class PipelineState:
     """The step's snapshot; None if it has none."""
 
 
+ERROR = "_error"
+"""Column of dead letters: why the row was passed over."""
 _STATES: RecordCodec[PipelineState] = RecordCodec((PipelineState,))
 NO_STATE = _STATES.encode(PipelineState(0, None))
 """The state of a consumer task that never committed."""
@@ -48,12 +56,14 @@ class Commits:
     Args:
         owner: pipeline, consumer and task; tokens begin with it.
         check_writes: raises while this attempt is read-only.
+        letters: where rows go that were passed over.
     """
 
     view: View
     sink: Sink | None
     owner: str
     check_writes: Callable[[], None]
+    letters: Sink | None = None
     last: int = field(default=0, init=False)
     """Number of the last commit that is in the log and published."""
     snapshot: bytes | None = field(default=None, init=False)
@@ -63,7 +73,8 @@ class Commits:
     made_rows: int = field(default=0, init=False)
     """Rows that wait for the next commit."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
-    _published: list[Parked] = field(default_factory=list, init=False)
+    _letters: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _published: list[bytes] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         state, prefix = self.view.state, self.view.task.path.prefix
@@ -89,6 +100,11 @@ class Commits:
             self._made.append(batch)
             self.made_rows += batch.num_rows
 
+    def add_letter(self, row: pa.RecordBatch, error: str) -> None:
+        """Add a row that was passed over to the next commit, in the user's columns."""
+        self._letters.append(row.append_column(ERROR, pa.array([error])))
+        self.made_rows += 1
+
     @property
     def position(self) -> Position:
         """The position after everything that the step has taken."""
@@ -96,63 +112,79 @@ class Commits:
 
     def ack(self, snapshot: bytes | None, marker_floor: int) -> None:
         """Win ACK for everything that the step has taken, then publish."""
-        parked, position = self._park(), self.position
+        (effect, holds), position = self._park(), self.position
         self.view.task.ack(
             {(position.stage, position.subpartition): position},
             state=self._state(snapshot),
             marker_floor=marker_floor,
-            effect=None if parked is None else PARKED.encode(parked),
-            holds=() if parked is None else (parked.output.key,),
+            effect=effect,
+            holds=holds,
         )
         self.stands()
 
     def prepare(self, ending: Ending, snapshot: bytes | None) -> None:
         """Win PREPARED. Publishing, and `stands`, come later."""
-        parked, position = self._park(), self.position
+        (effect, holds), position = self._park(), self.position
         self.view.task.prepare(
             {(position.stage, position.subpartition): position},
             ending,
             state=self._state(snapshot),
-            effect=None if parked is None else PARKED.encode(parked),
-            holds=() if parked is None else (parked.output.key,),
+            effect=effect,
+            holds=holds,
         )
 
     def stands(self) -> None:
         """Take in that the next commit is durable and published."""
         self.last += 1
-        self._made, self.made_rows = [], 0
-        if self.sink is None:
-            return
+        self._made, self._letters, self.made_rows = [], [], 0
         named = {effect.payload for effect in self.view.task.held.state.pending}
-        for parked in [p for p in self._published if PARKED.encode(p) not in named]:
-            self.sink.forget(parked)
-            self._published.remove(parked)
+        for payload in [p for p in self._published if p not in named]:
+            for sink, parked in self._parts(payload):
+                sink.forget(parked)
+            self._published.remove(payload)
 
     def publish(self, payload: bytes) -> None:
         """Perform a pending effect; may be repeated."""
         self.check_writes()
-        parked = PARKED.decode(payload, name=self.owner)
-        if self.sink is None:
-            raise InvalidInputError(f"rows of {self.owner!r} are pending for a sink, it has none")
-        self.sink.publish(parked)
-        self._published.append(parked)
+        for sink, parked in self._parts(payload):
+            sink.publish(parked)
+        self._published.append(payload)
+
+    def _parts(self, payload: bytes) -> list[tuple[Sink, Parked]]:
+        """Return what an effect publishes, and where."""
+        rows, letters = parked_in(payload, self.owner)
+        parts = []
+        for sink, parked in ((self.sink, rows), (self.letters, letters)):
+            if parked is None:
+                continue
+            if sink is None:
+                raise InvalidInputError(
+                    f"rows of {self.owner!r} are pending for a sink, it has none"
+                )
+            parts.append((sink, parked))
+        return parts
 
     def left_pending(self) -> int:
         """Return the committed commit whose effects may be missing, 0 if there is none."""
         held = self.view.task.held.state
         if held.ending is not None and not held.ending.committed:
             return held.ending.commit
-        done = {PARKED.encode(parked) for parked in self._published}
-        missing = [e for e in held.pending if e.payload not in done]
+        missing = [e for e in held.pending if e.payload not in self._published]
         if not missing:
             return 0
         return int(PARKED.decode(missing[0].payload, name=self.owner).token.rsplit("/", 1)[-1])
 
-    def _park(self) -> Parked | None:
+    def _park(self) -> tuple[bytes | None, tuple[str, ...]]:
+        """Park the rows of the next commit; return the effect and the keys that it needs."""
         self.check_writes()
-        if not self.made_rows or self.sink is None:
-            return None
-        return self.sink.park(self._made, self.token, self.last + 1)
+        commit, rows = self.last + 1, None
+        if self._made and self.sink is not None:
+            rows = self.sink.park(self._made, self.token, commit)
+        if not self._letters or self.letters is None:
+            return (None, ()) if rows is None else (PARKED.encode(rows), (rows.output.key,))
+        letters = self.letters.park(self._letters, f"{self.token}/letters", commit)
+        both = [parked.output.key for parked in (rows, letters) if parked is not None]
+        return PARKED.encode(ParkedLetters(self.token, rows, letters)), tuple(both)
 
     def _state(self, snapshot: bytes | None) -> bytes:
         return _STATES.encode(PipelineState(self.last + 1, snapshot))

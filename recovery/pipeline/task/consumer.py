@@ -5,7 +5,7 @@ may be slow, so it takes a batch in slices, and a commit may stand between two. 
 `StopOrder`. If an earlier attempt left an end half done, this attempt finishes it first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import EndStep, StopMode, StopOrder
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
-from durable_shuffle.recovery.pipeline.plan.rows import batches_of, users_batch
+from durable_shuffle.recovery.pipeline.plan.rows import users_batch, users_schema
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
-from durable_shuffle.recovery.pipeline.task.commits import NO_STATE, Chain, Commits
+from durable_shuffle.recovery.pipeline.task.commits import ERROR, NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.markers import MarkerAlignment
-from durable_shuffle.recovery.pipeline.task.pace import Pace
+from durable_shuffle.recovery.pipeline.task.pace import Pace, next_slice
+from durable_shuffle.recovery.pipeline.task.rows_in import RowsIn
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
     AbortedError,
@@ -27,7 +28,7 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
 )
-from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.consume.open_view import Beginning, open_view
 from durable_shuffle.shuffle.consume.view import View
@@ -36,16 +37,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
 from durable_shuffle.shuffle.read.log_feed import LogFeed
 from durable_shuffle.shuffle.read.position import Position, ordinal_of, unpack_positions
-
-_SLICE_SECONDS = 0.2
-_MOST_SLICE_ROWS = 16_384
-
-
-def next_slice(rows: int, seconds: float) -> int:
-    """Return how many rows to take next, where `rows` took so long: about `_SLICE_SECONDS`."""
-    if seconds > 2 * _SLICE_SECONDS:
-        return max(1, rows // 2)
-    return min(_MOST_SLICE_ROWS, 2 * rows) if seconds < _SLICE_SECONDS / 2 else rows
 
 
 @dataclass(slots=True)
@@ -56,6 +47,7 @@ class ConsumerRun:
         name: of the consumer; it owns the log.
         schema: the storable schema of the step's rows; None if the step returns none.
         is_root: its input is not from this job, so a drain is sent to it directly.
+        dead_letters: where rows go that the step cannot take; None: they are failures.
     """
 
     pipeline: str
@@ -70,6 +62,8 @@ class ConsumerRun:
     settings: PipelineSettings
     clock: Clock
     ids: IdSource
+    dead_letters: Sink | None = None
+    _rows_in: RowsIn = field(init=False)
     _chain: Chain = field(init=False)
     _watch: CallWatch = field(init=False)
     _view: View = field(init=False)
@@ -91,7 +85,8 @@ class ConsumerRun:
 
     def run(self) -> None:
         """Run to the end and report the end."""
-        self._chain = Chain([part for part in (self.step, self.sink) if part is not None])
+        parts = (self.step, self.sink, self.dead_letters)
+        self._chain = Chain([part for part in parts if part is not None])
         self._watch = CallWatch(
             lambda error: self.link.hung(error, self._left_pending()), self.clock
         )
@@ -136,13 +131,17 @@ class ConsumerRun:
             ids=self.ids,
         )
         owner = f"{self.pipeline}/{self.name}/{self.link.task}"
-        self._commits = Commits(self._view, self.sink, owner, self.link.check_writes)
+        self._commits = Commits(
+            self._view, self.sink, owner, self.link.check_writes, self.dead_letters
+        )
+        skips = self.dead_letters is not None
+        self._rows_in = RowsIn(self.step, self.name, self.schema, self._commits, skips)
         self._opened = True
         known = self._view.task.held.state
         self._chain.open(self._open)
         if known.finished:
-            if self.sink is not None and known.ending is not None:
-                self.sink.ended(known.ending.mode)
+            if known.ending is not None:
+                self._sinks_ended(known.ending.mode)
             return TaskPhase.FINISHED
         self._restore(ending=known.ending is not None)
         if known.ending is not None:  # no more input is needed, only the rest of the end
@@ -167,10 +166,11 @@ class ConsumerRun:
         return Beginning(unpack_positions(packed, name=f"START of {self.link.task}"), NO_STATE)
 
     def _open(self, part: Any) -> None:
-        if part is self.sink and self.sink is not None:
-            schema = self.schema or pa.schema([])
-            place = SinkPlace(self.link.task, schema, self.link.epoch)
-            self.sink.open(place, self._view.task)
+        schema = self.schema or pa.schema([])
+        if part is self.dead_letters:
+            schema = pa.schema([*users_schema(self.stage), pa.field(ERROR, pa.string())])
+        if part is not self.step:
+            part.open(SinkPlace(self.link.task, schema, self.link.epoch), self._view.task)
         elif callable(getattr(part, "open", None)):
             part.open()
 
@@ -230,13 +230,12 @@ class ConsumerRun:
                 self._completed(self._alignment.passed(item.producer, item.marker.id))
             yield None
             return
-        process: Callable[[pa.RecordBatch], Any] = getattr(self.step, "process", self.step)
         start, slow = 0, hasattr(self.step, "poll")
         while start < item.num_rows:
             rows = min(self._slice_rows, item.num_rows - start) if slow else item.num_rows
             begun = self.clock.monotonic()
             with self._watch.call("process()", self.settings.progress_seconds):
-                self._emit(process(users_batch(item.slice(start, rows), self.stage)))
+                self._rows_in.take(users_batch(item.slice(start, rows), self.stage))
             self._slice_rows = next_slice(self._slice_rows, self.clock.monotonic() - begun)
             start += rows
             self._taken_rows += rows
@@ -267,16 +266,6 @@ class ConsumerRun:
         for producer in self._newly_ended():
             self._completed(self._alignment.ended(producer))
 
-    def _emit(self, made: Any) -> None:
-        if self.schema is None:
-            if made is not None and any(True for _ in made):
-                raise InvalidInputError(
-                    f"consumer {self.name!r} has no schema for what it makes, and made rows"
-                )
-            return
-        for batch in batches_of(made, self.schema, what=f"consumer {self.name!r}"):
-            self._commits.add(batch)
-
     def _asked(self) -> StopMode | None:
         """Return the stop that this task must obey. A drain reaches it through its input."""
         self.link.check()
@@ -306,8 +295,7 @@ class ConsumerRun:
         return max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows
 
     def _end_of_input(self) -> StopMode:
-        feed = self._view.queue.feed
-        drained = isinstance(feed, LogFeed) and "DRAIN" in feed.modes
+        drained = isinstance(feed := self._view.queue.feed, LogFeed) and "DRAIN" in feed.modes
         return StopMode.DRAIN if drained else StopMode.FINITE
 
     # -- committing
@@ -323,7 +311,7 @@ class ConsumerRun:
         self._looked_at = now
         self.link.hear(self.step)
         if hasattr(self.step, "poll"):
-            self._emit(self.step.poll())
+            self._rows_in.emit(self.step.poll())
         if not (due and self._has_rows):
             return
         rows = max(self._taken_rows, self._commits.made_rows)
@@ -371,15 +359,14 @@ class ConsumerRun:
             self._last_rows(mode)
         if step is EndStep.MAX_WATERMARK:
             if hasattr(self.step, "max_watermark"):
-                self._emit(self.step.max_watermark())
+                self._rows_in.emit(self.step.max_watermark())
         elif step is EndStep.PREPARE:
             self._chain.call(step, self._commits.token)
         elif step is EndStep.SNAPSHOT:
             self._take_snapshot()
         elif step is EndStep.WIN_ACK:
             self._win_ack()
-            if self.sink is not None:
-                self.sink.ended("SUSPEND")
+            self._sinks_ended("SUSPEND")
         elif step is EndStep.WIN_PREPARED:
             self._win_prepared(mode)
         elif step is EndStep.NOTIFY:
@@ -387,12 +374,16 @@ class ConsumerRun:
         elif step is EndStep.SHUTDOWN:
             self._chain.call(step, self._commits.token)
         elif step is EndStep.WIN_COMMITTED:
-            if self.sink is not None:
-                self.sink.ended("DRAIN" if mode is StopMode.DRAIN else "FINITE")
+            self._sinks_ended("DRAIN" if mode is StopMode.DRAIN else "FINITE")
             self._view.task.commit()
             self._commits.stands()
         elif step is EndStep.WIN_FINISHED:
             self._view.task.finish({})
+
+    def _sinks_ended(self, mode: EndMode) -> None:
+        for sink in (self.sink, self.dead_letters):
+            if sink is not None:
+                sink.ended(mode)
 
     def _last_rows(self, mode: StopMode) -> None:
         """Take the step's last rows, once; after this nothing is emitted."""
@@ -402,8 +393,8 @@ class ConsumerRun:
         if mode is StopMode.SUSPEND:
             self.link.say(TaskPhase.SUSPENDING)
             if hasattr(self.step, "poll"):
-                self._emit(self.step.poll())
+                self._rows_in.emit(self.step.poll())
             return
         self.link.say(TaskPhase.PREPARING)
         if hasattr(self.step, "finish"):
-            self._emit(self.step.finish())
+            self._rows_in.emit(self.step.finish())

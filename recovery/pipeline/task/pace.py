@@ -33,3 +33,14 @@ class Pace:
         usual = self._interval * 2 if rows < SMALL_ROWS else self._interval / 2
         self._interval = max(shortest, min(usual, longest))
         self._last = now
+
+
+_SLICE_SECONDS = 0.2
+_MOST_SLICE_ROWS = 16_384
+
+
+def next_slice(rows: int, seconds: float) -> int:
+    """Return how many rows to take next, where `rows` took so long: about `_SLICE_SECONDS`."""
+    if seconds > 2 * _SLICE_SECONDS:
+        return max(1, rows // 2)
+    return min(_MOST_SLICE_ROWS, 2 * rows) if seconds < _SLICE_SECONDS / 2 else rows

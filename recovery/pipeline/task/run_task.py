@@ -54,12 +54,17 @@ class RunTask:
             return plan_stage(plan, self.paths, storage, name)
 
         if name in plan.sources:
-            source = copy.deepcopy(plan.sources[name].source)
-            return SourceRun(name, stage(name), index, source, link, settings, clock, ids)
+            part = plan.sources[name]
+            source, share = copy.deepcopy(part.source), (index, part.producers)
+            producer = part.first + index
+            return SourceRun(
+                name, stage(part.stage), producer, source, link, settings, clock, ids, share
+            )
         consumer = plan.consumers[name]
         sink: Sink | None = copy.deepcopy(consumer.sink)
         if consumer.writes is not None:
-            sink = StageSink(stage(consumer.writes), index, settings.shuffle)
+            producer = consumer.first + index
+            sink = StageSink(stage(consumer.writes), producer, settings.shuffle)
         return ConsumerRun(
             pipeline=plan.name,
             name=name,
@@ -68,6 +73,7 @@ class RunTask:
             step=copy.deepcopy(consumer.step),
             schema=consumer.schema,
             sink=sink,
+            dead_letters=copy.deepcopy(consumer.dead_letters),
             is_root=plan.is_root(name),
             link=link,
             settings=settings,

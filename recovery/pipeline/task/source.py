@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase
-from durable_shuffle.recovery.pipeline.plan.plan import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.positions import Positions, positions_of
 from durable_shuffle.recovery.pipeline.plan.rows import batches_of, partition_ids
+from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import Pulled, Source
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.pace import Pace
@@ -127,6 +127,8 @@ class SourceRun:
     settings: PipelineSettings
     clock: Clock
     ids: IdSource
+    share: tuple[int, int] | None = None
+    """Which of how many tasks of its source it is; None: as the stage's producers are numbered."""
     _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _held_rows: int = field(default=0, init=False)
     _held_since: float = field(default=0.0, init=False)
@@ -188,8 +190,9 @@ class SourceRun:
             self._records = log.rows
             self.link.progress(self._records)
             self.link.pass_barrier()
-            start, producers = self._positions.start, self.stage.describe.producers
-            puller = Puller(lambda: self.source.read(start, self.producer, producers))
+            start = self._positions.start
+            share = self.share or (self.producer, self.stage.describe.producers)
+            puller = Puller(lambda: self.source.read(start, *share))
             try:
                 mode = self._follow(puller, log)
             finally:

@@ -8,6 +8,7 @@ concern the pipeline that was started last. `bad_input` returns the errors of im
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,21 @@ from pipelines import copying, epochs
 from durable_shuffle import spark_tasks
 from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.driver import FACTORY
-from durable_shuffle.bench.enrich_demo.stream import enrich_stream
+from durable_shuffle.bench.enrich_demo.stream import LIVELY, enrich_stream
 from durable_shuffle.jobs.spark_tasks import launcher
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
-from durable_shuffle.recovery.job.starts import JobTimeouts
 from durable_shuffle.recovery.pipeline.commands.requests import Description
-from durable_shuffle.recovery.pipeline.lines.storage_line import LineSettings
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, RunningPipeline
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
-PATIENT: dict[str, Any] = {"timeouts": JobTimeouts(300, 3, 300)}
-LINE = LineSettings(heartbeat_seconds=1, silence_seconds=300, command_seconds=0.5)
+PATIENT: dict[str, Any] = {
+    "start_seconds": 300,
+    "stop_seconds": 300,
+    "spark_heartbeat_seconds": 1,
+    "spark_silence_seconds": 300,
+    "spark_command_seconds": 0.5,
+}
 
 
 class Elsewhere(LocalStorage):
@@ -61,13 +66,14 @@ class Driver:
             partitions=partitions,
             **PATIENT,
         )
-        self._running = pipeline.start(launcher=spark_tasks(self._spark, line=LINE))
+        self._running = pipeline.start(launcher=spark_tasks(self._spark))
         return {}
 
     def start_enrich(self, arguments: str) -> dict[str, Any]:
         """Start the stream of the demo, to be operated from outside."""
-        self._running = enrich_stream(**json.loads(arguments)).start(
-            launcher=spark_tasks(self._spark, line=LINE),
+        patient = replace(LIVELY, **PATIENT)
+        self._running = enrich_stream(**json.loads(arguments), settings=patient).start(
+            launcher=spark_tasks(self._spark),
             given=Description(FACTORY, arguments, ""),
             serve=True,
         )
@@ -114,7 +120,7 @@ class Driver:
         return found
 
     def _ended(self, pipeline: Pipeline) -> str:
-        return str(pipeline.run(launcher=spark_tasks(self._spark, line=LINE)).cause)
+        return str(pipeline.run(launcher=spark_tasks(self._spark)).cause)
 
 
 def main(work: str) -> None:

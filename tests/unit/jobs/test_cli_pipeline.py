@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from durable_shuffle.jobs.cli import pipeline as commands
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.pipeline.pipeline import RunningPipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.recovery.pipeline.status import (
     PartView,
     Restarted,

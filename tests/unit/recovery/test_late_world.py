@@ -6,7 +6,6 @@ import pytest
 from late_world import World, run_history
 
 from durable_shuffle.recovery.job.phases import JobPhase
-from durable_shuffle.recovery.job.restarts import RestartSettings
 
 SAMPLE, MANY = 30, 10_000
 
@@ -27,7 +26,7 @@ def test_a_history_ends_runs_or_says_why(seed: int, part: int) -> None:
 @pytest.mark.parametrize(("minutes", "survives"), [(30, True), (61, False)])
 def test_an_outage_of_the_storage(seed: int, minutes: int, survives: bool) -> None:
     """Half an hour is waited out with the settings as they come; an hour and more is the cause."""
-    world = World(seed, restarts=RestartSettings())
+    world = World(seed, usual=True)
     if survives:
         assert world.run_through_outage(minutes * 60.0).phase is JobPhase.CANCELED, "as it was told"
         assert world.supervisor.machine.budget.total > 20, "it tried all the time"

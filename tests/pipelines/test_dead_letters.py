@@ -1,0 +1,97 @@
+"""Rows that a step cannot take are passed over, if that is wanted, and none of them is lost."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from one_consumer import OneConsumer
+from pipeline_steps import ROWS, Numbers, same
+from pipelines import settings, threads
+
+from durable_shuffle.recovery.calls.batches import AsyncStep
+from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.serialization.errors import InvalidInputError
+
+UPTO = 400
+SUMS = pa.schema([("n", pa.int64()), ("sum", pa.int64())])
+
+
+class Picky:
+    """Adds numbers up; fails at some of them when it has added half of the batch."""
+
+    outage: ClassVar[list[int]] = [150, 151]
+    """Of this process: numbers at which the network is away, once each."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def process(self, batch: pa.RecordBatch) -> Any:
+        for n in batch.column("n").to_pylist():
+            if n in self.outage:
+                self.outage.remove(n)
+                raise ConnectionError("the network is away")
+            self.sum += n
+            if n % 37 == 5:
+                raise ValueError(f"cannot take {n}")
+            yield {"n": n if n % 41 != 7 else "not a number", "sum": self.sum}
+
+    def snapshot(self) -> bytes:
+        return str(self.sum).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.sum = int(state)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.glob("part-*.json"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_bad_rows_go_to_the_dead_letters_once(tmp_path: Path) -> None:
+    """Also those that fail by what they return, over restarts; the state has the good ones alone.
+    What may pass is tried again and passes nobody over."""
+    Picky.outage = [150, 151]
+    pipeline = Pipeline("picky", str(tmp_path / "data"), settings=settings(append_rows=50))
+    numbers = pipeline.source("numbers", IteratorSource(Numbers(1, UPTO)), schema=ROWS, key="n")
+    numbers.consume(
+        "sum",
+        Picky(),
+        schema=SUMS,
+        sink=FileSink(str(tmp_path / "out"), "json"),
+        on_error="skip",
+        dead_letters=FileSink(str(tmp_path / "dead"), "json"),
+    )
+    result = pipeline.run(launcher=threads)
+    assert (result.phase, result.restarts) == (JobPhase.FINISHED, 2)
+    good, dead = lines(tmp_path / "out"), lines(tmp_path / "dead")
+    bad = {n for n in range(UPTO) if n % 37 == 5 or n % 41 == 7}
+    assert Counter(row["n"] for row in dead) == Counter(bad)
+    assert {row["n"]: row["_error"] for row in dead}[5] == "ValueError: cannot take 5"
+    assert "does not fit the schema" in {row["n"]: row["_error"] for row in dead}[7]
+    assert Counter(row["n"] for row in good) == Counter(set(range(UPTO)) - bad)
+    assert max(row["sum"] for row in good) == sum(set(range(UPTO)) - bad)
+    assert not Picky.outage, "the fault did not happen"
+
+
+def test_who_cannot_pass_rows_over(one: OneConsumer) -> None:
+    """A description that would lose rows is refused."""
+    pipeline = Pipeline("p", str(one.folder / "data"))
+    numbers = pipeline.source("n", IteratorSource(Numbers(1)), schema=ROWS)
+    here = FileSink(str(one.folder / "out"), "json")
+
+    def refused(match: str, step: Any = same, **more: Any) -> None:
+        with pytest.raises(InvalidInputError, match=match):
+            numbers.consume("c", step, schema=ROWS, sink=here, **more)
+
+    refused("'fail' or 'skip'", on_error="ignore")
+    refused("dead_letters", on_error="skip")
+    refused("dead_letters", dead_letters=here)
+    refused("another folder", on_error="skip", dead_letters=FileSink(str(one.folder / "out")))
+    step = AsyncStep(same, ROWS, capacity=1)
+    refused("one row at a time", step, on_error="skip", dead_letters=FileSink("elsewhere"))

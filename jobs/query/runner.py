@@ -92,7 +92,7 @@ class QueryResult:
     frame: DataFrame
     """The query's rows."""
     reports: list[StageReport]
-    """One per needed cut, lower cuts first."""
+    """One per needed stage, lower ones first."""
     native: tuple[str, ...]
     """Exchanges that Spark runs itself, each with the reason."""
     adapted: tuple[str, ...]
@@ -115,7 +115,9 @@ class QueryRunner:
         check = partial(self._check_inputs, query, remember=True)
         run = QueryRun(self._spark, self._engine, self._stages, query, progress, check)
         stored = run.ensure()
-        reports = [stored[number].report for number in sorted(stored)]
+        # a query that is planned again may have several cuts that are one stage
+        every = [stored[number].report for number in sorted(stored)]
+        reports = list({report.incarnation: report for report in every}.values())
         return QueryResult(query.result(stored), reports, query.native, tuple(query.adapted))
 
     def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:

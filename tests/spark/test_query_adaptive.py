@@ -116,3 +116,14 @@ def test_a_join_of_joins(tables: SparkSession, root: str) -> None:
     again = shuffle_of(tables, root, reuse="require")
     assert again.query(df).collect() == df.collect()
     assert {decision for _, decision in stages(again)} == {"reuse"}
+
+
+def test_a_stage_is_reported_once(tables: SparkSession, root: str) -> None:
+    """Spark plans a subquery again with its query; its exchange is the same stage all the same."""
+    where = "c = 3 AND v > (SELECT avg(k) FROM dim)"
+    df = tables.sql(f"SELECT g, count(*) n FROM big JOIN dim USING (k) WHERE {where} GROUP BY g")
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert durable.report().adapted
+    found = [stage.incarnation for stage in durable.report().stages]
+    assert len(found) == len(set(found))

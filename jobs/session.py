@@ -31,7 +31,6 @@ from durable_shuffle.jobs.stages.runner import Explanation, StageRunner
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
 from durable_shuffle.jobs.stages.work import FrameWork
-from durable_shuffle.jobs.streaming.register import add_source, can_register
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -132,8 +131,6 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
-        if can_register():
-            add_source(spark)
         storage = preflight(spark, task_storage, job, ids)
         self._storage = CountingStorage(storage)
         take_over = on_conflict == "take_over"

@@ -20,7 +20,8 @@ def can_register() -> bool:
 def register(spark: SparkSession) -> None:
     """Make `format("durable_shuffle")` available in a session, classic or Spark Connect.
 
-    Safe to repeat. `DurableShuffle(spark, ...)` registers it too.
+    Safe to repeat. Spark starts a Python process when it is first told of a source. So
+    `DurableShuffle` does not call this.
 
     Raises:
         InvalidInputError: PySpark is older than 4.2.

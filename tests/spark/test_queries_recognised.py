@@ -9,10 +9,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_second_run_runs_no_producer(programs: Any, tmp_path: Path) -> None:
-    """Rows are Spark's in both runs, and no producer runs in the second one, for any query."""
+    """Rows are Spark's in both runs. For any query, the second one runs no producer, and reads
+    all that is stored without a Python process beside the driver."""
     tables, root = tmp_path / "tables", tmp_path / "root"
     first = programs.run("recognised", tables, root, 1, env={"PYTHONHASHSEED": "1"})
     second = programs.run("recognised", tables, root, 3, env={"PYTHONHASHSEED": "2"})
+    assert first.pop("python_processes") > 0
+    assert second.pop("python_processes") == 0
     assert [name for name, found in first.items() if not found["equal"]] == []
     assert [name for name, found in second.items() if not found["equal"]] == []
     assert [name for name, found in first.items() if not found["stages"]] == []

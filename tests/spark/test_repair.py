@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle import DurableShuffle
+from durable_shuffle import DurableShuffle, register
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
@@ -90,6 +90,7 @@ def test_a_description_in_anothers_place_stops_the_next_run(
     place.write_bytes(other.read_bytes())
     with pytest.raises(CorruptDataError, match=str(place.relative_to(root))):
         DurableShuffle(session, root, job="tests").repartition(df, 3, "k", name="three")
+    register(session)
     stored = session.read.format("durable_shuffle").options(url=root, job="tests", stage="three")
     with pytest.raises(Exception, match=str(place.relative_to(root))):
         stored.load().count()

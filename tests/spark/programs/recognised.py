@@ -6,6 +6,7 @@ with those of Spark alone, which the first run leaves in the folder.
 """
 
 import json
+import os
 import sys
 from datetime import date
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.bench.cluster.faults import session_processes
 
 
 def listed(texts: list[str]) -> str:
@@ -146,6 +148,9 @@ def main(folder: str, root: str, plans_before: str) -> None:
         why = [stage.why for stage in stages if stage.decision == "fresh"]
         answer[name] = {"equal": all(equal), "stages": len(stages), "ran": ran, "why": why[:1]}
     wanted_file.write_text(json.dumps(wanted))
+    running = session_processes(os.getsid(0)).values()
+    workers = [line for line in running if "daemon" in line and "java" not in line.split()[0]]
+    answer["python_processes"] = len(workers)
     print(json.dumps(answer), flush=True)
     spark.stop()
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.claims import hold_claim, let_go
@@ -17,20 +17,19 @@ from durable_shuffle.jobs.consume.run import (
 from durable_shuffle.jobs.consume.task import OnNewCode
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
-from durable_shuffle.jobs.engine.checks import check_option, check_version, is_column
+from durable_shuffle.jobs.engine.checks import check_option, check_version
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.explain import Calls
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
-from durable_shuffle.jobs.python_stage.methods import PythonStages
-from durable_shuffle.jobs.query.calls import QueryCalls
-from durable_shuffle.jobs.query.runner import QueryExplanation, QueryRunner
+from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
+from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.stages.runner import Explanation, StageRunner
+from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
-from durable_shuffle.jobs.stages.work import FrameWork
 from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -45,10 +44,8 @@ from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
-_ROWS_IN = "spark.durableShuffle.rowsIn"
 
-
-class DurableShuffle(PythonStages, QueryCalls, StoredStages):
+class DurableShuffle(Calls, StoredStages):
     """Durable stages of one Spark job.
 
     Creating this object claims the job; an older driver of the job stops with FencedError at its
@@ -56,10 +53,13 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
     application. A later run with the same job name and the same plan reads them instead of
     computing them again.
 
+    Every argument but `storage_options` can also be a Spark conf, for example
+    `spark.durableShuffle.onConflict`; settings are `spark.durableShuffle.settings.*`.
+
     Args:
         spark: a classic or Spark Connect session.
-        url: fsspec URL of a local folder, S3, GCS or Azure. Default: the Spark conf
-            `spark.durableShuffle.url`, else `./durable-shuffle` for `local*` masters.
+        url: fsspec URL of a local folder, S3, GCS or Azure. Default: `./durable-shuffle` for
+            `local*` masters.
         job: name of the job under `url`; letters, digits, '.', '_', '-'.
         version: default for the `version` of each call.
         reuse: "auto" reuses stored stages that match. "never" computes every stage again.
@@ -81,12 +81,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         rows_in: where rows are encoded and decoded. "auto" does it inside Spark's JVM, which is
             faster, if this Spark and the types of the columns allow it, else in Python workers;
             `explain` says which. "python" always takes Python workers. "jvm" raises
-            IncompatibleError instead. Default: the Spark conf `spark.durableShuffle.rowsIn`, else
-            "auto". Both write the same format, and it is not part of a stage's identity.
+            IncompatibleError instead. Both write the same format, and it is not part of a stage's
+            identity.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
-        clock: for tests; default the machine's.
-        ids: for tests; default random.
 
     Not guaranteed: that side effects of your own functions happen only once. They happen at least
     once. A local folder survives the death of processes, not the loss of the disk.
@@ -102,32 +100,41 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         spark: SparkSession,
         url: str | None = None,
         *,
-        job: str,
+        job: str | None = None,
         version: str | None = None,
-        reuse: ReusePolicy = "auto",
-        on_conflict: Literal["take_over", "fail"] = "take_over",
-        lost_records: Literal["refuse", "ignore"] = "refuse",
-        retention: Retention = KeepUsed(),  # noqa: B008 - a constant
+        reuse: ReusePolicy | None = None,
+        on_conflict: Literal["take_over", "fail"] | None = None,
+        lost_records: Literal["refuse", "ignore"] | None = None,
+        retention: Retention | None = None,
         rows_in: RowsIn | None = None,
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
     ) -> None:
+        conf = configured(spark)
+        job = job if job is not None else conf.get("job")
+        if job is None:
+            raise InvalidInputError("no job: give DurableShuffle(job=...) or set " + PREFIX + "job")
         check_name("job", job)
+        version = version if version is not None else conf.get("version")
         check_version(version)
+        reuse = reuse or cast("ReusePolicy", conf.get("reuse", "auto"))
         check_option("reuse", reuse, ("auto", "never", "require"))
+        on_conflict = on_conflict or cast("Any", conf.get("on_conflict", "take_over"))
         check_option("on_conflict", on_conflict, ("take_over", "fail"))
+        lost_records = lost_records or cast("Any", conf.get("lost_records", "refuse"))
         check_option("lost_records", lost_records, ("refuse", "ignore"))
-        rows_in = rows_in or cast("RowsIn", spark.conf.get(_ROWS_IN, "auto"))
+        rows_in = rows_in or cast("RowsIn", conf.get("rows_in", "auto"))
         check_option("rows_in", rows_in, ("auto", "jvm", "python"))
+        if retention is None:
+            given = conf.get("retention")
+            retention = KeepUsed() if given is None else cast("Any", retention_from(given))
         self._retention, self._deleting = retention, None
         self._keep = kept_by(retention)
         self._spark, self._job = spark, job
-        clock, ids = clock or SystemClock(), ids or RandomIds()
+        clock, ids = self._clock_and_ids()
         self._clock, self._ids = clock, ids
-        self._settings = settings = settings or Settings()
-        self._url = url or default_url(spark)
+        self._settings = settings = settings or settings_from(conf)
+        self._url = url or conf.get("url") or default_url(spark)
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
@@ -182,6 +189,10 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
             self.release_consumed()
         self._begin_vacuum(self._keep)
 
+    def _clock_and_ids(self) -> tuple[Clock, IdSource]:
+        """Return where times and ids come from; tests override it."""
+        return SystemClock(), RandomIds()
+
     def __enter__(self) -> "DurableShuffle":
         return self
 
@@ -215,63 +226,6 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """This driver's fencing number. The first driver that claims the job has 1, the next 2."""
         return self._log.generation
 
-    def durable(
-        self,
-        df: DataFrame,
-        *,
-        name: str | None = None,
-        version: str | None = None,
-        progress: bool = False,
-    ) -> DataFrame:
-        """Store `df` once and return the stored rows: same partitions, same order.
-
-        Eager, as `df.checkpoint()`: when this returns, every partition is committed.
-
-        Args:
-            name: label of the stage, default "durable"; part of its identity.
-            version: your promise that inputs which another run cannot recognise hold the same rows
-                as long as the version is the same. Such inputs are an RDD, a table behind JDBC,
-                and everything on Spark Connect. The rest of the plan is still compared. Two inputs
-                with the same plan need two versions. Default: the version of this object.
-            progress: show a bar on standard error, or plain lines if it is not a terminal.
-
-        Raises:
-            InvalidInputError: not a DataFrame, a streaming one, a column type that cannot be
-                stored, or one `version` for two different inputs.
-            FencedError: a newer driver claimed the job.
-        """
-        return self._run(self._durable_work(df, name), version, progress=progress)
-
-    def repartition(
-        self,
-        df: DataFrame,
-        n: int | str | Column | None = None,
-        *cols: str | Column,
-        name: str | None = None,
-        version: str | None = None,
-        progress: bool = False,
-    ) -> DataFrame:
-        """Store `df`, partitioned as `df.repartition(n, *cols)` would, and return the stored rows.
-
-        Eager: when this returns, every partition is committed. Each key is in the partition where
-        Spark itself puts it, so on classic Spark a later join or group-by on the key needs no
-        second exchange. Without columns, rows go to the partitions in turn.
-
-        Args:
-            n: number of partitions, from 1; default `spark.sql.shuffle.partitions`. As in Spark,
-                the first column may stand here.
-            cols: key columns, by name or as plain columns.
-            name: label of the stage, default "repartition"; part of its identity.
-            version: as with `durable`.
-            progress: as with `durable`.
-
-        Raises:
-            InvalidInputError: as with `durable`; a bad `n`, an unknown column, or a key type that
-                has no hash (maps).
-            FencedError: a newer driver claimed the job.
-        """
-        return self._run(self._repartition_work(df, n, cols, name), version, progress=progress)
-
     def consume(
         self,
         df_or_stage: DataFrame | StageInfo,
@@ -293,8 +247,8 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         run again; its stored result is returned.
 
         Args:
-            df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
-                `stages()`. Any other DataFrame is first stored, as by `durable`.
+            df_or_stage: what `repartition` or `checkpoint` of this object returned, or an entry of
+                `stages()`. Any other DataFrame is first stored, as by `checkpoint`.
             consumer: name of the consumer.
             process: takes a RecordBatch of consecutive rows; returns a RecordBatch, a Table, an
                 iterable of these, or None. Or an object with `process`, `snapshot() -> bytes` and
@@ -323,33 +277,12 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         """
         request = check_consume(consumer, process, schema, checkpoint_every, resume, on_new_code)
         if self._path(df_or_stage) is None:
-            df_or_stage = self.durable(cast("DataFrame", df_or_stage), name=name)
+            df_or_stage = self.checkpoint(cast("DataFrame", df_or_stage), name=name)
         path = self._path(df_or_stage)
         assert path is not None
         frame, report = self._consumers.run(path, request)
         self._consumer_reports.append(report)
         return frame
-
-    def explain(
-        self,
-        df: DataFrame,
-        n: int | str | Column | None = None,
-        *cols: str | Column,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> Explanation | QueryExplanation:
-        """Say whether `repartition(df, n, *cols)` would reuse a stored stage, and why.
-
-        Without `n` and columns, explain `query(df)`: which exchanges are committed and which would
-        run. On Spark Connect, which has no `query`, explain `durable(df)` then. Nothing is written.
-        On Spark Connect a small job may run, to count the partitions of a partly stored stage.
-        """
-        check_version(version)
-        if n is None and not cols:
-            if self._queries is not None:
-                return self._queries.explain(df, _label(name, "query"), version)
-            return self._runner.explain(self._durable_work(df, name), version)
-        return self._runner.explain(self._repartition_work(df, n, cols, name), version)
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in total."""
@@ -362,32 +295,3 @@ class DurableShuffle(PythonStages, QueryCalls, StoredStages):
         if isinstance(df_or_stage, StageInfo):
             return df_or_stage.path(self._job)
         return self._stages_of_frames.get(df_or_stage)
-
-    def _run(self, work: FrameWork, version: str | None, *, progress: bool) -> DataFrame:
-        check_version(version)
-        frame, report = self._runner.run(work, version, progress=progress)
-        self._reports.append(report)
-        path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
-        self._stages_of_frames[frame] = path
-        return frame
-
-    def _durable_work(self, df: DataFrame, name: str | None) -> FrameWork:
-        return FrameWork(df, self._runner.engine, name=_label(name, "durable"))
-
-    def _repartition_work(
-        self,
-        df: DataFrame,
-        n: int | str | Column | None,
-        cols: tuple[str | Column, ...],
-        name: str | None,
-    ) -> FrameWork:
-        if isinstance(n, (str, Column)) or (n is not None and is_column(n)):
-            cols, n = (cast("str | Column", n), *cols), None
-        if n is None:
-            n = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
-        label = _label(name, "repartition")
-        return FrameWork(df, self._runner.engine, name=label, n=n, cols=cols)
-
-
-def _label(name: str | None, default: str) -> str:
-    return default if name is None else name  # "" is passed on, to be refused

@@ -46,7 +46,7 @@ def test_links_of_the_checkout_lead_to_the_real_folders(folder: str) -> None:
 def test_links_are_all_there_is() -> None:
     """The facade's folder holds the facade, the typing marker and the links."""
     found = {p.name for p in (SOURCE / "durable_shuffle").iterdir()} - {"__pycache__"}
-    assert found == {"__init__.py", "py.typed", *FOLDERS}
+    assert found == {"__init__.py", "errors.py", "py.typed", *FOLDERS}
 
 
 def test_facade_imports_neither_spark_nor_storage_drivers() -> None:
@@ -128,7 +128,7 @@ def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
     packed = {name for name in names if name.endswith((".py", ".java"))}
-    packed -= {"durable_shuffle/__init__.py"}
+    packed -= {"durable_shuffle/__init__.py", "durable_shuffle/errors.py"}
     sources = {
         f"durable_shuffle/{path.relative_to(ROOT).as_posix()}"
         for folder in FOLDERS

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import durable_shuffle
+from durable_shuffle import errors as public_errors
 from durable_shuffle.serialization import errors
 
 LAYERS = ("serialization", "shuffle", "recovery", "jobs", "bench")
@@ -52,15 +53,27 @@ def test_facade_class_is_the_one_of_the_jobs_layer() -> None:
     assert by_position == ["spark", "url"]
     documented = {"job", "version", "reuse", "on_conflict", "retention", "storage_options"}
     assert documented | {"settings"} <= set(arguments)
-    assert arguments["job"].default is inspect.Parameter.empty
+    assert not {"clock", "ids"} & set(arguments)
 
 
 def test_public_methods_have_docstrings() -> None:
     """Everything a user can call on a `DurableShuffle` says what it does."""
     members = inspect.getmembers(durable_shuffle.DurableShuffle)
     public = {name: member for name, member in members if not name.startswith("_")}
-    assert {"durable", "repartition", "explain", "report", "stages", "release"} <= set(public)
+    assert {"checkpoint", "repartition", "explain", "report", "stages", "release"} <= set(public)
     assert [name for name, member in public.items() if not inspect.getdoc(member)] == []
+
+
+def test_names_are_completed_in_notebooks() -> None:
+    """`dir` lists the names that are resolved at first use."""
+    assert set(durable_shuffle.__all__) <= set(dir(durable_shuffle))
+
+
+def test_every_error_is_public() -> None:
+    """`durable_shuffle.errors` has each class of the error tree."""
+    classes = {name for name, _ in inspect.getmembers(errors, inspect.isclass)}
+    assert set(public_errors.__all__) == {n for n in classes if n.endswith(("Error", "Kind"))}
+    assert all(getattr(public_errors, n) is getattr(errors, n) for n in public_errors.__all__)
 
 
 def test_errors_of_the_facade_have_one_root() -> None:

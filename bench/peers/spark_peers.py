@@ -94,7 +94,7 @@ def _durable(
         source,
         map=mapper,
         keys=workload.key,
-        partitions=workload.reduces,
+        num_partitions=workload.reduces,
         reduce=reduce_function(step.workload, str(folder)),
         schema=workload.reduced,
         map_schema=workload.mapped,

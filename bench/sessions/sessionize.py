@@ -67,7 +67,7 @@ def sessionize(
     return durable.stage(
         events.select("user", "at"),
         keys="user",
-        partitions=partitions,
+        num_partitions=partitions,
         reduce=Sessions(gap_seconds),
         schema=SESSION_COLUMNS,
         name="clickstream",

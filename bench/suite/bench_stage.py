@@ -102,7 +102,7 @@ def test_map_and_reduce(
             source,
             map=clean,
             keys="l_orderkey",
-            partitions=PARTITIONS,
+            num_partitions=PARTITIONS,
             reduce=total,
             schema=schema,
         )
@@ -147,7 +147,7 @@ def test_grouped(
 
     def stored() -> DataFrame:
         return shuffle.stage(
-            source, keys="g", partitions=PARTITIONS, reduce=Grouped(summed), schema=schema
+            source, keys="g", num_partitions=PARTITIONS, reduce=Grouped(summed), schema=schema
         )
 
     def native() -> DataFrame:

@@ -43,13 +43,11 @@ _CONNECT_TASKS = 16
 
 
 def default_url(spark: SparkSession) -> str:
-    """Return the url that the session's settings name.
+    """Return the url of a session that names none.
 
     Raises:
-        InvalidInputError: none is set and the master is not `local*`.
+        InvalidInputError: the master is not `local*`.
     """
-    if url := spark.conf.get(URL_CONF, None):
-        return str(url)
     if is_local(spark):
         return LOCAL_DEFAULT
     raise InvalidInputError(

@@ -40,7 +40,7 @@ class PythonStages:
         *,
         map: BatchFunction | None = None,
         keys: str | Sequence[str] | KeyFunction,
-        partitions: int,
+        num_partitions: int,
         reduce: BatchFunction | Grouped | ResumableReducer | None = None,
         combine: BatchFunction | None = None,
         sort_by: str | Sequence[str | tuple[str, Direction]] = (),
@@ -61,9 +61,10 @@ class PythonStages:
             map: takes an iterator of RecordBatch with the columns of `df`, yields RecordBatch in
                 `map_schema`. None passes on the rows of `df` unchanged.
             keys: names of columns of `map_schema`, partitioned as Spark's `repartition` does; or a
-                function from a RecordBatch to one partition id per row, from 0 to `partitions` - 1.
-            partitions: number of partitions, from 1. With a `reduce` and key columns, one task may
-                read several small partitions (`Settings.read_together_bytes`).
+                function from a RecordBatch to one partition id per row, from 0 to
+                `num_partitions` - 1.
+            num_partitions: from 1. With a `reduce` and key columns, one task may read several small
+                partitions (`Settings.read_together_bytes`).
             reduce: takes the batches of one partition, yields RecordBatch in `schema`. It is called
                 once per partition and need not read all rows. Or `Grouped(function)`, called once
                 per key. Or an object with the methods of `ResumableReducer`: after a crash it
@@ -78,7 +79,7 @@ class PythonStages:
             map_schema: of what the map yields; default the columns of `df`.
             name: label of the stage, default "stage"; part of its identity.
             version: your promise about parts of `df` and of the functions that another run cannot
-                recognise; see `durable`. Default: the version of this object.
+                recognise; see `checkpoint`. Default: the version of this object.
             progress: show a bar on standard error, or plain lines if it is not a terminal.
 
         Not guaranteed: any order of rows within a partition without `sort_by`; that the map sees
@@ -89,24 +90,18 @@ class PythonStages:
             FencedError: a newer driver claimed the job.
         """
         check_version(version)
-        version = self._runner.version_or_default(version)
-        work = PythonWork(
+        work = self._stage_work(
             df,
-            self._runner.engine,
-            self._spark,
-            name=name or "stage",
+            name=name,
             map=map,
             keys=keys,
-            partitions=partitions,
+            num_partitions=num_partitions,
             reduce=reduce,
             combine=combine,
             sort_by=sort_by,
             schema=schema,
             map_schema=map_schema,
-            below=self._results.get(df),
             version=version,
-            generation=self._log.generation,
-            ids=self._runner.ids,
         )
         side, report = self._runner.run(work, version, progress=progress)
         self._reports.append(report)
@@ -114,10 +109,35 @@ class PythonStages:
         self._results[frame] = side
         return frame
 
+    def _stage_work(
+        self,
+        df: DataFrame,
+        *,
+        keys: str | Sequence[str] | KeyFunction,
+        num_partitions: int,
+        name: str | None = None,
+        version: str | None = None,
+        **functions: Any,
+    ) -> PythonWork:
+        """Return the work of a `stage` with these arguments."""
+        return PythonWork(
+            df,
+            self._runner.engine,
+            self._spark,
+            name=name or "stage",
+            keys=keys,
+            partitions=num_partitions,
+            below=self._results.get(df),
+            version=self._runner.version_or_default(version),
+            generation=self._log.generation,
+            ids=self._runner.ids,
+            **functions,
+        )
+
     def stage_objects(
         self,
         rdd: RDD[tuple[K, V]],
-        partitions: int,
+        num_partitions: int,
         *,
         partition_function: Callable[[Any], int] = portable_hash,
         group: bool = False,
@@ -127,18 +147,19 @@ class PythonStages:
     ) -> RDD[Any]:
         """Store an RDD of (key, value) pairs partitioned by key, and return the stored pairs.
 
-        Use it instead of `rdd.partitionBy(partitions, partition_function)`, or with `group=True`
-        instead of `rdd.groupByKey(...)`; the same pairs are in the same partitions. The map side is
-        eager and its output is stored once; the read side is lazy. Classic Spark only.
+        Use it instead of `rdd.partitionBy(num_partitions, partition_function)`, or with
+        `group=True` instead of `rdd.groupByKey(...)`; the same pairs are in the same partitions.
+        The map side is eager and its output is stored once; the read side is lazy. Classic Spark
+        only.
 
         Keys and values may be any types of msgpack, and datetimes, dates, times, timedeltas,
         Decimal, UUID, tuples, sets, big integers and numpy scalars, nested at will. They come back
         with the same types. Any other type is refused with its name; stored data is never pickled.
 
         Args:
-            partitions: number of partitions, from 1.
+            num_partitions: from 1.
             partition_function: returns an integer for a key; the partition is this integer modulo
-                `partitions`. Default as in Spark.
+                `num_partitions`. Default as in Spark.
             group: return one (key, iterable of values) pair per key.
             name: label of the stage, default "objects"; part of its identity.
             version: as with `stage`.
@@ -157,9 +178,9 @@ class PythonStages:
             rdd,
             self._runner.engine,
             name=name or "objects",
-            partitions=partitions,
+            partitions=num_partitions,
             partition_function=partition_function,
         )
         rows, report = self._runner.run(work, version, progress=progress)
         self._reports.append(report)
-        return rows.groupByKey(partitions, partition_function) if group else rows
+        return rows.groupByKey(num_partitions, partition_function) if group else rows

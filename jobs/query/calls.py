@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.query.runner import QueryRunner
+from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -42,7 +43,7 @@ class QueryCalls:
 
         Args:
             name: label of the stages, default "query"; part of their identity.
-            version: as with `durable`.
+            version: as with `checkpoint`.
             progress: show bars on standard error, or plain lines if it is not a terminal.
 
         Raises:
@@ -52,7 +53,21 @@ class QueryCalls:
                 "require" and an exchange would have to start from nothing.
             FencedError: a newer driver claimed the job.
         """
-        label = name or "query"
+        label, queries = self._checked(name, version)
+        with show_progress(wanted=progress) as view:
+            result = queries.run(df, label, version, view)
+        self._reports += result.reports
+        self._native += [text for text in result.native if text not in self._native]
+        self._adapted += result.adapted
+        return result.frame
+
+    def _explain_query(self, df: DataFrame, name: str | None, version: str | None) -> Explanation:
+        label, queries = self._checked(name, version)
+        return queries.explain(df, label, version)
+
+    def _checked(self, name: str | None, version: str | None) -> tuple[str, QueryRunner]:
+        """Return the label of a query's stages and what runs queries."""
+        label = "query" if name is None else name
         check_name("name", label)
         check_version(version)
         if self._queries is None:
@@ -60,12 +75,7 @@ class QueryCalls:
                 "query() needs the plans of a classic Spark session, which Spark Connect does not "
                 "show: use repartition() or stage() there"
             )
-        with show_progress(wanted=progress) as view:
-            result = self._queries.run(df, label, version, view)
-        self._reports += result.reports
-        self._native += [text for text in result.native if text not in self._native]
-        self._adapted += result.adapted
-        return result.frame
+        return label, self._queries
 
     def transparent(
         self, *, name: str | None = None, version: str | None = None

@@ -4,85 +4,24 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.query.cuts import Cut, exchange_title, schema_of
+from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
+from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
-from durable_shuffle.jobs.stages.runner import StageRunner, in_python
+from durable_shuffle.jobs.stages.runner import StageRunner
 
 _NO_STREAM = (
     "a streaming DataFrame is no query that ends: write it with "
     "writeStream.format('durable_shuffle'), or call query() inside foreachBatch"
 )
-
-State = Literal["committed", "partly committed", "missing", "not needed"]
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeExplanation:
-    """One durable exchange, or the query's result rows."""
-
-    number: int
-    """From 0. An exchange has a higher number than the exchanges that it reads."""
-    kind: str
-    """"hash", "single", "round_robin", "range"; or "passthrough" for the query's result rows, which
-    are stored if they aggregate a large join."""
-    partitions: int
-    """0 if the number is known only after planning."""
-    columns: tuple[str, ...]
-    fingerprint: str
-    reads: tuple[int, ...]
-    """Numbers of the exchanges that this one reads directly."""
-    state: State
-    why: str
-    why_python: str
-    """Why Python workers encode the rows; "" if the JVM does."""
-    may_change: bool
-    """True if the sizes of exchanges that run first may make it unnecessary, or a different one."""
-    title: str
-
-    def __str__(self) -> str:
-        reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
-        line = f"{self.number:>3}  {self.state:<16}  {self.title}{reads}: {self.why}"
-        may_change = "; may change with the sizes of others" if self.may_change else ""
-        return line + may_change + in_python(self.why_python)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryExplanation:
-    """All exchanges of a query, lower ones first."""
-
-    name: str
-    exchanges: tuple[ExchangeExplanation, ...]
-    native: tuple[str, ...]
-    """Exchanges that Spark runs itself, each with the reason."""
-    adapted: tuple[str, ...] = ()
-    """What was planned again because of stages that are sealed."""
-
-    @property
-    def hit(self) -> bool:
-        """True if no producer would run."""
-        return all(e.state in ("committed", "not needed") for e in self.exchanges)
-
-    @property
-    def why(self) -> str:
-        """A summary in one line."""
-        running = [e for e in self.exchanges if e.state in ("missing", "partly committed")]
-        if not running:
-            return "every exchange that is needed is committed"
-        return f"{len(running)} of {len(self.exchanges)} exchanges would run"
-
-    def __str__(self) -> str:
-        lines = [f"{self.name}: {self.why}", *map(str, self.exchanges)]
-        return "\n".join([*lines, *self.adapted, *(f"native: {text}" for text in self.native)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +59,7 @@ class QueryRunner:
         reports = list({report.incarnation: report for report in every}.values())
         return QueryResult(query.result(stored), reports, query.native, tuple(query.adapted))
 
-    def explain(self, df: DataFrame, name: str, version: str | None) -> QueryExplanation:
+    def explain(self, df: DataFrame, name: str, version: str | None) -> Explanation:
         """Say what `run` would do. Plans the query, runs nothing."""
         query = self._planned(df, name, version, remember=False)
         sealed = SealedCuts(query, self._stages)
@@ -136,21 +75,20 @@ class QueryRunner:
                 continue
             state, why = self._state(query, cut, needed)
             exchanges.append(
-                ExchangeExplanation(
+                StageExplanation(
                     number=cut.number,
                     kind=cut.exchange.kind,
                     partitions=cut.exchange.partitions,
                     columns=tuple(field.name for field in schema_of(cut.node.plan)),
-                    fingerprint=query.fingerprint(cut),
+                    fingerprint=query.identity(cut).fingerprint,
                     reads=tuple(below.number for below in cut.piece.cuts),
                     state=state,
                     why=why,
                     why_python=self._engine.why_python(schema_of(cut.node.plan)),
                     may_change=needed.get(cut.number) is False and cut.number not in certain,
-                    title=exchange_title(cut),
                 )
             )
-        return QueryExplanation(name, tuple(exchanges), query.native, tuple(query.adapted))
+        return Explanation(name, tuple(exchanges), query.native, tuple(query.adapted))
 
     def _state(
         self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]

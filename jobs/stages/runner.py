@@ -9,38 +9,25 @@ from typing import TypeVar
 
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
 from durable_shuffle.jobs.stages.identity import SeenInputs, StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.jobs.stages.work import StageWork
-from durable_shuffle.recovery.resume import Fresh
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """What a stage would do."""
-
-    name: str
-    fingerprint: str
-    hit: bool
-    """True if a stored stage would be used; producers that it lacks would still run."""
-    why: str
-    why_python: str
-    """Why Python workers encode the rows; "" if the JVM does, or user code makes the rows."""
-
-    def __str__(self) -> str:
-        found = f"{self.name}-{self.fingerprint}: {'hit' if self.hit else 'miss'}, {self.why}"
-        return found + in_python(self.why_python)
-
-
-def in_python(why: str) -> str:
-    """Return the end of an explanation: why the rows go through Python workers, if they do."""
-    return f"; rows go through Python workers: {why}" if why else ""
+_STATES: dict[str, State] = {
+    "Fresh": "missing",
+    "Reuse": "committed",
+    "Resume": "partly committed",
+    "Repair": "partly committed",
+}
+"""Kind of decision -> the state of the stage that it was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +46,19 @@ class StageRunner:
         """Say what `run` would do."""
         identity = self._identified(work, version, remember=False)
         decision = self.store.look(work, identity)
-        hit = not isinstance(decision, Fresh)
-        why_python = work.why_python()
-        return Explanation(work.name, identity.fingerprint, hit, decision.why, why_python)
+        shape = work.shape()
+        stage = StageExplanation(
+            number=0,
+            kind=shape.partitioner,
+            partitions=shape.partitions or 0,
+            columns=shape.columns,
+            fingerprint=identity.fingerprint,
+            reads=(),
+            state=_STATES[type(decision).__name__],
+            why=decision.why,
+            why_python=work.why_python(),
+        )
+        return Explanation(work.name, (stage,))
 
     def run(
         self, work: StageWork[R], version: str | None = None, *, progress: bool = False

@@ -115,7 +115,7 @@ class StoredStages:
         With `retention="when_consumed"` the stage is deleted once all of them have finished.
 
         Args:
-            df_or_stage: what `repartition` or `durable` of this object returned, or an entry of
+            df_or_stage: what `repartition` or `checkpoint` of this object returned, or an entry of
                 `stages()`.
             closed: False if others may register later; until then nothing is deleted.
 
@@ -129,8 +129,8 @@ class StoredStages:
         path = self._path(df_or_stage)
         if path is None:
             raise InvalidInputError(
-                "consumers register with a stored stage: give what repartition() or durable() of "
-                "this object returned, or an entry of stages()"
+                "consumers register with a stored stage: give what repartition() or checkpoint() "
+                "of this object returned, or an entry of stages()"
             )
         stage = open_stage(self._storage, path)
         now = self._clock.wall()

@@ -1,7 +1,7 @@
 """Tells the store how to write a stage and how to read it back.
 
 `Writing` is how a stage is written; each exchange of a query is one (`jobs/query/`). `StageWork`
-adds what the user of a stage gets back: `FrameWork` here for `repartition` and `durable`, Python
+adds what the user of a stage gets back: `FrameWork` here for `repartition` and `checkpoint`, Python
 stages and object stages in `jobs/python_stage/`. The order of the steps is the same for all.
 """
 
@@ -97,10 +97,10 @@ class StageWork(Writing, Generic[R_co]):
 
 
 class FrameWork(StageWork[DataFrame]):
-    """`repartition` and `durable`: rows come from Spark and go back to Spark unchanged.
+    """`repartition` and `checkpoint`: rows come from Spark and go back to Spark unchanged.
 
     Args:
-        n: number of partitions; None keeps those of `df` (`durable`).
+        n: number of partitions; None keeps those of `df` (`checkpoint`).
         cols: the key columns.
 
     Raises:

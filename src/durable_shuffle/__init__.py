@@ -96,6 +96,17 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'durable_shuffle' has no attribute {name!r}")
+    try:
         return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module 'durable_shuffle' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs PySpark: pip install 'durable-shuffle[spark]'", name="pyspark"
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -76,7 +76,7 @@ def test_map_of_a_stage_calls_a_service(
     shuffle = DurableShuffle(session, root, job="tests", version="1")
 
     def staged() -> Any:
-        return shuffle.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
+        return shuffle.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", num_partitions=4)
 
     with pytest.raises((PySparkException, Py4JJavaError)):
         staged()
@@ -99,7 +99,7 @@ def test_map_of_a_stage_calls_a_service(
                 ours = [row.v for row in rows if first <= row.v < first + 300]
                 assert ours == sorted(ours)
     again = DurableShuffle(session, root, job="tests", version="1")
-    same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", partitions=4)
+    same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", num_partitions=4)
     assert [s.decision for s in again.report().stages] == ["reuse"]
     assert same.count() == ROWS
     assert called(calls) == after
@@ -122,7 +122,7 @@ def test_reducer_with_calls_resumes_inside_its_partition(
     settings = Settings(frame_bytes=4096, read_batch_rows=50, ack_rows=50)
     shuffle = DurableShuffle(session, root, job="tests", version="1", settings=settings)
     df = session.range(0, ROWS, 1, 9).selectExpr("id % 5 as k", "id as v", "repeat('x', 100) as s")
-    found = shuffle.stage(df, keys="k", partitions=1, reduce=step, schema=SQL_SCHEMA)
+    found = shuffle.stage(df, keys="k", num_partitions=1, reduce=step, schema=SQL_SCHEMA)
     with pytest.raises((PySparkException, Py4JJavaError)):
         found.collect()
     assert (calls / "died").exists()

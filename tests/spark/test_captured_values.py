@@ -37,7 +37,7 @@ def test_value_that_differs_in_every_run_is_named(
     def run(*frames: DataFrame) -> tuple[str, str, str]:
         claims._held.clear()  # the next object is another driver, as in another process
         shuffle = DurableShuffle(session, root, job="tests")
-        said = str(shuffle.explain(frames[0], 2, "k"))
+        said = str(shuffle.explain.repartition(frames[0], 2, "k"))
         for df in frames:
             shuffle.repartition(df, 2, "k")
         return said, str(shuffle.report()), capsys.readouterr().err
@@ -68,7 +68,7 @@ def test_value_is_named_in_stages_and_queries(
         claims._held.clear()  # the next object is another driver, as in another process
         shuffle = DurableShuffle(session, root, job="tests")
         df = session.range(0, 8, 1, 2)
-        shuffle.stage(df, map=mapped, keys="id", partitions=2, name="mapped")
+        shuffle.stage(df, map=mapped, keys="id", num_partitions=2, name="mapped")
         moved = df.mapInArrow(mapped, "id long").groupBy("id").count()
         shuffle.query(moved, name="grouped").collect()
         return " ".join(capsys.readouterr().err.split())

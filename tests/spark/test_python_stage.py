@@ -63,7 +63,7 @@ SUMS = "k long, total long, last string"
 def test_map_and_reduce_equal_sparks_own(session: SparkSession, shuffle: DurableShuffle) -> None:
     """The same functions give the same rows through Spark's shuffle and through ours."""
     df = frame(session)
-    found = shuffle.stage(df, map=even, keys="k", partitions=4, reduce=sums, schema=SUMS)
+    found = shuffle.stage(df, map=even, keys="k", num_partitions=4, reduce=sums, schema=SUMS)
     native = df.mapInArrow(even, df.schema).repartition(4, "k").mapInArrow(sums, SUMS)
     assert multiset(found) == multiset(native)
     assert found.schema == native.schema
@@ -94,7 +94,7 @@ def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuf
         (spread, "k long, rows long, price decimal(30, 4)"),
         (count, "k long, total long"),
     ):
-        found = tight.stage(df, keys="k", partitions=3, reduce=Grouped(function), schema=schema)
+        found = tight.stage(df, keys="k", num_partitions=3, reduce=Grouped(function), schema=schema)
         native = df.groupBy("k").applyInArrow(function, schema)
         assert multiset(found) == multiset(native)
     assert [s.decision for s in tight.report().stages] == ["fresh", "reuse"]
@@ -116,7 +116,7 @@ def test_giant_group_is_streamed(session: SparkSession, tight: DurableShuffle) -
 
     schema = "k long, rows long, total long, largest long"
     found = tight.stage(
-        df, keys="k", partitions=4, reduce=Grouped(total, streamed=True), schema=schema
+        df, keys="k", num_partitions=4, reduce=Grouped(total, streamed=True), schema=schema
     )
     ((k, rows, added, largest),) = found.collect()
     assert (k, rows, added) == (1, 60_000, sum(range(60_000)))
@@ -136,7 +136,10 @@ def test_sorted_within_partitions_as_spark_sorts(
         "id % 16 as k",
     )
     found = tight.stage(
-        df, keys="k", partitions=3, sort_by=[("a", direction), ("d", direction), ("s", direction)]
+        df,
+        keys="k",
+        num_partitions=3,
+        sort_by=[("a", direction), ("d", direction), ("s", direction)],
     )
     columns = [getattr(F, "asc" if direction == "ascending" else "desc")(c) for c in "ads"]
     native = df.repartition(3, "k").sortWithinPartitions(*columns)
@@ -160,7 +163,7 @@ def test_sorted_within_groups(session: SparkSession, tight: DurableShuffle) -> N
     found = tight.stage(
         df,
         keys="k",
-        partitions=2,
+        num_partitions=2,
         reduce=Grouped(ordered),
         sort_by=[("h", "descending")],
         schema="rows long, ordered boolean",
@@ -182,9 +185,9 @@ def test_combine_shuffles_less_and_changes_nothing(
         found = table.group_by("k").aggregate([("v", "sum")])
         yield from found.select(["k", "v_sum"]).rename_columns(["k", "v"]).to_batches()
 
-    found = shuffle.stage(df, keys="k", partitions=4, combine=add, reduce=add)
+    found = shuffle.stage(df, keys="k", num_partitions=4, combine=add, reduce=add)
     assert multiset(found) == multiset(df.groupBy("k").agg(F.sum("v")))
-    plain = shuffle.stage(df, keys="k", partitions=4, reduce=add)
+    plain = shuffle.stage(df, keys="k", num_partitions=4, reduce=add)
     assert multiset(plain) == multiset(found)
     combined, not_combined = shuffle.report().stages
     assert (combined.rows, not_combined.rows) == (150, 30_000)
@@ -198,7 +201,7 @@ def test_key_function_places_rows(session: SparkSession, shuffle: DurableShuffle
     def place(batch: pa.RecordBatch) -> Any:
         return pc.bit_wise_and(batch.column("v"), 3)
 
-    found = shuffle.stage(df, keys=place, partitions=4).select("v", F.spark_partition_id())
+    found = shuffle.stage(df, keys=place, num_partitions=4).select("v", F.spark_partition_id())
     assert sorted(tuple(row) for row in found.collect()) == [(v, v % 4) for v in range(500)]
 
 
@@ -269,7 +272,7 @@ def test_every_reducer_kind_over_random_schemas(
     for df in seeded_frames(session, seed, 4):
         expected = multiset(df)
         for reduce in (None, through, Grouped(whole), Through()):
-            found = shuffle.stage(df, map=encoded, keys="k", partitions=3, reduce=reduce)
+            found = shuffle.stage(df, map=encoded, keys="k", num_partitions=3, reduce=reduce)
             assert multiset(found) == expected, df.schema.simpleString()
             assert found.schema == df.schema
 
@@ -286,7 +289,7 @@ def test_numbers_of_a_decimal_survive_arithmetic(
             yield pa.record_batch([batch.column("k"), made], names=["k", "d"])
 
     found = shuffle.stage(
-        df, map=double, keys="k", partitions=2, map_schema="k int, d decimal(20, 4)"
+        df, map=double, keys="k", num_partitions=2, map_schema="k int, d decimal(20, 4)"
     )
     assert [row.d for row in found.collect()] == [decimal.Decimal("24.6800")]
 
@@ -308,9 +311,9 @@ def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
     df = session.range(0, 300, 1, 3).selectExpr("id % 7 as k", "id as v")
     first, second = "k long, v long, p2 long", "k long, v long, p2 long, p3 long"
     for _ in range(2):
-        lower = shuffle.stage(df, keys="k", partitions=3, reduce=with_process, schema=first)
+        lower = shuffle.stage(df, keys="k", num_partitions=3, reduce=with_process, schema=first)
         upper = shuffle.stage(
-            lower, map=with_process, keys="v", partitions=2, map_schema=second, name="upper"
+            lower, map=with_process, keys="v", num_partitions=2, map_schema=second, name="upper"
         )
         rows = upper.collect()
         assert sorted((row.k, row.v) for row in rows) == sorted((i % 7, i) for i in range(300))
@@ -318,7 +321,7 @@ def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
     assert [s.decision for s in shuffle.report().stages] == ["fresh", "fresh", "reuse", "reuse"]
     assert [s.producers for s in shuffle.report().stages] == [3, 3, 3, 3]
     # any Spark operation in between sends the rows through the JVM; results are still right
-    between = shuffle.stage(lower.where("v < 10"), keys="v", partitions=2)
+    between = shuffle.stage(lower.where("v < 10"), keys="v", num_partitions=2)
     assert sorted(row.v for row in between.collect()) == list(range(10))
 
 
@@ -330,7 +333,7 @@ def test_small_partitions_are_read_together(session: SparkSession, shuffle: Dura
         rows = sorted(key for batch in batches for key in batch.column("k").to_pylist())
         yield pa.record_batch({"keys": [str(rows)]})
 
-    found = shuffle.stage(df, keys="k", partitions=300, reduce=one_row, schema="keys string")
+    found = shuffle.stage(df, keys="k", num_partitions=300, reduce=one_row, schema="keys string")
     assert found.rdd.getNumPartitions() == 4
     places: dict[int, list[int]] = {place: [] for place in range(300)}
     for key, place in df.selectExpr("k", "pmod(hash(k), 300)").collect():
@@ -338,5 +341,5 @@ def test_small_partitions_are_read_together(session: SparkSession, shuffle: Dura
     assert Counter(row[0] for row in found.collect()) == Counter(
         str(sorted(keys)) for keys in places.values()
     )
-    apart = shuffle.stage(df, keys=lambda b: b.column("k"), partitions=300)
+    apart = shuffle.stage(df, keys=lambda b: b.column("k"), num_partitions=300)
     assert apart.rdd.getNumPartitions() == 300

@@ -364,19 +364,21 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     folder = tmp_path / "facts"
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     durable = shuffle_of(session, root)
-    before = durable.explain(_query(session, folder))
+    before = durable.explain.query(_query(session, folder))
     assert not before.hit
-    assert [e.state for e in before.exchanges] == ["missing", "missing"]
+    assert [e.state for e in before.stages] == ["missing", "missing"]
     assert durable.stages() == []
     durable.query(_query(session, folder))
-    after = durable.explain(_query(session, folder))
+    after = durable.explain.query(_query(session, folder))
     assert after.hit
-    assert [e.state for e in after.exchanges] == ["not needed", "committed"]
-    other = durable.explain(_query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s"))
-    assert [e.state for e in other.exchanges] == ["committed", "missing"]
+    assert [e.state for e in after.stages] == ["not needed", "committed"]
+    other = durable.explain.query(
+        _query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s")
+    )
+    assert [e.state for e in other.stages] == ["committed", "missing"]
     assert "hash(8)" in str(other)
-    filtered = durable.explain(_query(session, folder, at_least=3))
-    reasons = [e.why.removeprefix("differs from the stored stage in: ") for e in filtered.exchanges]
+    filtered = durable.explain.query(_query(session, folder, at_least=3))
+    reasons = [e.why.removeprefix("differs from the stored stage in: ") for e in filtered.stages]
     assert reasons == ["plan", "stages_below"]
 
 

@@ -44,8 +44,8 @@ def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
     the join, only one for the groups. A second run finds both stages and runs nothing."""
     df = tables.sql(SMALL_SIDE)
     first = shuffle_of(tables, root)
-    before = first.explain(df)
-    assert [one.may_change for one in before.exchanges] == [True, False, True]
+    before = first.explain.query(df)
+    assert [one.may_change for one in before.stages] == [True, False, True]
     assert "may change" in str(before)
     assert rows_of(first.query(df)) == rows_of(df)
     assert stages(first) == [("hash", "fresh"), ("hash", "fresh")]
@@ -54,7 +54,7 @@ def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
     assert "exchange 0 is not needed (hash(8) [v, k, g])" in adapted
     assert sum(stage.rows for stage in first.report().stages) < 20_000
     again = shuffle_of(tables, root)
-    assert again.explain(df).hit
+    assert again.explain.query(df).hit
     assert rows_of(again.query(df)) == rows_of(df)
     assert stages(again) == [("hash", "reuse"), ("hash", "reuse")]
 

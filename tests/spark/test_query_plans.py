@@ -47,7 +47,7 @@ def test_subqueries_and_broadcasts_are_named(
     named = " ".join(durable.report().native)
     assert "subquery: its rows" in named
     assert "broadcast:" in named
-    assert "subquery: its rows" in str(durable.explain(df))
+    assert "subquery: its rows" in str(durable.explain.query(df))
 
 
 def test_pruning_is_named(session: SparkSession, root: str, tmp_path: Path) -> None:

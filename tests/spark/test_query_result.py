@@ -60,7 +60,7 @@ def test_rows_are_stored_once(
         rows, again = run(session, root, joined(rows=limit))
         assert rows == joined(rows=limit).collect()
         assert kinds(again) == {"passthrough": ["reuse"]}
-    assert [e.state for e in again.explain(joined()).exchanges] == [
+    assert [e.state for e in again.explain.query(joined()).stages] == [
         *("not needed", "not needed", "committed")
     ]
     rows, other = run(session, root, joined(plus="right * 2"))
@@ -75,7 +75,7 @@ def test_rows_of_small_inputs_are_not_stored(
     durable = DurableShuffle(session, root, job="tests")
     assert durable.query(joined()).collect() == joined().collect()
     assert kinds(durable) == {"hash": ["fresh", "fresh"]}
-    assert durable.explain(joined()).hit
+    assert durable.explain.query(joined()).hit
     required = DurableShuffle(
         session, root, job="tests", reuse="require", settings=Settings(result_least_bytes=0)
     )

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.spark
 CALLS: dict[str, Callable[[DurableShuffle, DataFrame], object]] = {
     "durable": lambda s, df: s.durable(df),
     "repartition": lambda s, df: s.repartition(df, 2, "id"),
-    "stage": lambda s, df: s.stage(df, keys="id", partitions=2),
+    "stage": lambda s, df: s.stage(df, keys="id", num_partitions=2),
     "query": lambda s, df: s.query(df),
-    "explain": lambda s, df: s.explain(df),
+    "explain": lambda s, df: s.explain.query(df),
     "consume": lambda s, df: s.consume(df, consumer="c", process=lambda rows: None),
 }
 

@@ -57,7 +57,7 @@ def test_repartition_runs_lost_producers_alone(
     assert (done.outcome, done.run_again) == ("run again", (2,))
     for runs, decision, ran in ((2, "repair", 1), (2, "reuse", 0)):
         shuffle = DurableShuffle(session, root, job="tests", version="1")
-        assert shuffle.explain(df, 5, "k").hit
+        assert shuffle.explain.repartition(df, 5, "k").hit
         back = shuffle.repartition(df, 5, "k").withColumn("at", F.spark_partition_id())
         assert rows(back) == expected
         assert counter.runs() == {0: 1, 1: 1, 2: runs, 3: 1}
@@ -113,7 +113,7 @@ def test_query_and_stage_run_lost_producers_alone(session: SparkSession, root: s
         )
 
     def both(shuffle: DurableShuffle) -> tuple[Any, Any]:
-        stage = shuffle.stage(df, keys="k", partitions=3, reduce=sums, schema="k long, s long")
+        stage = shuffle.stage(df, keys="k", num_partitions=3, reduce=sums, schema="k long, s long")
         return rows(shuffle.query(wanted)), rows(stage)
 
     expected = both(DurableShuffle(session, root, job="tests"))

@@ -54,7 +54,7 @@ def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any
         out.mapInArrow(fail, "k long").collect()
     assert rows_of(out) == EXPECTED
     again = DurableShuffle(session, root, job="tests")
-    assert again.explain(df, 3, "k").hit
+    assert again.explain.repartition(df, 3, "k").hit
     assert rows_of(again.repartition(df, 3, "k")) == EXPECTED
     assert counter.runs() == once
     (stage,) = again.report().stages
@@ -79,7 +79,7 @@ def test_only_missing_producers_run(
     assert committed == {0, 1, 2}
     breaker.mend()
     shuffle = DurableShuffle(session, root, job="tests")
-    explained = shuffle.explain(df, 3, "k")
+    explained = shuffle.explain.repartition(df, 3, "k")
     assert explained.hit
     assert "3 producers committed" in explained.why
     assert counter.runs() == before, "explain runs nothing"
@@ -251,11 +251,11 @@ def test_other_request_on_the_same_rows_is_another_stage(session: SparkSession, 
     shuffle.repartition(df, 3, "k")
     requests: list[tuple[Any, ...]] = [(3, "v"), (2, "k"), (3, "k", "v"), (3,)]
     for request in requests:
-        explained = shuffle.explain(df, *request)
+        explained = shuffle.explain.repartition(df, *request)
         assert not explained.hit
         assert explained.why == "differs from the stored stage in: partitioning"
-    assert not shuffle.explain(df, 3, "k", name="other").hit
-    assert shuffle.explain(df, 3, df.k).hit
+    assert not shuffle.explain.repartition(df, 3, "k", name="other").hit
+    assert shuffle.explain.repartition(df, 3, df.k).hit
 
 
 def test_setting_that_changes_rows_makes_a_fresh_stage(session: SparkSession, root: str) -> None:

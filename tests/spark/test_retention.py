@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.release.retention import register_consumers
@@ -65,10 +65,19 @@ class Night(SystemClock):
         return 1e9 + 86_400 * self.night
 
 
+def nightly(night: int) -> type[DurableShuffle]:
+    """The class, with the clock of that night."""
+
+    class Nightly(DurableShuffle):
+        def _clock_and_ids(self) -> tuple[Clock, IdSource]:
+            return Night(night), RandomIds()
+
+    return Nightly
+
+
 def decision(session: SparkSession, root: str, night: int, **how: Any) -> str:
     """Run the job in one night; return how its stage came about."""
-    clock = Night(night)
-    with DurableShuffle(session, root, job="tests", clock=clock, **how) as shuffle:
+    with nightly(night)(session, root, job="tests", **how) as shuffle:
         shuffle.durable(session.range(20))
         return shuffle.report().stages[0].decision
 
@@ -84,7 +93,7 @@ def test_storage_is_bounded_by_default(session: SparkSession, root: str) -> None
     """A stage that no later run can find again, every night: at most two are stored."""
     stored = []
     for night in range(4):
-        with DurableShuffle(session, root, job="tests", clock=Night(night)) as shuffle:
+        with nightly(night)(session, root, job="tests") as shuffle:
             assert shuffle.vacuum() == []
             assert shuffle.durable(session.range(0, 3, 1, 1).selectExpr("now() as t")).count() == 3
             stored.append(len(shuffle.stages()))

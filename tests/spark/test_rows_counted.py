@@ -40,12 +40,12 @@ STORED: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
     "durable": lambda s, df: s.durable(df),
     "repartition": lambda s, df: s.repartition(df, 3),
     "repartition by a constant": lambda s, df: s.repartition(df, 3, F.lit(1)),
-    "stage": lambda s, df: s.stage(df, keys=_to_first, partitions=2),
+    "stage": lambda s, df: s.stage(df, keys=_to_first, num_partitions=2),
     "stage with functions": lambda s, df: s.stage(
-        df, map=lambda rows: rows, keys=_to_first, partitions=2, reduce=lambda rows: rows
+        df, map=lambda rows: rows, keys=_to_first, num_partitions=2, reduce=lambda rows: rows
     ),
     "stage over a stage": lambda s, df: s.stage(
-        s.stage(df, keys=_to_first, partitions=2), keys=_to_first, partitions=2
+        s.stage(df, keys=_to_first, num_partitions=2), keys=_to_first, num_partitions=2
     ),
     "query": lambda s, df: s.query(df.repartition(3)),
     "consume": lambda s, df: (
@@ -145,7 +145,7 @@ def test_rows_of_the_drivers_memory_are_counted_per_partition(
         assert sorted(map(str, shuffle.durable(df).collect())) == expected
         assert sorted(map(str, shuffle.repartition(df, 3).collect())) == expected
         assert sorted(map(str, shuffle.query(df.repartition(3)).collect())) == expected
-        staged = shuffle.stage(df, keys=_to_first, partitions=2)
+        staged = shuffle.stage(df, keys=_to_first, num_partitions=2)
         assert sorted(map(str, staged.collect())) == expected
 
 
@@ -210,7 +210,7 @@ def _with_writers(patch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> None
 WAYS: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
     "durable": lambda s, df: s.durable(df),
     "repartition": lambda s, df: s.repartition(df, 3, "k"),
-    "stage": lambda s, df: s.stage(df, keys="k", partitions=3),
+    "stage": lambda s, df: s.stage(df, keys="k", num_partitions=3),
     "query": lambda s, df: s.query(df.repartition(3, "k")),
 }
 

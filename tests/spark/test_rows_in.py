@@ -187,13 +187,13 @@ def test_a_type_that_the_jvm_does_not_take_goes_through_python(
 ) -> None:
     df = session.range(5).selectExpr("id", "array(NULL) AS loose")
     shuffle = opened()
-    told = str(shuffle.explain(df, 2, "id"))
+    told = str(shuffle.explain.repartition(df, 2, "id"))
     assert "rows go through Python workers: column" in told
     with pytest.raises(IncompatibleError, match="rows_in='jvm' is not possible: column"):
         opened(rows_in="jvm").repartition(df, 2, "id")
     covered = df.drop("loose")
-    assert "Python workers" not in str(shuffle.explain(covered, 2, "id"))
-    assert "rows_in='python'" in str(opened(rows_in="python").explain(covered, 2, "id"))
+    assert "Python workers" not in str(shuffle.explain.repartition(covered, 2, "id"))
+    assert "rows_in='python'" in str(opened(rows_in="python").explain.repartition(covered, 2, "id"))
 
 
 def test_the_spark_conf_is_the_default(
@@ -202,7 +202,7 @@ def test_the_spark_conf_is_the_default(
     df = session.range(5)
     session.conf.set("spark.durableShuffle.rowsIn", "python")
     try:
-        assert "rows_in='python'" in str(opened().explain(df, 2, "id"))
+        assert "rows_in='python'" in str(opened().explain.repartition(df, 2, "id"))
         session.conf.set("spark.durableShuffle.rowsIn", "java")
         with pytest.raises(InvalidInputError, match="rows_in"):
             opened()
@@ -225,7 +225,7 @@ def test_an_unknown_spark_means_python_and_one_line_in_the_log(
     assert sorted(row.id for row in stored.collect()) == list(range(20))
     lines = [r.getMessage() for r in caplog.records if "no such constructor" in r.getMessage()]
     assert len(lines) == 1
-    assert "no such constructor" in str(shuffle.explain(df, 4, "id"))
+    assert "no such constructor" in str(shuffle.explain.repartition(df, 4, "id"))
 
 
 LOSSES: dict[str, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]] = {

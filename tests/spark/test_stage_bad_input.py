@@ -78,7 +78,7 @@ def test_map_with_another_schema_is_named(
 
     schema = "k long not null, v long, s string"
     with pytest.raises(InvalidInputError, match=f"the map function.*{re.escape(message)}"):
-        shuffle.stage(frame(session), map=wrong, keys="k", partitions=2, map_schema=schema)
+        shuffle.stage(frame(session), map=wrong, keys="k", num_partitions=2, map_schema=schema)
     assert segments(root) == []
     assert not any(stage.sealed for stage in shuffle.stages())
 
@@ -93,15 +93,15 @@ def test_reducer_with_another_schema_is_named(
             yield batch.select(["k", "s"])
 
     df = frame(session)
-    found = shuffle.stage(df, keys="k", partitions=2, reduce=wrong, schema="k long, v long")
+    found = shuffle.stage(df, keys="k", num_partitions=2, reduce=wrong, schema="k long, v long")
     with pytest.raises(PythonException, match="the reducer must yield column 'v' of type int64"):
         found.collect()
     nothing = shuffle.stage(
-        df, keys="k", partitions=2, reduce=Grouped(lambda group: None), schema="k long"
+        df, keys="k", num_partitions=2, reduce=Grouped(lambda group: None), schema="k long"
     )
     with pytest.raises(PythonException, match=r"grouped reducer must return .* found None"):
         nothing.collect()
-    assert shuffle.stage(df, keys="k", partitions=2).count() == 60
+    assert shuffle.stage(df, keys="k", num_partitions=2).count() == 60
     assert [s.decision for s in shuffle.report().stages] == ["fresh", "reuse", "reuse"]
 
 
@@ -120,7 +120,7 @@ def test_map_that_yields_nothing_gives_an_empty_stage(
             yield batch.slice(0, 0)
 
     for function in (silent, hollow):
-        found = shuffle.stage(frame(session), map=function, keys="k", partitions=3)
+        found = shuffle.stage(frame(session), map=function, keys="k", num_partitions=3)
         assert found.collect() == []
     assert [s.rows for s in shuffle.report().stages] == [0, 0]
 
@@ -132,7 +132,7 @@ def test_function_that_returns_no_iterator_is_named(
         list(batches)
 
     with pytest.raises(InvalidInputError, match=r"return an iterator .* found NoneType"):
-        shuffle.stage(frame(session), map=forgot, keys="k", partitions=3)
+        shuffle.stage(frame(session), map=forgot, keys="k", num_partitions=3)
 
 
 def test_map_that_raises_midway_commits_nothing(
@@ -145,7 +145,7 @@ def test_map_that_raises_midway_commits_nothing(
         raise ValueError("my own trouble")
 
     with pytest.raises(PythonException, match="ValueError: my own trouble"):
-        shuffle.stage(frame(session), map=breaks, keys="k", partitions=2)
+        shuffle.stage(frame(session), map=breaks, keys="k", num_partitions=2)
     assert segments(root) == []
     assert not any(stage.sealed for stage in shuffle.stages())
 
@@ -163,7 +163,7 @@ def test_closure_that_cannot_travel_is_named(
 
     arguments: dict[str, Any] = {"keys": "k", argument: locked}
     with pytest.raises(InvalidInputError, match=rf"{argument}=.*locked cannot be sent to workers"):
-        shuffle.stage(frame(session), partitions=2, **arguments)
+        shuffle.stage(frame(session), num_partitions=2, **arguments)
     assert shuffle.stages() == []
 
 
@@ -176,7 +176,7 @@ def test_input_is_not_writable(session: SparkSession, shuffle: DurableShuffle) -
             yield batch
 
     with pytest.raises(PythonException, match="read-only"):
-        shuffle.stage(frame(session), map=mutates, keys="k", partitions=2)
+        shuffle.stage(frame(session), map=mutates, keys="k", num_partitions=2)
 
 
 def test_buffers_may_be_used_again(session: SparkSession, shuffle: DurableShuffle) -> None:
@@ -198,7 +198,7 @@ def test_buffers_may_be_used_again(session: SparkSession, shuffle: DurableShuffl
 
     df = frame(session).select("v")
     for function in (reuses, forces):
-        found = shuffle.stage(df, map=function, keys="v", partitions=3)
+        found = shuffle.stage(df, map=function, keys="v", num_partitions=3)
         assert Counter(row.v for row in found.collect()) == Counter(range(60))
 
 
@@ -208,7 +208,7 @@ def test_reducer_need_not_read(session: SparkSession, shuffle: DurableShuffle) -
     def deaf(batches: Batches) -> Batches:
         yield pa.record_batch({"n": [1]})
 
-    found = shuffle.stage(frame(session), keys="k", partitions=3, reduce=deaf, schema="n long")
+    found = shuffle.stage(frame(session), keys="k", num_partitions=3, reduce=deaf, schema="n long")
     assert [row.n for row in found.collect()] == [1, 1, 1]
 
 
@@ -236,14 +236,14 @@ def test_limit_closes_the_reducer_and_is_no_end_of_input(
 
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     df = session.range(0, 300_000, 1, 2).selectExpr("1 as k", "id as v")
-    found = shuffle.stage(df, keys="k", partitions=1, reduce=watched)
+    found = shuffle.stage(df, keys="k", num_partitions=1, reduce=watched)
     assert len(found.limit(1).collect()) == 1
     for _ in range(3000):  # the worker ends after the answer has arrived; limited to 30 seconds
         if any(notes.iterdir()):
             break
         threading.Event().wait(0.01)
     assert [p.name for p in notes.iterdir()] == ["closed"]
-    assert shuffle.stage(df, keys="k", partitions=1).count() == 300_000
+    assert shuffle.stage(df, keys="k", num_partitions=1).count() == 300_000
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_limit_closes_the_reducer_and_is_no_end_of_input(
     [
         ({"keys": "nope"}, "no such column: found='nope'; columns are k, v, s"),
         ({"keys": []}, "at least one column"),
-        ({"partitions": 0}, "from 1 to 1000000, found 0"),
+        ({"num_partitions": 0}, "from 1 to 1000000, found 0"),
         ({"schema": "a lot of nonsense"}, "schema is no schema"),
         ({"schema": "int"}, "must name its columns"),
         ({"schema": "k long, v long"}, "leave schema out"),
@@ -269,7 +269,7 @@ def test_wrong_arguments_are_named(
 ) -> None:
     """Refused before anything is written."""
     with pytest.raises(InvalidInputError, match=re.escape(message)):
-        shuffle.stage(frame(session), **{"keys": "k", "partitions": 2, **arguments})
+        shuffle.stage(frame(session), **{"keys": "k", "num_partitions": 2, **arguments})
     assert shuffle.stages() == []
 
 
@@ -288,4 +288,4 @@ def test_bad_ids_are_named(
 ) -> None:
     """A key function must return one id per row, within the number of partitions."""
     with pytest.raises(InvalidInputError, match=message):
-        shuffle.stage(frame(session), keys=ids, partitions=3)
+        shuffle.stage(frame(session), keys=ids, num_partitions=3)

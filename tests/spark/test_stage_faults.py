@@ -92,7 +92,7 @@ def test_worker_killed_in_the_map(
     df = session.range(0, 60_000, 1, 3).selectExpr("id % 5 as k", "id as v")
 
     def run() -> Any:
-        return shuffle.stage(df, map=mapped, keys="k", partitions=3)
+        return shuffle.stage(df, map=mapped, keys="k", num_partitions=3)
 
     with pytest.raises(Died):
         run()
@@ -117,7 +117,7 @@ def test_worker_killed_in_the_reduce(
 
     df = session.range(0, 900, 1, 3).selectExpr("id % 5 as k", "id as v")
     reduce: Any = die if kind == "generator" else Grouped(grouped)
-    found = shuffle.stage(df, map=counter.function, keys="k", partitions=3, reduce=reduce)
+    found = shuffle.stage(df, map=counter.function, keys="k", num_partitions=3, reduce=reduce)
     with pytest.raises(Died):
         found.collect()
     assert died.exists()
@@ -167,7 +167,7 @@ def test_attempts_never_mix(session: SparkSession, root: str, tmp_path: Path) ->
 
     def run() -> Any:
         return shuffle.stage(
-            df, map=lambda b: die(shaken(b)), keys="k", partitions=4, map_schema=schema
+            df, map=lambda b: die(shaken(b)), keys="k", num_partitions=4, map_schema=schema
         )
 
     with pytest.raises(Died):
@@ -231,7 +231,7 @@ def test_worker_killed_inside_a_resumable_reducer(
         df,
         map=counter.function,
         keys="k",
-        partitions=2,
+        num_partitions=2,
         reduce=Running(str(died), 2000),
         schema="v long, n long",
     )
@@ -251,7 +251,7 @@ def test_worker_killed_inside_a_resumable_reducer(
         df,
         map=counter.function,
         keys="k",
-        partitions=2,
+        num_partitions=2,
         reduce=Running(str(died), 2000),
         schema="v long, n long",
     )

@@ -84,12 +84,12 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
     counted = df.mapInArrow(counting(folder), "k long, v long")
     first = DurableShuffle(spark, root, job="tests", version="1")
-    missed = first.explain(counted, 4, "k")
+    missed = first.explain.repartition(counted, 4, "k")
     out = first.repartition(counted, 4, "k")
     runs = [runs_in(folder)]
     claims._held.clear()  # a driver of its own, as in another process
     again = DurableShuffle(spark, root, job="tests", version="1")
-    hit = again.explain(counted, 4, "k")
+    hit = again.explain.repartition(counted, 4, "k")
     reused = again.repartition(counted, 4, "k")
     runs.append(runs_in(folder))
     found = {
@@ -111,7 +111,7 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     found["no_columns"] = [
         again.durable(none, name="none").count(),
         again.repartition(none, 2, name="none").count(),
-        again.stage(none, keys=to_first, partitions=2, name="none").count(),
+        again.stage(none, keys=to_first, num_partitions=2, name="none").count(),
         again.durable(none, name="none").crossJoin(spark.range(3)).count(),
     ]
     again.release("none")
@@ -132,7 +132,7 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
     )
     unknown = DurableShuffle(spark, root, job="unknown")
     unknown.repartition(df, 2, "k")
-    found["without_version"] = unknown.explain(df, 2, "k").why
+    found["without_version"] = unknown.explain.repartition(df, 2, "k").why
     found["freed"] = [freed.data_bytes for freed in again.release("kept")]
     found["left"] = [info.name for info in again.stages()]
     found["after_release"] = [
@@ -160,12 +160,14 @@ def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
     df = spark.range(0, 40, 1, 3).selectExpr("id % 7 as k", "id as v")
 
     def run() -> DataFrame:
-        return shuffle.stage(df, keys="k", partitions=3, reduce=summed, schema="k long, total long")
+        return shuffle.stage(
+            df, keys="k", num_partitions=3, reduce=summed, schema="k long, total long"
+        )
 
     above = shuffle.stage(
         run(),
         keys="k",
-        partitions=2,
+        num_partitions=2,
         reduce=Grouped(lambda key, group: group),
         name="above",
     )

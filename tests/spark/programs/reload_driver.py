@@ -53,12 +53,22 @@ def ways(spark: SparkSession, shuffle: DurableShuffle) -> dict[str, Callable[[],
         "query": lambda: rows(shuffle.query(plain.groupBy("y").count().select("y"))),
         "stage, map": lambda: rows(
             shuffle.stage(
-                numbers, map=through_module, keys="y", partitions=2, map_schema="y long", name="m"
+                numbers,
+                map=through_module,
+                keys="y",
+                num_partitions=2,
+                map_schema="y long",
+                name="m",
             )
         ),
         "stage, reduce": lambda: rows(
             shuffle.stage(
-                numbers, keys="id", partitions=2, reduce=through_module, schema="y long", name="r"
+                numbers,
+                keys="id",
+                num_partitions=2,
+                reduce=through_module,
+                schema="y long",
+                name="r",
             )
         ),
         "objects": lambda: sorted(

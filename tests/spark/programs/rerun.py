@@ -53,7 +53,7 @@ def main(root: str, inputs: str, value: int) -> None:
     answer = {}
     shuffle = DurableShuffle(spark, root, job="tests")
     for name, df in frames.items():
-        explained = shuffle.explain(df, 2, "v", name=name)
+        explained = shuffle.explain.repartition(df, 2, "v", name=name)
         rows = shuffle.repartition(df, 2, "v", name=name).collect()
         done = shuffle.report().stages[-1]
         answer[name] = {

@@ -71,6 +71,9 @@ class Explanation:
         return f"{len(running)} of {len(self.stages)} stages would run"
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {'hit' if self.hit else 'miss'}, {self.why}"]
-        lines += [*map(str, self.stages), *self.adapted]
+        outcome = f"{'hit' if self.hit else 'miss'}, {self.why}"
+        if len(self.stages) == 1 and not self.native:
+            (stage,) = self.stages
+            return f"{self.name}-{stage.fingerprint}: {outcome}{in_python(stage.why_python)}"
+        lines = [f"{self.name}: {outcome}", *map(str, self.stages), *self.adapted]
         return "\n".join([*lines, *(f"native: {text}" for text in self.native)])

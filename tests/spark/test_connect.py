@@ -68,7 +68,9 @@ def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
     assert set(both[len(first) :]) == {"reuse"}
     assert len(both) == 2 * len(first)
     assert told["above"] == ["fresh", "reuse"]
-    assert told["view over other rows"].startswith("InvalidInputError: durable: version= vouches")
+    assert told["view over other rows"].startswith(
+        "InvalidInputError: checkpoint: version= vouches"
+    )
 
 
 def test_identity_matrix(seen: dict[str, Any]) -> None:

@@ -14,7 +14,9 @@ import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
+from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.running_code import (
@@ -26,6 +28,8 @@ from durable_shuffle.jobs.deploy.running_code import (
     sources_besides,
 )
 
+_SHIPPED: WeakSet[SparkContext] = WeakSet()
+"""Applications that have the code already."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _BY_HASH_UNCHECKED = (1).to_bytes(4, "little")
 """Flags of compiled code that is used without a check of the source. Another Python version ignores
@@ -74,14 +78,18 @@ def ship(spark: SparkSession) -> None:
     first task fails with IncompatibleError.
     """
     running_code()  # cached now, because files may change after the code was loaded
-    connect = is_connect(spark)
-    if not connect and any(code_in(f) for f in spark.sparkContext.listFiles):
+    if is_connect(spark):
+        spark.addArtifacts(str(_archive(compiled=False)), pyfile=True)
         return
-    archive = make_archive(Path(tempfile.mkdtemp(prefix="durable-shuffle-")), compiled=not connect)
-    if connect:
-        spark.addArtifacts(str(archive), pyfile=True)
-    else:
-        spark.sparkContext.addPyFile(str(archive))
+    context = spark.sparkContext
+    if context not in _SHIPPED:
+        if not any(code_in(f) for f in context.listFiles):
+            context.addPyFile(str(_archive(compiled=True)))
+        _SHIPPED.add(context)
+
+
+def _archive(*, compiled: bool) -> Path:
+    return make_archive(Path(tempfile.mkdtemp(prefix="durable-shuffle-")), compiled=compiled)
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -34,7 +34,7 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 def active(session: SparkSession) -> Iterator[None]:
     """Make `session` the active session of this thread; restore the previous one at the end."""
     jvm: Any = session._jvm  # noqa: SLF001
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
     try:
@@ -92,15 +92,15 @@ def narrow_decimals(df: DataFrame) -> DataFrame:
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     columns = _output(df)
     for i in narrow:
-        long = jvm.org.apache.spark.sql.catalyst.expressions.UnscaledValue(columns[i])
+        long = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.UnscaledValue")(columns[i])
         columns[i] = alias(jvm, long, df.columns[i])
     return project(df, columns)
 
 
 def alias(jvm: Any, expression: Any, name: str) -> Any:
     """Return a Catalyst expression with a name and a new id."""
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    expressions = getattr(jvm, "org.apache.spark.sql.catalyst.expressions")
+    none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     new_id = expressions.NamedExpression.newExprId()
     return expressions.Alias(expression, name, new_id, nil, none, nil)
 
@@ -109,7 +109,7 @@ def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
     """Return `df` projected to the given named Catalyst expressions."""
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
     return _of_rows(df.sparkSession, logical.Project(to_seq(jvm, columns), analyzed))
 
 
@@ -135,7 +135,7 @@ def with_durable_rows(
     session = df.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001
     output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
-    physical = jvm.org.apache.spark.sql.catalyst.plans.physical
+    physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
     if hashed_by:
         attributes = [output.apply(i) for i in hashed_by]
         partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
@@ -153,7 +153,7 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
         output: a Seq of attributes, one per column.
     """
     jvm: Any = session._jvm  # noqa: SLF001
-    unknown = jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning
+    unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
     return _of_rows(session, plan)
 
@@ -176,13 +176,20 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
     partitions = int(rows.getNumPartitions())
     if not partitions:  # no task runs
         return df
-    end = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(len(output))
+    end = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")(len(output))
     end.setLong(len(output) - 1, -1)
     context = session.sparkContext._jsc  # noqa: SLF001
-    ends = context.parallelize(jvm.java.util.Collections.nCopies(partitions, end), partitions).rdd()
-    rdds, any_class = jvm.org.apache.spark.rdd, jvm.scala.reflect.ClassTag.Any()
+    ends = context.parallelize(
+        getattr(jvm, "java.util.Collections").nCopies(partitions, end), partitions
+    ).rdd()
+    rdds, any_class = (
+        getattr(jvm, "org.apache.spark.rdd"),
+        getattr(jvm, "scala.reflect.ClassTag").Any(),
+    )
     # RDDs with the same partitioner are joined partition by partition; it is not used otherwise
-    same = jvm.scala.Option.apply(jvm.org.apache.spark.HashPartitioner(partitions))
+    same = getattr(jvm, "scala.Option").apply(
+        getattr(jvm, "org.apache.spark.HashPartitioner")(partitions)
+    )
     sides = [rdds.UnionRDD(context.sc(), to_seq(jvm, [rdd]), any_class) for rdd in (rows, ends)]
     for side in sides:
         set_field(jvm, side, "partitioner", same, of="org.apache.spark.rdd.RDD")
@@ -198,7 +205,7 @@ def logical_rdd(
 ) -> Any:
     """Return a `LogicalRDD`, a leaf of a logical plan over an RDD of Spark's internal rows."""
     jvm: Any = session._jvm  # noqa: SLF001
-    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     arguments: list[Any] = [
         output,
         rdd,
@@ -207,10 +214,10 @@ def logical_rdd(
         False,
         none,
         session._jsparkSession,  # noqa: SLF001
-        jvm.scala.Option.apply(size),
+        getattr(jvm, "scala.Option").apply(size),
         none,
     ]
-    constructors = jvm.java.lang.Class.forName(_LOGICAL_RDD).getConstructors()
+    constructors = getattr(jvm, "java.lang.Class").forName(_LOGICAL_RDD).getConstructors()
     counts = [int(constructor.getParameterCount()) for constructor in constructors]
     if 9 not in counts:
         arguments.append(False)  # a parameter of PySpark 4.3
@@ -219,7 +226,7 @@ def logical_rdd(
             f"this Spark's LogicalRDD takes {counts} arguments, expected 9 or 10: PySpark 4.0 to "
             "4.3 are supported"
         )
-    return jvm.org.apache.spark.sql.execution.LogicalRDD(*arguments)
+    return getattr(jvm, "org.apache.spark.sql.execution.LogicalRDD")(*arguments)
 
 
 def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
@@ -244,8 +251,8 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
     arguments = (
         some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(measured)
     )
-    array = arguments.toArray(jvm.scala.reflect.ClassTag.Any())
-    return jvm.java.lang.Class.forName(name).getConstructors()[0].newInstance(array)
+    array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
+    return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
 
 
 def _of_rows(session: SparkSession, plan: Any) -> DataFrame:

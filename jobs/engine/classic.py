@@ -69,7 +69,7 @@ class ClassicEngine(Engine):
         self.route = Route(spark, rows_in)
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
-        configured = spark.sparkContext.getConf().get("spark.task.maxFailures")
+        configured = spark.conf.get("spark.task.maxFailures", None)
         self.task_tries = task_tries(str(spark.sparkContext.master), configured)
 
     def cores(self) -> int:

@@ -38,7 +38,9 @@ def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]
         Py4JError: this Spark has no such class or another constructor.
     """
     jvm: Any = spark._jvm  # noqa: SLF001
-    row_class = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_INTERNAL_ROW))
+    row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
+        getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
+    )
     return rdd.mapPartitionsWithEvaluator(_factory(spark, text, references), row_class)
 
 
@@ -50,10 +52,12 @@ def check_internals(spark: SparkSession, text: str) -> None:
     """
     _factory(spark, text, [])
     jvm: Any = spark._jvm  # noqa: SLF001
-    classes = _array(spark, jvm.java.lang.Class, 2)
-    classes[0] = jvm.java.lang.Class.forName("org.apache.spark.PartitionEvaluatorFactory")
-    classes[1] = jvm.java.lang.Class.forName("scala.reflect.ClassTag")
-    rdd_class = jvm.java.lang.Class.forName("org.apache.spark.rdd.RDD")
+    classes = _array(spark, getattr(jvm, "java.lang.Class"), 2)
+    classes[0] = getattr(jvm, "java.lang.Class").forName(
+        "org.apache.spark.PartitionEvaluatorFactory"
+    )
+    classes[1] = getattr(jvm, "java.lang.Class").forName("scala.reflect.ClassTag")
+    rdd_class = getattr(jvm, "java.lang.Class").forName("org.apache.spark.rdd.RDD")
     rdd_class.getMethod("mapPartitionsWithEvaluator", classes)
 
 
@@ -68,14 +72,14 @@ def run_here(
         Py4JError: the text does not compile with this Spark, or fails.
     """
     jvm: Any = spark._jvm  # noqa: SLF001
-    codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
+    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
     made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
     iterator = invoke(spark, made, "generate", _objects(spark, references))
-    given = jvm.java.util.ArrayList()
+    given = getattr(jvm, "java.util.ArrayList")()
     for row in rows:
         given.add(row)
-    inputs = _array(spark, jvm.scala.collection.Iterator, 1)
-    inputs[0] = jvm.scala.jdk.javaapi.CollectionConverters.asScala(given.iterator())
+    inputs = _array(spark, getattr(jvm, "scala.collection.Iterator"), 1)
+    inputs[0] = getattr(jvm, "scala.jdk.javaapi.CollectionConverters").asScala(given.iterator())
     invoke(spark, iterator, "init", 0, inputs)
     while invoke(spark, iterator, "hasNext"):
         yield invoke(spark, iterator, "next")
@@ -87,34 +91,34 @@ def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
     py4j caches methods by the names of classes, and all generated classes have the same names.
     """
     jvm: Any = spark._jvm  # noqa: SLF001
-    methods = jvm.org.apache.commons.lang3.reflect.MethodUtils
+    methods = getattr(jvm, "org.apache.commons.lang3.reflect.MethodUtils")
     return methods.invokeMethod(on, method, _objects(spark, arguments))
 
 
 def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
     """Return an internal row of the values; a str becomes Spark's own kind of text."""
     jvm: Any = spark._jvm  # noqa: SLF001
-    text = jvm.org.apache.spark.unsafe.types.UTF8String.fromString
+    text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
     given = [text(value) if isinstance(value, str) else value for value in values]
-    row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow
+    row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
     return row(_objects(spark, given))
 
 
 def java_schema(spark: SparkSession, schema: StructType) -> Any:
     """Return the schema as an object of the JVM."""
     jvm: Any = spark._jvm  # noqa: SLF001
-    return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    return getattr(jvm, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
 
 
 def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
     jvm: Any = spark._jvm  # noqa: SLF001
-    execution, code = jvm.org.apache.spark.sql.execution, _code(spark, text)
-    constructor = jvm.java.lang.Class.forName(_FACTORY).getConstructors()[0]
+    execution, code = getattr(jvm, "org.apache.spark.sql.execution"), _code(spark, text)
+    constructor = getattr(jvm, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
     first = str(constructor.getParameterTypes()[0].getName())
     java_context = spark.sparkContext._jsc  # noqa: SLF001
     held = code
     if first == "scala.util.Either":
-        held = jvm.scala.util.Right(code)
+        held = getattr(jvm, "scala.util.Right")(code)
     elif first.endswith("Broadcast"):
         held = java_context.broadcast(code)
     metric = execution.metric.SQLMetrics.createMetric(java_context.sc(), "duration")
@@ -124,14 +128,14 @@ def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
 
 def _code(spark: SparkSession, text: str) -> Any:
     jvm: Any = spark._jvm  # noqa: SLF001
-    no_comments = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
-    codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
+    no_comments = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap({})
+    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
     return codegen.CodeAndComment(text, no_comments)
 
 
 def _objects(spark: SparkSession, values: Sequence[Any]) -> Any:
     jvm: Any = spark._jvm  # noqa: SLF001
-    array = _array(spark, jvm.java.lang.Object, len(values))
+    array = _array(spark, getattr(jvm, "java.lang.Object"), len(values))
     for i, value in enumerate(values):
         array[i] = value
     return array
@@ -149,6 +153,6 @@ def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:
         schema: its columns, in Spark's language for tables.
     """
     jvm: Any = session._jvm  # noqa: SLF001
-    java_schema = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema)
+    java_schema = getattr(jvm, "org.apache.spark.sql.types.StructType").fromDDL(schema)
     java_session = session._jsparkSession  # noqa: SLF001
     return DataFrame(java_session.internalCreateDataFrame(rdd, java_schema, False), session)  # noqa: FBT003

@@ -105,7 +105,7 @@ def rows_of_files(
         Py4JError: this Spark has other internals than expected.
     """
     jvm: Any = session._jvm  # noqa: SLF001
-    facts = jvm.java.util.HashMap()
+    facts = getattr(jvm, "java.util.HashMap")()
     for name, value in files.facts.items():
         facts.put(name, value)
     # the tasks take no rows, so the values of this RDD are never looked at

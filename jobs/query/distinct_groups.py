@@ -45,7 +45,7 @@ class PlannedAlike:
 
     def __init__(self, jvm: Jvm, execution: Any) -> None:
         self._jvm, self._execution = jvm, execution
-        patterns = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern
+        patterns = getattr(jvm.root, "org.apache.spark.sql.catalyst.trees.TreePattern")
         self._with_aggregates = patterns.AGGREGATE()
         self._with_subqueries = patterns.PLAN_EXPRESSION()
         optimizer = execution.sparkSession().sessionState().optimizer()
@@ -178,7 +178,9 @@ class PlannedAlike:
             return plan
         # the other arguments stay in the JVM: passing through Python would change number types
         arguments = plan.productIterator().toSeq().updated(i, new)
-        return plan.makeCopy(arguments.toArray(self._jvm.root.scala.reflect.ClassTag.AnyRef()))
+        return plan.makeCopy(
+            arguments.toArray(getattr(self._jvm.root, "scala.reflect.ClassTag").AnyRef())
+        )
 
     def _changed(self, value: Any, change: Change) -> Any:
         if not isinstance(value, JavaObject):
@@ -188,7 +190,7 @@ class PlannedAlike:
         if self._jvm.is_a(value, "scala.Option") and value.isDefined():
             old = value.get()
             new = self._changed(old, change)
-            return value if new is old else self._jvm.root.scala.Option.apply(new)
+            return value if new is old else getattr(self._jvm.root, "scala.Option").apply(new)
         if self._jvm.is_a(value, "scala.collection.Seq"):
             old = items(value)
             new = [self._changed(item, change) for item in old]
@@ -214,13 +216,13 @@ class _StandIns:
                 return column
         number = len(self._known) + 1
         root = self._jvm.root
-        expressions = root.org.apache.spark.sql.catalyst.expressions
+        expressions = getattr(root, "org.apache.spark.sql.catalyst.expressions")
         column = expressions.AttributeReference(
             f"distinct {number}",
             argument.dataType(),
             argument.nullable(),
-            root.org.apache.spark.sql.types.Metadata.empty(),
-            expressions.ExprId(number, root.java.util.UUID(0, 0)),  # of no JVM
+            getattr(root, "org.apache.spark.sql.types.Metadata").empty(),
+            expressions.ExprId(number, getattr(root, "java.util.UUID")(0, 0)),  # of no JVM
             self._jvm.to_seq([]),
         )
         self._known.append((argument, column))

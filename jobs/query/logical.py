@@ -38,7 +38,9 @@ class LogicalPlan:
 
     def physical(self) -> Any:
         """Return the physical plan, ready to run."""
-        answer = self._jvm.root.org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer(self._plan)
+        answer = getattr(
+            self._jvm.root, "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer"
+        )(self._plan)
         physical = self._execution.planner().plan(answer).next()
         executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
         return executions.prepareForExecution(self._execution.preparations(), physical)
@@ -118,7 +120,7 @@ class LogicalPlan:
         return rdd
 
     def _query_stage(self, logical: Any, physical: Any) -> Any:
-        adaptive = self._jvm.root.org.apache.spark.sql.execution.adaptive
+        adaptive = getattr(self._jvm.root, "org.apache.spark.sql.execution.adaptive")
         return adaptive.LogicalQueryStage(logical, physical)
 
     def _above(self, chain: list[Node], scan: Any) -> Any:

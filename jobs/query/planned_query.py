@@ -388,6 +388,8 @@ def _broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
     """Return the most bytes that Spark broadcasts if it knows them."""
     measured = session.conf.get(_ADAPTIVE_THRESHOLD, None)
     if measured is not None:
-        return int(jvm.root.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(measured))
+        return int(
+            getattr(jvm.root, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes(measured)
+        )
     conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
     return int(conf.autoBroadcastJoinThreshold())

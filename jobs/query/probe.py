@@ -1,4 +1,4 @@
-"""Checks, once per `DurableShuffle`, that Spark has the planner internals that cutting needs.
+"""Checks, once per application, that Spark has the planner internals that cutting needs.
 
 PySpark 4.0 to 4.3 have them. The tables list the constructors, methods and fields that this folder
 and `jobs/engine/catalyst.py` use. If any is missing, one error names them all before anything is
@@ -7,8 +7,10 @@ written.
 
 import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from durable_shuffle.serialization.errors import IncompatibleError
@@ -55,6 +57,10 @@ _FIELDS = {
 }
 
 
+_MISSING: WeakKeyDictionary[SparkContext, list[str]] = WeakKeyDictionary()
+"""Application -> what `missing_internals` returned."""
+
+
 def missing_internals(spark: SparkSession) -> list[str]:
     """Return one sentence per thing that this Spark lacks; empty if queries can be cut."""
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -62,7 +68,7 @@ def missing_internals(spark: SparkSession) -> list[str]:
     classes: dict[str, Any] = {}
     for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:
         try:
-            classes[name] = jvm.java.lang.Class.forName(_SQL + name)
+            classes[name] = getattr(jvm, "java.lang.Class").forName(_SQL + name)
         except Py4JError:
             missing.append(f"no class {_SQL}{name}")
     for name, arities in _CONSTRUCTORS.items():
@@ -89,20 +95,23 @@ def _method_names(jvm: Any, classes: list[Any]) -> list[set[str]]:
     """
     if not classes:
         return []
-    arrays = jvm.java.util.ArrayList()
+    arrays = getattr(jvm, "java.util.ArrayList")()
     for java_class in classes:
         arrays.add(java_class.getMethods())
-    text = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(arrays.toArray()))
+    text = str(getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(arrays.toArray()))
     return [set(re.findall(r"([\w$]+)\(", of_one)) for of_one in text.split("},{")]
 
 
 def check_internals(spark: SparkSession) -> None:
-    """Refuse a Spark whose plans cannot be cut.
+    """Refuse a Spark whose plans cannot be cut. Looks once per application.
 
     Raises:
         IncompatibleError: names what is missing and the versions that work.
     """
-    missing = missing_internals(spark)
+    context = spark.sparkContext
+    missing = _MISSING.get(context)
+    if missing is None:
+        missing = _MISSING[context] = missing_internals(spark)
     if missing:
         raise IncompatibleError(
             f"query() does not know the plans of Spark {spark.version}: {'; '.join(missing)}; "

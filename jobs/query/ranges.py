@@ -36,7 +36,7 @@ class RangeKeys:
     def __init__(self, rows: DataFrame, partitioning: Any) -> None:
         self._rows = rows
         self._jvm: Any = cast("Any", rows).sparkSession._jvm  # noqa: SLF001
-        self._expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
+        self._expressions = getattr(self._jvm, "org.apache.spark.sql.catalyst.expressions")
         self._descending: list[bool] = []
         fields: list[list[Any]] = []
         for order in items(partitioning.ordering()):

@@ -135,7 +135,9 @@ class Rebuilder:
             target = build(node.target)
             if target is node.target.plan or node.name != REUSED:
                 return node.plan
-            reused = self._jvm.org.apache.spark.sql.execution.exchange.ReusedExchangeExec
+            reused = getattr(
+                self._jvm, "org.apache.spark.sql.execution.exchange.ReusedExchangeExec"
+            )
             return reused(node.plan.output(), target)
         if not node.children:
             return node.plan
@@ -151,8 +153,8 @@ class Rebuilder:
 
 def stored_scan(jvm: Any, site: Node, rdd: Any, partitioning: Any) -> Any:
     """Return a scan over an RDD of stored rows, to replace a whole exchange."""
-    execution = jvm.org.apache.spark.sql.execution
-    none, nil = jvm.scala.Option.empty(), to_seq(jvm, [])
+    execution = getattr(jvm, "org.apache.spark.sql.execution")
+    none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     name = "durable exchange"
     return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
 
@@ -163,7 +165,7 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
     Args:
         original: the exchange's partitioning, None if the site is no exchange.
     """
-    physical = jvm.org.apache.spark.sql.catalyst.plans.physical
+    physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
     if original is None:
         return physical.UnknownPartitioning(partitions)
     if original.numPartitions() == partitions:
@@ -205,6 +207,6 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
     if not zeros:
         return catalyst.project(rows, columns)
     literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
-    zero = literal.default(jvm.org.apache.spark.sql.types.DataTypes.LongType)
+    zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
     columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))
     return catalyst.project(rows, columns)

@@ -133,7 +133,7 @@ class CatalystWalk:
     def give_up_on(self, what: str, obj: JavaObject, *, mend: str = VOUCH) -> None:
         """Like `give_up`, for a JVM object of which only the class is known."""
         self.origin(obj)
-        number = self.jvm.root.java.lang.System.identityHashCode(obj)
+        number = self.jvm.identity_hash(obj)
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}", mend=mend)
 
     def origin(self, obj: JavaObject, name: str = "") -> None:

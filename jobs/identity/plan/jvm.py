@@ -69,15 +69,15 @@ class Jvm:
 
         An existing one keeps the state of its first use, for example that nothing was cached.
         """
-        dataset = self.root.org.apache.spark.sql.classic.Dataset
+        dataset = getattr(self.root, "org.apache.spark.sql.classic.Dataset")
         return dataset.ofRows(java_session(df), query_execution(df).analyzed()).queryExecution()
 
     def bytes_digest(self, obj: Any) -> str:
         """Return the SHA-256, in hex, of an object's Java serialization, made in the JVM."""
         conf = cast("Any", self.context)._jsc.sc().conf()  # noqa: SLF001
-        serializer = self.root.org.apache.spark.serializer.JavaSerializer(conf)
+        serializer = getattr(self.root, "org.apache.spark.serializer.JavaSerializer")(conf)
         tag = self.module("scala.reflect.ClassTag").Any()
-        sha = self.root.java.security.MessageDigest.getInstance("SHA-256")
+        sha = getattr(self.root, "java.security.MessageDigest").getInstance("SHA-256")
         sha.update(serializer.newInstance().serialize(obj, tag))
         return bytes(sha.digest()).hex()
 
@@ -130,7 +130,7 @@ class Jvm:
 
     def field(self, obj: Any, name: str) -> Any:
         """Return the value of a private field of the object's class or a superclass."""
-        fields = self.root.org.apache.commons.lang3.reflect.FieldUtils
+        fields = getattr(self.root, "org.apache.commons.lang3.reflect.FieldUtils")
         return fields.readField(obj, name, True)  # noqa: FBT003
 
     def has_field(self, obj: Any, name: str) -> bool:
@@ -186,7 +186,7 @@ def set_field(root: Any, jvm_object: Any, name: str, value: Any, *, of: str = ""
     Args:
         of: the class that declares the field, if not the object's own class.
     """
-    declaring = root.java.lang.Class.forName(of) if of else jvm_object.getClass()
+    declaring = getattr(root, "java.lang.Class").forName(of) if of else jvm_object.getClass()
     field = declaring.getDeclaredField(name)
     field.setAccessible(True)
     field.set(jvm_object, value)

@@ -145,7 +145,7 @@ def moving_values(jvm: Jvm, plan: Any, classes: set[str]) -> tuple[str, ...]:
         classes: simple class names in it.
     """
     sentences: list[str] = []
-    pattern = jvm.root.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    pattern = getattr(jvm.root, "org.apache.spark.sql.catalyst.trees.TreePattern").CURRENT_LIKE()
     if plan.containsPattern(pattern):
         names = ", ".join(sorted(_CURRENT & classes)) or "an expression like current_timestamp()"
         what = f"{names} may have another value in another run"

@@ -169,9 +169,7 @@ class PlannedQuery:
 
     def replan(self) -> bool:
         """Plan the query again if sizes that are known by now may change it; return whether."""
-        if not self._adapts or not self._limits.may_change(self._sizes.values()):
-            return False
-        if not self.joins():
+        if not self.may_adapt() or not self._limits.may_change(self._sizes.values()):
             return False
         sizes, self._sizes = self._sizes, {}
         before, joins = self._not_started(), len(self.joins())
@@ -189,6 +187,10 @@ class PlannedQuery:
     def _not_started(self) -> list[Cut]:
         exchanges = [cut for cut in self.cuts if cut is not self.result_cut]
         return [cut for cut in exchanges if cut.number not in self._placed]
+
+    def may_adapt(self) -> bool:
+        """Return whether sizes of stages may change what has not started."""
+        return self._adapts and bool(self.joins())
 
     def joins(self) -> list[list[Cut]]:
         """Return the cuts that each shuffled join reads, in pieces that have not started."""

@@ -2,8 +2,9 @@
 
 Going down from the result, a sealed stage makes everything below it unnecessary. The other cuts run
 bottom up. Each map side is one Spark job in its own thread; it starts when the stages that it reads
-are sealed. After each stage the query may be planned again; sealed stages are opened first, so that
-a later run finds the same plan.
+are sealed. If the plan may still change, map sides run in waves: the query is planned again when
+all of a wave are sealed. Stages that are sealed already are opened before the first wave. So the
+plans of a later run follow from the same sizes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,8 +129,6 @@ class QueryRun:
         self._progress, self._replanned = progress, replanned
         self._sealed = SealedCuts(query, stages)
         self._running: dict[Future[StoredStage], Cut] = {}
-        self._opening: set[int] = set()
-        """Numbers of running cuts that are sealed: they only have to be opened."""
         self._started: dict[str, int] = {}
         """Fingerprint -> number of the cut that started with it; equal exchanges are one stage."""
         self.stored: dict[int, StoredStage] = {}
@@ -146,7 +145,10 @@ class QueryRun:
                     done, _ = wait(self._running, return_when=FIRST_COMPLETED)
                     for future in done:
                         self._finish(self._running.pop(future), future.result())
-                    if not self._opening and self._query.replan():
+                    if self._running and self._query.may_adapt():
+                        continue  # what is planned next must not depend on who ends first
+                    list(self._waiting(self._sealed.needed()))  # equal cuts are stored, too
+                    if self._query.replan():
                         self._replanned()
                     self._start(pool)
             except BaseException:
@@ -165,14 +167,14 @@ class QueryRun:
         self._progress.planned(self._query.name, len(exchanges), sealed, missing)
 
     def _start(self, pool: ThreadPoolExecutor) -> None:
-        """Open the sealed stages; if there is none to open, start the cuts that are ready."""
+        """Open the sealed stages, and start the cuts that are ready; if the plan may change, open
+        the sealed ones first."""
         needed = self._sealed.needed()
         waiting = list(self._waiting(needed))
         opening = [cut for cut in waiting if needed[cut.number]]
-        if not opening and not self._opening:
-            self._start_missing(pool, waiting)
+        if not (opening and self._query.may_adapt()):
+            self._start_missing(pool, [cut for cut in waiting if not needed[cut.number]])
         for cut in opening:
-            self._opening.add(cut.number)
             self._submit(pool, cut)
 
     def _start_missing(self, pool: ThreadPoolExecutor, waiting: list[Cut]) -> None:
@@ -220,7 +222,6 @@ class QueryRun:
 
     def _finish(self, cut: Cut, stage: StoredStage) -> None:
         self.stored[cut.number] = stage
-        self._opening.discard(cut.number)
         self._query.place(cut)  # unless it started
         self._query.sized(cut, stage.seal)
         self._progress.finished(cut.number, _title(cut), stage.report)

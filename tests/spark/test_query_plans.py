@@ -235,6 +235,7 @@ def test_a_spark_that_lacks_something_is_refused(
     named: str,
 ) -> None:
     """All missing internals are named at once, and nothing is written."""
+    monkeypatch.setattr(probe, "_MISSING", {})
     monkeypatch.setitem(getattr(probe, table), of, wanted)
     durable = shuffle_of(session, root)
     with pytest.raises(IncompatibleError) as refused:

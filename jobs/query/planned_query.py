@@ -109,6 +109,7 @@ class PlannedQuery:
         """Cut number -> (bytes, rows) of a sealed stage that the plan does not know yet."""
         self.adapted: list[str] = []
         """What was planned again, and why."""
+        self._was_replanned = False
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
         self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
@@ -172,6 +173,7 @@ class PlannedQuery:
         if not self.may_adapt() or not self._limits.may_change(self._sizes.values()):
             return False
         sizes, self._sizes = self._sizes, {}
+        self._was_replanned = True
         before, joins = self._not_started(), len(self.joins())
         with catalyst.active(self._session), self._lock:
             for number, (data_bytes, rows) in sizes.items():
@@ -189,8 +191,11 @@ class PlannedQuery:
         return [cut for cut in exchanges if cut.number not in self._placed]
 
     def may_adapt(self) -> bool:
-        """Return whether sizes of stages may change what has not started."""
-        return self._adapts and bool(self.joins())
+        """Return whether sizes of stages may change what has not started.
+
+        After a new plan also broadcast joins may change: estimates have decided some of them.
+        """
+        return self._adapts and (self._was_replanned or bool(self.joins()))
 
     def joins(self) -> list[list[Cut]]:
         """Return the cuts that each shuffled join reads, in pieces that have not started."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pipeline_steps import Numbers
@@ -64,8 +65,8 @@ def test_an_interrupt_that_another_thread_received(
     started: list[RunningPipeline] = []
     over = threading.Event()
 
-    def noted(supervisor: object) -> RunningPipeline:
-        started.append(RunningPipeline(supervisor))  # type: ignore[arg-type]
+    def noted(*arguments: Any) -> RunningPipeline:
+        started.append(RunningPipeline(*arguments))
         return started[0]
 
     def interrupt() -> None:

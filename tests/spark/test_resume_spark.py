@@ -189,7 +189,7 @@ def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
     for answer in reruns:
         stage = answer["rdd"]
         assert (stage["decision"], stage["hit"], stage["producers_reused"]) == ("fresh", False, 0)
-        assert "an RDD scan (v) cannot be recognised in another run" in stage["why"]
+        assert "a checkpointed DataFrame (v) cannot be recognised in another run" in stage["why"]
         assert "version=" in stage["why"]
     assert reruns[2]["rdd"]["rows"] == [1, 2, 4]
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.identity.plan.jvm import simple_name
 from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
+from durable_shuffle.jobs.stages.explanation import stage_title
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
@@ -307,7 +308,4 @@ def result_top(last: PlanPiece) -> Node | None:
 def exchange_title(cut: Cut) -> str:
     """Return kind, partitions and columns of a cut, for people."""
     names = [field.name for field in schema_of(cut.node.plan)]
-    columns = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-    exchange = cut.exchange
-    what = f"{exchange.kind}({exchange.partitions})" if exchange.partitions else "the query's rows"
-    return f"{what} [{columns}]"
+    return stage_title(cut.exchange.kind, cut.exchange.partitions, names)

@@ -1,5 +1,6 @@
 """What a call would do: the answer of `explain`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,12 @@ State = Literal["committed", "partly committed", "missing", "not needed"]
 def in_python(why: str) -> str:
     """Return the end of an explanation: why the rows go through Python workers, if they do."""
     return f"; rows go through Python workers: {why}" if why else ""
+
+
+def stage_title(kind: str, partitions: int, columns: Sequence[str]) -> str:
+    """Return kind, partitions and first columns of a stage, for people."""
+    names = ", ".join(columns[:4]) + (", …" if len(columns) > 4 else "")
+    return f"{kind}({partitions}) [{names}]" if partitions else f"{kind} [{names}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +43,7 @@ class StageExplanation:
 
     def __str__(self) -> str:
         reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
-        columns = ", ".join(self.columns[:4]) + (", …" if len(self.columns) > 4 else "")
-        partitions = f"({self.partitions})" if self.partitions else ""
-        title = f"{self.kind}{partitions} [{columns}]"
+        title = stage_title(self.kind, self.partitions, self.columns)
         may_change = "; may change with the sizes of others" if self.may_change else ""
         head = f"{self.number:>3}  {self.state:<16}  {title}{reads}: {self.why}"
         return head + may_change + in_python(self.why_python)

@@ -36,7 +36,7 @@ lint: setup
 unit: setup
 	$(PY) -m pytest -m "not spark and not s3 and not soak and not live" $(ARGS)
 
-# the long families whole; resumes where it stopped; writes docs/soak.md
+# the long families whole; resumes where it stopped; writes docs/internals/soak.md
 soak: setup
 	$(PY) scripts/soak.py $(ARGS)
 
@@ -52,7 +52,7 @@ bench-baseline: setup
 	rm -rf $(BASELINE)
 	$(BENCH) bench/suite --benchmark-save=baseline $(ARGS)
 
-# the Spark tests on other versions of PySpark and Python; writes docs/compatibility.md
+# the Spark tests on other versions of PySpark and Python; writes docs/internals/compatibility.md
 compatibility: setup
 	$(PY) scripts/compatibility.py $(ARGS)
 
@@ -61,7 +61,7 @@ docs: setup
 	$(PY) scripts/cli_page.py
 	.venv/bin/zensical build --strict --clean
 
-# writes docs/requirements.md from the marks on the tests
+# writes docs/internals/requirements.md from the marks on the tests
 requirements: setup
 	$(PY) scripts/requirements.py
 

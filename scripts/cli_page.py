@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 HEAD = """# Commands
 
 `durable-shuffle` comes with the extra `cli`. This is what each command says with `--help`, written
-by `scripts/cli_page.py`. URLs and options: [storage](storage.md), [credentials](credentials.md).
+by `scripts/cli_page.py`. URLs and options: [storage](storage.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Run the Spark tests on other versions of PySpark and Python, and write docs/compatibility.md.
+"""Run the Spark tests on other versions of PySpark and Python, and write docs/internals/compatibility.md.
 
     python scripts/compatibility.py                            # all pairs that can be had
     python scripts/compatibility.py --spark 4.0 4.1 --python 3.12 --quick
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench" / "suite"))
 from document import with_row  # noqa: E402 - the writer of tables that benchmarks have
 
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "internals" / "compatibility.md"
 SPARK_VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 PYTHON_VERSIONS = ("3.11", "3.12", "3.13")
 HEAD = ("PySpark, Python", "exactly", "tests", "passed", "failed", "seconds", "day")

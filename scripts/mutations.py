@@ -1,7 +1,7 @@
 """Put naive variants of the code in place, one at a time, and see the tests notice.
 
 Each variant is a textual change of one source file, made in a copy of the repository, and the tests
-that must go red. `--write` writes docs/mutations.md. A variant that survives is a missing test.
+that must go red. `--write` writes docs/internals/mutations.md. A variant that survives is a missing test.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "docs" / "mutations.md"
+RESULT = ROOT / "docs" / "internals" / "mutations.md"
 COPIED = ("serialization", "shuffle", "recovery", "jobs", "bench", "src", "tests", "pyproject.toml")
 VIEWS = "tests/views/"
 CRASHES = "tests/faults/test_consumer_crash_points.py"
@@ -119,7 +119,7 @@ def main() -> int:
     """Run the variants; exit status 1 if one survived."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only variants whose name or words contain this")
-    parser.add_argument("--write", action="store_true", help="write docs/mutations.md")
+    parser.add_argument("--write", action="store_true", help="write docs/internals/mutations.md")
     parser.add_argument("--check", action="store_true", help="only see that each still applies")
     options = parser.parse_args()
     if options.check:

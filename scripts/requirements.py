@@ -1,6 +1,6 @@
-"""Write docs/requirements.md: every requirement with the tests that carry it.
+"""Write docs/internals/requirements.md: every requirement with the tests that carry it.
 
-The ids and their meaning stand in docs/requirements.toml; the tests say themselves what they carry,
+The ids and their meaning stand in docs/internals/requirements.toml; the tests say themselves what they carry,
 by `@pytest.mark.requirement("R-...")` on a function, a class, a module or one parametrised case.
 `mark_collector.py` says which of them drive the product. If none does, the table says why the
 machine is enough.
@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from mark_collector import MarkCollector  # noqa: E402
 
-TABLE = ROOT / "docs" / "requirements.toml"
-PAGE = ROOT / "docs" / "requirements.md"
+TABLE = ROOT / "docs" / "internals" / "requirements.toml"
+PAGE = ROOT / "docs" / "internals" / "requirements.md"
 
 
 Group = dict[str, Any]
@@ -106,7 +106,7 @@ def main() -> int:
         return 0
     if PAGE.read_text() == page:
         return 0
-    sys.stderr.write("docs/requirements.md is out of date: run `make requirements`\n")
+    sys.stderr.write("docs/internals/requirements.md is out of date: run `make requirements`\n")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""Run the long test families one by one, resume where a run stopped, write docs/soak.md.
+"""Run the long test families one by one, resume where a run stopped, write docs/internals/soak.md.
 
 A family that passed at the current commit is not run again (`--fresh` forgets that). The page keeps
 the last result of every family that still exists, with the commit it ran at. State is kept in
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".soak" / "state.json"
-RESULT = ROOT / "docs" / "soak.md"
+RESULT = ROOT / "docs" / "internals" / "soak.md"
 SEED_LINE = re.compile(r"seed[:=]\s*(\d+)", re.IGNORECASE)
 
 

@@ -14,7 +14,7 @@ from small_stage import SeededIds
 
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
-OPERATIONS = PICTURES.parent / "operations.md"
+CLEANUP = PICTURES.parent / "cleanup.md"
 SHOWN = (1, 10, 20, 100, 365)
 
 
@@ -34,4 +34,4 @@ def test_a_year(benchmark: Any, measuring: bool) -> None:
         rows = [(str(n), *(f"{x:,}" for x in figures[n - 1])) for n in SHOWN]
         head = ("night", "bytes", "objects", "requests to open the job")
         text = f"{text_table(head, rows)}\n\n![a year of nights](pictures/{picture.name})\n"
-        write_block("year", text, OPERATIONS)
+        write_block("year", text, CLEANUP)

@@ -336,7 +336,7 @@ class Stream:
             step: a function from a record batch to rows, or an object with `process(batch)` and
                 optionally `finish()`, `snapshot()`, `restore(state)`, the hooks
                 `prepare_to_shutdown(token)` and `shutdown(token)`, and others; see
-                docs/pipelines.md. Every attempt gets its own copy.
+                docs/internals/pipelines.md. Every attempt gets its own copy.
             schema: of the rows that the step returns; None if it returns none.
             sink: where these rows go.
             version: as for `Pipeline.source`.

@@ -1,7 +1,7 @@
 """The status of a pipeline: records of its status log, and a view read from the storage alone.
 
 A record holds only the changes; every so often a record holds everything. The status is for people:
-no decision depends on it. docs/format.md lists the fields."""
+no decision depends on it. docs/internals/format.md lists the fields."""
 
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The records of a consumer log, as values. docs/format.md lists the fields.
+"""The records of a consumer log, as values. docs/internals/format.md lists the fields.
 
 One log per consumer task, over all its inputs. `record_id` is the random id of the OPEN by which a
 view lives; all other records of that view carry it, and that is what ownership means. A full record

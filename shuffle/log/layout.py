@@ -1,4 +1,4 @@
-"""Names of objects: ids to keys and back. Pure. docs/format.md shows the tree of a job.
+"""Names of objects: ids to keys and back. Pure. docs/internals/format.md shows the tree of a job.
 
 A stage's incarnation is a random id, so a path that was ever deleted is never used again.
 """

@@ -3,7 +3,7 @@
 The first record that names an attempt, COMMIT or ABORT, is its fate. Any later one is void, and so
 is every record behind CLOSED. Only `ProducerState` knows this rule. Before the seal the first
 COMMIT counts. Failure alone is never a reason to delete
-(docs/decisions/001-slot-log-protocol.md).
+(docs/internals/decisions/001-slot-log-protocol.md).
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Strategy: a record is encoded once; the same bytes are sent for a slot until the storage says who
 holds it (`RetryingStorage` sends them again; there is no loop here). Every record carries a random
 id of its author, so identical bytes mean that the author's earlier try won and the reply was lost.
-Why these rules and not weaker ones: docs/decisions/001-slot-log-protocol.md.
+Why these rules and not weaker ones: docs/internals/decisions/001-slot-log-protocol.md.
 
 A record is stored bound to its key (`serialization.control.bound`): decoding refuses an intact
 record of another slot, log, stage or job. Nothing but `SlotLog` reads or writes a slot.

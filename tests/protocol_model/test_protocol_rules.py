@@ -2,7 +2,7 @@
 
 Every case names a bounded setup with the rule on, the one change that switches it off, the damage
 that follows and the length of a shortest trace to it. `pytest tests/protocol_model -rP -k rule_3`
-prints the traces. docs/decisions/001-slot-log-protocol.md states the rules.
+prints the traces. docs/internals/decisions/001-slot-log-protocol.md states the rules.
 """
 
 from collections.abc import Callable

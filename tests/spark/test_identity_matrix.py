@@ -1,4 +1,4 @@
-"""Each row of docs/identity.md in both directions: a relevant change misses, others hit.
+"""Each row of docs/internals/identity.md in both directions: a relevant change misses, others hit.
 
 If a stage is reused, its rows are compared with Spark's own. `support/identity_matrix.py` has the
 cases.
@@ -107,7 +107,7 @@ ELSEWHERE = [
 
 def rows_of_the_page() -> list[str]:
     """Return the first cells of the page's tables."""
-    lines = (ROOT / "docs/identity.md").read_text().splitlines()
+    lines = (ROOT / "docs/internals/identity.md").read_text().splitlines()
     cells = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     return [cell for cell in cells if cell != "what" and not cell.startswith("---")]
 

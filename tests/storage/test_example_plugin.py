@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import require_seal
 
 EXAMPLE = Path(__file__).parents[1] / "example_plugin"
-PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "storage.md"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -135,7 +135,7 @@ def test_its_urls_work_everywhere(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_page_shows_this_very_file() -> None:
-    """What docs/storage.md prints is what was run here."""
+    """What docs/internals/storage.md prints is what was run here."""
     shown = re.findall(r"```python title=\S+\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert (EXAMPLE / "test_sqlite_storage.py").read_text() in shown
 

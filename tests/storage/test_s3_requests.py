@@ -1,4 +1,4 @@
-"""Requests on the wire to a real S3 server, held to the formulas of docs/storage.md.
+"""Requests on the wire to a real S3 server, held to the formulas of docs/internals/storage.md.
 
 Counted where the driver sends them, retries included: what an object store would charge for.
 """

@@ -187,7 +187,7 @@ _SLOT = re.compile(r"\d{10}")
 
 
 def kind_of(key: str) -> str:
-    """Return what an object is, by the place that docs/format.md gives it."""
+    """Return what an object is, by the place that docs/internals/format.md gives it."""
     parts = key.split("/")
     if parts[1] in ("log", "commands", "requests", "status"):
         return f"slot of {parts[1]}"
@@ -245,7 +245,7 @@ UNKNOWABLE = {
     "row: readers use the index from before.",
     "a newer reuse": "A second STAGE record of a stage says only that it was used again.",
 }
-"""Losses that `verify` cannot know of, each with the reason; docs/guarantees.md explains them."""
+"""Losses that `verify` cannot know of, each with the reason; docs/internals/guarantees.md explains them."""
 
 
 def unknowable(it: Damage) -> str:

@@ -35,7 +35,7 @@ from durable_shuffle.jobs.cli.app import app
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RUN = ("python", "console")
-SHOWN = ("text", "toml", "json", "hex")
+SHOWN = ("text", "toml", "json", "yaml", "hex")
 """Languages of blocks that are data; everything else in a page is run."""
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -54,7 +54,7 @@ class Case:
     """A frame, the same one made anew, another one."""
 
     row: str
-    """First cell of the row in docs/identity.md."""
+    """First cell of the row in docs/internals/identity.md."""
     what: str
     first: Make
     same: Make

@@ -5,5 +5,5 @@
 `Emitter` (`emitter.py`).
 
 May import `recovery/job/`, the logs of `shuffle`, `serialization`. Start reading in `requests.py`.
-Reasons: docs/decisions/004-command-planes.md.
+Reasons: docs/internals/decisions/004-command-planes.md.
 """

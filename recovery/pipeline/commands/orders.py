@@ -3,7 +3,7 @@
 One slot of the command log holds all commands of one step. Every task reads the same slots in the
 same order. Slots are pushed or read, and may arrive early, late, or twice; `SlotOrder` returns each
 slot once, without gaps. It compares the emitter's numbers, and so detects a log that lost a record,
-and an emitter that writes after its successor. docs/format.md lists the fields.
+and an emitter that writes after its successor. docs/internals/format.md lists the fields.
 
 A new coordinator reads the newest LEAD and everything after it. The newest LEAD is never far back:
 every coordinator begins with one and repeats it every so many slots. After the LEAD,

@@ -1,4 +1,4 @@
-"""The examples in docs/format.md are what the code writes, byte by byte."""
+"""The examples in docs/internals/format.md are what the code writes, byte by byte."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from durable_shuffle.serialization.frames import FrameKind, frame_parts
 from durable_shuffle.serialization.msgpack_codec import encode_records
 from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "format.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "internals" / "format.md"
 
 
 def example(name: str) -> bytes:

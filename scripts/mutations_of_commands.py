@@ -96,7 +96,7 @@ MUTATIONS = (
         "R-MZ-11",
         "the new attempt starts while the old one ends",
         "recovery/job/machine.py",
-        "if not self._leaving and self.restart_at is None",
+        "if left and self.restart_at is None",
         "if self.restart_at is None",
         f"{UNIT}test_job_update.py",
     ),

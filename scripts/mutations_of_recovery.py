@@ -21,7 +21,7 @@ MUTATIONS = (
         "N11",
         "a task that finishes before the others start is forgotten by the barrier",
         "recovery/job/machine.py",
-        "            actions += self._let_go(start, start.barrier.ended(message.task))\n",
+        "            actions += start.ended(message.task, self.tasks)\n",
         "            pass\n",
         f"{JOB} -k finishes_before",
     ),
@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "with too few slots a source that lost its own waits like everybody else",
-        "recovery/job/starts.py",
+        "recovery/job/waves.py",
         "behind[max(0, len(behind) - over) :] if launch and over > 0 else []",
         "[]",
         "tests/unit/recovery/test_waves.py",
@@ -68,9 +68,9 @@ MUTATIONS = (
     Mutation(
         "pipelines",
         "a consequence takes the place of the first cause",
-        "recovery/job/machine.py",
-        "        if first is not None and (failure.secondary or not first.secondary):",
-        "        if False:",
+        "recovery/job/phases.py",
+        "        if first is None or (first.secondary and not self.secondary):",
+        "        if True:",
         f"{JOB} -k cause",
     ),
     Mutation(

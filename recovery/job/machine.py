@@ -16,18 +16,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from durable_shuffle.recovery.job.ends import StopMode, combined_stop
+from durable_shuffle.recovery.job.leaving import Leaving
 from durable_shuffle.recovery.job.phases import (
     ENDS,
     STARTED_ONCE,
     TERMINAL,
-    CallOff,
     Failure,
     JobAction,
     JobPhase,
     JobResult,
     Kill,
     Launch,
-    PassBarrier,
     StopTasks,
     TaskPhase,
     TaskReport,
@@ -35,7 +34,7 @@ from durable_shuffle.recovery.job.phases import (
     check_reached,
     check_transition,
 )
-from durable_shuffle.recovery.job.restarts import START, RestartBudget, RestartGraph
+from durable_shuffle.recovery.job.restarts import START, RestartBudget
 from durable_shuffle.recovery.job.starts import (
     ENDED_WELL,
     ENDING,
@@ -45,10 +44,11 @@ from durable_shuffle.recovery.job.starts import (
     StartBarrier,
     Starting,
     TaskState,
-    Waves,
     end_of,
     late_members,
+    start_timeout,
 )
+from durable_shuffle.recovery.job.waves import TaskGraph, Waves
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -57,12 +57,12 @@ class Job:
     """Decides for one job. Times are of one monotonic clock, in seconds.
 
     Args:
-        graph: the tasks, and which of them restart together.
+        graph: the tasks and the data between them.
         drained: tasks that a DRAIN is sent to: those whose input is not of this job. The others end
             because their input does.
     """
 
-    graph: RestartGraph
+    graph: TaskGraph
     drained: Collection[str]
     budget: RestartBudget
     timeouts: JobTimeouts = field(default_factory=JobTimeouts)
@@ -85,10 +85,7 @@ class Job:
     _waves: Waves = field(default_factory=Waves, init=False)
     _slots_by: float | None = field(default=None, init=False)
     """When there must be a slot."""
-    _replacing: set[str] = field(default_factory=set, init=False)
-    """Tasks whose attempt is to end before the next one starts."""
-    _dropping: set[str] = field(default_factory=set, init=False)
-    """Tasks that are to end for good."""
+    _leaving: Leaving = field(default_factory=Leaving, init=False)
 
     def __post_init__(self) -> None:
         self.tasks = {task: TaskState() for task in self.graph.tasks}
@@ -159,7 +156,7 @@ class Job:
             failure = message.failure or Failure("unknown", "no reason was given")
             state.commit = message.commit or state.commit
             return self._failed(message.task, failure, now)
-        leaves = self._leaves(message.task)
+        leaves = message.task in self._leaving
         if phase in ENDED_WELL and not (self._lets_go or leaves):
             unasked = Failure("unasked", f"{message.task} was {phase}, and nobody had asked")
             return self._failed(message.task, unasked, now)
@@ -175,12 +172,9 @@ class Job:
         actions: list[JobAction] = []
         start = self._starting.get(state.epoch)
         if phase is TaskPhase.AT_BARRIER and start is not None:
-            if start.barrier.state is BarrierState.ABORTED:
-                actions.append(CallOff((message.task,), message.epoch, start.barrier.cause))
-            else:
-                actions += self._let_go(start, start.barrier.arrive(message.task))
+            actions += start.arrived(message.task, self.tasks)
         elif phase in TERMINAL and start is not None:
-            actions += self._let_go(start, start.barrier.ended(message.task))
+            actions += start.ended(message.task, self.tasks)
         if phase in TERMINAL and leaves:
             self._left(message.task, now)
         return actions + self._settle(now)
@@ -231,8 +225,8 @@ class Job:
                 actions += self._start_is_late(start, now)
         for task in self._live():
             end_by = self.tasks[task].end_by
-            if end_by is not None and now >= end_by:
-                actions += self._end_is_late(task, now)
+            if end_by is not None and now >= end_by and task in self._live():
+                actions += self._end_is_late(task, now)  # which may end others, and the job
         return actions
 
     def next_when(self) -> float | None:
@@ -257,7 +251,7 @@ class Job:
         self._waves.slots = slots
         return [] if self.phase in ENDS else self._settle(now)
 
-    def described(self, graph: RestartGraph, drained: Collection[str]) -> None:
+    def described(self, graph: TaskGraph, drained: Collection[str]) -> None:
         """Have other tasks, before any was launched.
 
         Raises:
@@ -272,7 +266,7 @@ class Job:
 
     def update(
         self,
-        graph: RestartGraph,
+        graph: TaskGraph,
         drained: Collection[str],
         now: float,
         *,
@@ -292,14 +286,13 @@ class Job:
         if self.phase is not JobPhase.RUNNING:
             raise InvalidInputError(f"a job is updated while it runs, it is {self.phase}")
         self.graph, self.drained = graph, drained
-        back = self._dropping.intersection(graph.tasks)
-        self._dropping -= back
+        back = self._leaving.come_back(graph.tasks)
         new = [task for task in graph.tasks if task not in self.tasks or task in back]
         self.tasks |= {task: TaskState() for task in new}
         self._to_start |= set(new)
         leaving = [t for t in self._live() if t in replace or t in drop]
-        self._replacing |= set(replace) & set(leaving)
-        self._dropping |= set(drop)
+        self._leaving.replaced |= set(replace) & set(leaving)
+        self._leaving.dropped |= set(drop)
         for task in drop:
             self._to_start.discard(task)
             self._waves.waiting.discard(task)
@@ -349,8 +342,9 @@ class Job:
         """Derive the job's phase from its tasks."""
         placed = [s for s in self.tasks.values() if s.phase is not TaskPhase.WAITING]
         if self.phase is JobPhase.SCHEDULING and not self._asked_generation:
+            leaving = self._leaving.under_way(self._live())
             counts = STARTED_ONCE if self.mode is None else STARTED_ONCE | ENDED_WELL
-            if placed and not self._leaving and all(s.phase in counts for s in placed):
+            if placed and not leaving and all(s.phase in counts for s in placed):
                 self._all_started(now)
         actions = self._send_stops(now) + self._next_wave(now)
         if self._live() or self._restarts or len(placed) < len(self.tasks):
@@ -427,7 +421,7 @@ class Job:
             actions.append(Kill(task, epoch))
             self._wait(task)
             if (start := self._starting.get(epoch)) is not None:
-                actions += self._let_go(start, start.barrier.ended(task))
+                actions += start.ended(task, self.tasks)
         return actions
 
     def _wait(self, task: str) -> None:
@@ -450,44 +444,19 @@ class Job:
             self._slots_by = now + self.timeouts.start_seconds
         return []
 
-    def _let_go(self, start: Starting, tasks: Iterable[str]) -> list[JobAction]:
-        waiting = tuple(
-            task
-            for task in tasks
-            if self.tasks[task].epoch == start.epoch
-            and self.tasks[task].phase in (TaskPhase.AT_BARRIER, TaskPhase.STARTED)
-        )
-        return [PassBarrier(waiting, start.epoch)] if waiting else []
-
     def _call_off(self, start: Starting, cause: str, now: float) -> list[JobAction]:
-        """Call the start off for all members that have not passed the barrier."""
-        if not start.barrier.abort(cause):
-            return []
-        start.start_by = math.inf
-        live = set(self._live())
-        told = tuple(
-            task
-            for task in sorted(start.barrier.members & live)
-            if self.tasks[task].epoch == start.epoch
-        )
-        for task in told:
-            self.tasks[task].end_by = now + self.timeouts.stop_seconds / 10
-        return [CallOff(told, start.epoch, cause)] if told else []
+        end_by = now + self.timeouts.stop_seconds / 10
+        return [*start.call_off(cause, self._live(), self.tasks, end_by)]
 
     def _start_is_late(self, start: Starting, now: float) -> list[JobAction]:
-        del self._starting[start.epoch]
         members = start.barrier.members - self._to_start
         late = late_members({task: self.tasks[task] for task in members}, start.epoch)
+        start.start_by = math.inf
         if not late:
+            del self._starting[start.epoch]
             return []
         self.late_starts += 1
-        text = (
-            f"not started within {self.timeouts.start_seconds:g} s, try {self.late_starts} of "
-            f"{self.timeouts.start_tries}: {', '.join(late)}"
-        )
-        failure = Failure("start_timeout", text, retry=self.late_starts < self.timeouts.start_tries)
-        self._starting[start.epoch] = start
-        start.start_by = math.inf
+        failure = start_timeout(late, self.late_starts, self.timeouts)
         actions: list[JobAction] = [Kill(task, start.epoch) for task in late]
         for task in late:
             if self.tasks[task].phase not in TERMINAL and task not in self._to_start:
@@ -500,7 +469,7 @@ class Job:
         state = self.tasks[task]
         ran = state.phase in STARTED_ONCE
         state.phase = TaskPhase.FAILED
-        if self._leaves(task) and not self._lets_go:
+        if task in self._leaving and not self._lets_go:
             self._left(task, now)
             return self._settle(now)
         self._note_cause(task, failure)
@@ -508,7 +477,7 @@ class Job:
             return self._settle(now)  # what was committed stays; a later run goes on there
         if not failure.retry:
             return self._give_up() + self._settle(now)
-        restart = set(self.graph.restart_set([task]))
+        restart = {task}
         actions: list[JobAction] = []
         start = self._starting.get(state.epoch)
         if start is not None and start.barrier.state is not BarrierState.OPEN:
@@ -533,14 +502,8 @@ class Job:
         return []
 
     def _note_cause(self, task: str, failure: Failure) -> None:
-        """Remember the first failure, unless it is a consequence of this one, or this one ends the
-        job where the first would have been followed by a restart."""
-        first = self.cause
-        if first is not None and (failure.secondary or not first.secondary):
-            ends = first.retry and not failure.retry and self.phase is not JobPhase.FAILING
-            if failure.secondary or not ends or first.kind == failure.kind:
-                return
-        self.cause, self.cause_task = failure, task
+        if failure.explains(self.cause, failing=self.phase is JobPhase.FAILING):
+            self.cause, self.cause_task = failure, task
 
     def _give_up(self) -> list[JobAction]:
         """End the job: what still runs is closed."""
@@ -567,26 +530,16 @@ class Job:
 
     # -- updates
 
-    def _leaves(self, task: str) -> bool:
-        """Whether an attempt was told to end by an update."""
-        return task in self._replacing or task in self._dropping
-
     def _left(self, task: str, now: float) -> None:
         """An attempt that was to end has ended, in whatever way."""
-        if task in self._dropping:
-            self._replacing.discard(task)
-            self.tasks[task].phase, self.tasks[task].commit = TaskPhase.FINISHED, 0
-        elif task in self._replacing:
-            self._replacing.remove(task)
-            if self.tasks[task].phase is not TaskPhase.FINISHED and not self._lets_go:
-                self._to_start.add(task)
+        state = self.tasks[task]
+        if self._leaving.ended(task):
+            state.phase, state.commit = TaskPhase.FINISHED, 0
+        elif state.phase is not TaskPhase.FINISHED and not self._lets_go:
+            self._to_start.add(task)
         self._start_when_all_left(now)
 
-    @property
-    def _leaving(self) -> set[str]:
-        """Tasks whose attempt an update told to end, and which has not ended."""
-        return self._replacing | self._dropping.intersection(self._live())
-
     def _start_when_all_left(self, now: float) -> None:
-        if not self._leaving and self.restart_at is None and not self._lets_go:
+        left = not self._leaving.under_way(self._live())
+        if left and self.restart_at is None and not self._lets_go:
             self.restart_at = now

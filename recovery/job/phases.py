@@ -151,6 +151,20 @@ class Failure:
         """Whether the storage did not answer."""
         return self.kind in _OUTAGE
 
+    def explains(self, first: "Failure | None", *, failing: bool) -> bool:
+        """Return whether this is the cause to report, and not the failure before it.
+
+        The first one is, unless it is a consequence of this one, or this one ends the job where the
+        first would have been followed by a restart.
+
+        Args:
+            failing: whether the first one ends the job.
+        """
+        if first is None or (first.secondary and not self.secondary):
+            return True
+        ends = first.retry and not self.retry and not failing
+        return ends and not self.secondary and first.kind != self.kind
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" + (f" ({self.where})" if self.where else "")
 

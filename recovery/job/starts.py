@@ -1,24 +1,26 @@
-"""What a job remembers of its tasks; the start barrier; which tasks have slots; time limits. Pure.
+"""What a job remembers of its tasks; the start barrier; time limits. Pure.
 
 The start barrier lets all tasks of one scheduling attempt run, or none. Anything that makes the
 start pointless (a failure, a stop, a timeout, a lost peer, a lost supervisor) calls it off instead,
 once: the first cause stays. A member that ended before it arrived, because its work was done in an
 earlier life, holds up nobody.
-
-Waves: with fewer slots than tasks, tasks that have not finished get slots in the order of their
-data, sources first. The others wait, and each free slot goes to the next. That is possible since
-data between tasks is durable. A task that runs keeps its slot, unless a task before it in that
-order has none: otherwise a source that lost its slot would wait for a consumer that waits for the
-source.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from durable_shuffle.recovery.job.ends import StopMode
-from durable_shuffle.recovery.job.phases import STARTED_ONCE, TERMINAL, JobPhase, TaskPhase
-from durable_shuffle.recovery.job.restarts import RestartGraph
+from durable_shuffle.recovery.job.phases import (
+    STARTED_ONCE,
+    TERMINAL,
+    CallOff,
+    Failure,
+    JobPhase,
+    PassBarrier,
+    TaskPhase,
+)
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -123,6 +125,42 @@ class Starting:
     epoch: int
     barrier: StartBarrier
     start_by: float
+    """When all members must have started."""
+
+    def arrived(self, task: str, tasks: Mapping[str, TaskState]) -> list[PassBarrier | CallOff]:
+        """A member is at the barrier."""
+        if self.barrier.state is BarrierState.ABORTED:
+            return [CallOff((task,), self.epoch, self.barrier.cause)]
+        return [*self._let_go(self.barrier.arrive(task), tasks)]
+
+    def ended(self, task: str, tasks: Mapping[str, TaskState]) -> list[PassBarrier]:
+        """A member will never arrive and needs nobody."""
+        return self._let_go(self.barrier.ended(task), tasks)
+
+    def _let_go(self, members: Iterable[str], tasks: Mapping[str, TaskState]) -> list[PassBarrier]:
+        waiting = tuple(
+            task
+            for task in members
+            if tasks[task].epoch == self.epoch
+            and tasks[task].phase in (TaskPhase.AT_BARRIER, TaskPhase.STARTED)
+        )
+        return [PassBarrier(waiting, self.epoch)] if waiting else []
+
+    def call_off(
+        self, cause: str, live: Collection[str], tasks: Mapping[str, TaskState], end_by: float
+    ) -> list[CallOff]:
+        """Call the start off for all live members that have not passed the barrier."""
+        if not self.barrier.abort(cause):
+            return []
+        self.start_by = math.inf
+        told = tuple(
+            task
+            for task in sorted(self.barrier.members.intersection(live))
+            if tasks[task].epoch == self.epoch
+        )
+        for task in told:
+            tasks[task].end_by = end_by
+        return [CallOff(told, self.epoch, cause)] if told else []
 
 
 ENDED_WELL = frozenset((TaskPhase.SUSPENDED, TaskPhase.CANCELED))
@@ -143,6 +181,15 @@ def late_members(members: Mapping[str, TaskState], epoch: int) -> list[str]:
     return [t for t in missing if members[t].phase is not TaskPhase.AT_BARRIER] or missing
 
 
+def start_timeout(late: Collection[str], tries: int, timeouts: JobTimeouts) -> Failure:
+    """Return the failure of a start that these members did not reach in time."""
+    text = (
+        f"not started within {timeouts.start_seconds:g} s, try {tries} of {timeouts.start_tries}: "
+        f"{', '.join(late)}"
+    )
+    return Failure("start_timeout", text, retry=tries < timeouts.start_tries)
+
+
 def end_of(phase: JobPhase, mode: StopMode | None, tasks: Collection[TaskState]) -> JobPhase | None:
     """Return the end of a job of which nothing runs and nothing will; None if it goes on."""
     pending = any(state.commit for state in tasks)
@@ -155,51 +202,3 @@ def end_of(phase: JobPhase, mode: StopMode | None, tasks: Collection[TaskState])
     if mode is StopMode.SUSPEND:
         return JobPhase.EFFECTS_PENDING if pending else JobPhase.SUSPENDED
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """What to do now, all of it together."""
-
-    launch: tuple[str, ...] = ()
-    evict: tuple[str, ...] = ()
-    """Tasks that run and have to give their slot to one that comes before them."""
-
-
-@dataclass(slots=True)
-class Waves:
-    """The slots of one job and the tasks that wait for one. The kind of an edge does not matter."""
-
-    slots: int | None = None
-    """How many tasks can run at once; None: as many as there are."""
-    waiting: set[str] = field(default_factory=set, init=False)
-
-    def plan(self, graph: RestartGraph, live: Collection[str], more: Collection[str] = ()) -> Wave:
-        """Return which waiting tasks and which of `more` start now, and which tasks make room."""
-        idle = self.waiting | set(more)
-        if self.slots is None:
-            return Wave(tuple(sorted(idle)))
-        rank = ranks(graph)  # a task that is not in it is about to end
-        order = sorted({*live, *idle}, key=lambda task: (rank.get(task, -1), task in idle, task))
-        chosen = order[: self.slots]
-        launch = [task for task in chosen if task in idle]
-        over = len(live) + len(launch) - self.slots
-        behind = [task for task in order[self.slots :] if task not in idle]
-        evict = behind[max(0, len(behind) - over) :] if launch and over > 0 else []
-        return Wave(tuple(sorted(launch)), tuple(sorted(evict)))
-
-
-def ranks(graph: RestartGraph) -> Mapping[str, int]:
-    """Return how far each task is from the sources: 0, or one more than its furthest producer.
-
-    Tasks of a cycle, and behind one, share the highest rank.
-    """
-    producers: dict[str, set[str]] = {task: set() for task in graph.tasks}
-    for edge in graph.edges:
-        producers[edge.consumer].add(edge.producer)
-    rank_of: dict[str, int] = {}
-    rank = 0
-    while ready := [t for t, of in producers.items() if t not in rank_of and of <= rank_of.keys()]:
-        rank_of |= dict.fromkeys(ready, rank)
-        rank += 1
-    return rank_of | dict.fromkeys(producers.keys() - rank_of.keys(), rank)

@@ -77,9 +77,10 @@ def test_every_source_became_a_page_that_somebody_finds(
         if urlsplit(link).path and not urlsplit(link).scheme
     }
     assert inside - listed == {Path("internals/index.html")}
-    assert f"({index.relative_to(site).with_suffix('.md')})" in (
-        ROOT / "docs/how-it-works.md"
-    ).read_text()
+    assert (
+        f"({index.relative_to(site).with_suffix('.md')})"
+        in (ROOT / "docs/how-it-works.md").read_text()
+    )
 
 
 def test_every_link_leads_somewhere(pages: dict[Path, Page]) -> None:

@@ -15,7 +15,8 @@ from task_links import allowed_link
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.machine import Job
 from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase
-from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
+from durable_shuffle.recovery.job.waves import TaskGraph
 from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopTasks
 from durable_shuffle.recovery.pipeline.coordinator.numbers import Listener
 from durable_shuffle.recovery.pipeline.coordinator.reporter import Reporter, StatusLog
@@ -124,7 +125,7 @@ def statuses() -> int:
         def submit(self, work: Any, done: Any, failed: Any) -> None:
             done(work())
 
-    graph = RestartGraph(("in-p0000", "use-k0000"), ())
+    graph = TaskGraph(("in-p0000", "use-k0000"), ())
     job = Job(graph, (), RestartBudget(RestartSettings(), lambda: 0.0))
     job.start()
     job.generation_won(1, 0.0)

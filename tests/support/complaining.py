@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pipeline_steps import ROWS
 
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, Stream
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
+from durable_shuffle.recovery.pipeline.stream import Stream
 
 
 @dataclass

@@ -14,11 +14,12 @@ from durable_shuffle.recovery.job.phases import (
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
 from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.job.waves import TaskGraph
 
 TASKS = ("s", "a", "b")
-EDGES = [Edge("s", "a", "continued"), Edge("s", "b", "continued")]
+EDGES = [("s", "a"), ("s", "b")]
 BROKEN = Failure("ValueError", "broken")
 START_SECONDS, STOP_SECONDS = 60.0, 50.0
 
@@ -31,7 +32,7 @@ class JobShell:
             max_restarts, 1, 8, jitter=0, healthy_seconds=1000, outage_seconds=outage_seconds
         )
         self.machine = Job(
-            RestartGraph(TASKS, EDGES),
+            TaskGraph(TASKS, EDGES),
             ("s",),
             RestartBudget(settings, lambda: 0.0),
             JobTimeouts(START_SECONDS, 3, STOP_SECONDS),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from late_world import World
 
 NAME, SOURCE = "late", "s"
+PARTS = ("a", "b", "c")
 HEARTBEAT, SILENCE = 5.0, 16.0
 
 

@@ -21,20 +21,16 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-from late_tasks import HEARTBEAT, NAME, SILENCE, SOURCE, Attempt, Launcher
+from late_checks import Checks
+from late_tasks import HEARTBEAT, NAME, PARTS, SILENCE, SOURCE, Attempt, Launcher
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import (
-    ENDS,
-    TERMINAL,
     Failure,
-    JobPhase,
     JobResult,
-    TaskPhase,
 )
 from durable_shuffle.recovery.job.restarts import UNLIMITED
 from durable_shuffle.recovery.pipeline.commands import requests
-from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, SlotOrder, decode_slot
 from durable_shuffle.recovery.pipeline.coordinator import logs as logs_module
 from durable_shuffle.recovery.pipeline.coordinator import supervisor as supervisor_module
 from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
@@ -44,12 +40,10 @@ from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
-from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.serialization.errors import OutcomeUnknownError, UnavailableError
 from durable_shuffle.shuffle.log.layout import (
     command_log_prefix,
     request_log_prefix,
-    status_log_prefix,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
@@ -57,7 +51,6 @@ from durable_shuffle.shuffle.storage.contract import StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 ROWS = pa.schema([("n", pa.int64())])
-PARTS = ("a", "b", "c")
 START_SECONDS, STOP_SECONDS = 30.0, 20.0
 CALM_SECONDS = 400.0
 """Without faults: long enough for every timeout and every delay of a restart."""
@@ -125,13 +118,12 @@ class World:
     _work: deque[Any] = field(default_factory=deque)
     _working: bool = False
     _versions: int = 0
-    _reached: dict[str, int] = field(default_factory=dict)
-    _statuses: int = 0
     _turns: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.storage = LateStorage(self)
+        self._checks = Checks(self)
         most: Any = self.chance.choice([UNLIMITED, UNLIMITED, UNLIMITED, 3])
         self.settings = PipelineSettings(
             **({} if self.usual else {"max_restarts": most, "longest_restart_seconds": 5.0}),
@@ -181,7 +173,7 @@ class World:
         self._inbox.append(event)
 
     def take(self, timeout_seconds: float) -> list[Event]:
-        self.check()
+        self._checks.at_a_turn()
         self._turns += 1
         assert self._turns < MOST_TURNS, f"the loop spins: {self.about()}"
         until = self.now + timeout_seconds
@@ -265,7 +257,7 @@ class World:
             stack.enter_context(patch.object(logs_module, "plan_of", self._plan_of))
             result = self.supervisor.run()
         self.down_until = 0.0
-        self._check_end(result)
+        self._checks.at_the_end(result)
         return result
 
     def _plan_of(self, description: requests.Description, **_: Any) -> Any:
@@ -347,22 +339,7 @@ class World:
 
     def _judge(self) -> None:
         """Nothing happened for long: all that is described runs. Then end it."""
-        job = self.supervisor.machine
-        if job.phase in ENDS and self.supervisor.at_rest:
-            assert job.phase in (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING), self.about()
-        else:
-            assert job.phase is JobPhase.RUNNING, self.about()
-            running = self.supervisor.running
-            assert running is not None
-            dropped = self._dropped()
-            found_parts = set(running.plan.consumers) - dropped
-            assert found_parts == self._wanted() - dropped, self.about()
-            for task, address in running.plan.tasks.items():
-                state = job.tasks[task]
-                found = self.attempts.get((task, state.epoch))
-                over = state.phase is TaskPhase.FINISHED and address.owner in dropped
-                assert over or (found is not None and found.lives and found.reads), self.about(task)
-            self._check_answers()
+        self._checks.at_rest()
         self._stop(StopMode.CANCEL)
         self.at(self.now + CALM_SECONDS, self._never)
 
@@ -378,84 +355,6 @@ class World:
             f"cause={job.cause} restart_at={job.restart_at} tasks={states} "
             f"lives={[key for key, a in self.attempts.items() if a.lives]} {dict(self.counts)}"
         )
-
-    # -- what must hold
-
-    def _answered(self) -> Iterator[tuple[requests.ExternalCommand, Acknowledge]]:
-        slots = SlotLog(self.storage, request_log_prefix(NAME))
-        asked = {n: requests.REQUESTS.decode(data, name="x") for n, data in slots.read_from()}
-        for _, data in self.commands.read_from():
-            for command in decode_slot(data, name="x").commands:
-                if isinstance(command, Acknowledge):
-                    yield asked[command.request], command
-
-    def _accepted(self) -> Iterator[requests.ExternalCommand]:
-        for command, answer in self._answered():
-            if not answer.refused:
-                if isinstance(command, requests.Reconcile):
-                    yield from requests.listed(command)
-                else:
-                    yield command
-
-    def _wanted(self) -> set[str]:
-        runs = [c for c in self._accepted() if isinstance(c, requests.RunThis)]
-        return set(json.loads(runs[-1].description.arguments)) if runs else set(PARTS)
-
-    def _dropped(self) -> set[str]:
-        """Parts that were dropped for good; a drop of what did not run changes nothing."""
-        drops = ((c, a) for c, a in self._answered() if isinstance(c, requests.DropPart))
-        return {c.part for c, a in drops if a.text.startswith("drops ")}
-
-    def _check_answers(self) -> None:
-        slots = SlotLog(self.storage, request_log_prefix(NAME))
-        answers = [answer.request for _, answer in self._answered()]
-        assert answers == list(range(slots.find_end())), f"each once, in order: {self.about()}"
-
-    def check(self) -> None:
-        """At every turn of the loop."""
-        job = self.supervisor.machine
-        live = Counter(task for (task, _), a in self.attempts.items() if a.lives and not a.doomed)
-        assert max(live.values(), default=0) <= 1, f"two attempts: {self.about()}"
-        if job.phase is JobPhase.RUNNING:
-            for task in job.graph.tasks:
-                phase = job.tasks[task].phase
-                whole = phase is TaskPhase.FINISHED or phase not in TERMINAL
-                assert whole, f"runs, and is not whole: {self.about(task)}"
-        if self.now >= self.down_until:
-            self._check_statuses()
-
-    def _check_statuses(self) -> None:
-        slots = SlotLog(self.storage, status_log_prefix(NAME))
-        while (data := slots.read(self._statuses)) is not None:
-            status: Status = STATUSES.decode(data, name="x")
-            self._statuses += 1
-            for one in status.reached:
-                before = self._reached.get(one.part, -1)
-                assert one.records >= before, f"progress goes back: {one} {self.about()}"
-                self._reached[one.part] = one.records
-
-    def _check_end(self, result: JobResult) -> None:
-        """The end is one that was asked for, or has a cause that there was."""
-        order = SlotOrder(0)
-        for slot, data in self.commands.read_from():
-            list(order.take(slot, decode_slot(data, name="x")))
-        if result.phase is JobPhase.FAILED:
-            assert result.cause is not None, self.about()
-            known = self.causes | {"start_timeout", "stop_timeout", "silent", "lost", "aborted"}
-            assert result.cause.kind in known, f"{result.cause} {self.about()}"
-            if result.cause.kind == "aborted":
-                assert result.cause.secondary, self.about()
-            if self.settings.restarts.max_restarts == UNLIMITED:
-                final = {"fenced", "start_timeout", "invalid_input"}
-                assert result.cause.kind in final, f"{result.cause} {self.about()}"
-        elif result.phase is JobPhase.CANCELED:
-            assert self.stopped is StopMode.CANCEL, self.about()
-        elif result.phase in (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING):
-            assert self.stopped in (StopMode.SUSPEND, StopMode.CANCEL), self.about()
-        else:
-            assert result.phase is JobPhase.FINISHED, self.about()
-            assert self.stopped is StopMode.DRAIN, self.about()
-        assert not [key for key, a in self.attempts.items() if a.lives and not a.doomed]
 
 
 def run_history(seed: int) -> JobResult:

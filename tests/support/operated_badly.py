@@ -9,10 +9,11 @@ import pyarrow as pa
 from operated import NAME, TAGGED, OpenEnded, Tagged
 from pipeline_steps import ROWS
 
-from durable_shuffle.recovery.pipeline.pipeline import Pipeline, Stream
+from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.plan.updates import pipeline_factory
+from durable_shuffle.recovery.pipeline.stream import Stream
 
 
 @pipeline_factory

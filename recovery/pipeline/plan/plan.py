@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from durable_shuffle.recovery.job.restarts import Edge, RestartGraph
+from durable_shuffle.recovery.job.waves import TaskGraph
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
@@ -155,19 +155,19 @@ class PipelinePlan:
         return consumer is None or self.stages[consumer.reads].elsewhere is not None
 
     @property
-    def graph(self) -> RestartGraph:
-        """Tasks and data. Each task restarts alone: a log producer continues where its log ends."""
+    def graph(self) -> TaskGraph:
+        """Tasks and data. A task restarts alone: a log producer continues where its log ends."""
         tasks = self.tasks
         writes = {name: source.stage for name, source in self.sources.items()}
         writes |= {c.name: c.writes for c in self.consumers.values() if c.writes is not None}
         edges = [
-            Edge(producer, reader, "continued")
+            (producer, reader)
             for producer, address in tasks.items()
             for reader, at in tasks.items()
             if at.owner in self.consumers
             and writes.get(address.owner) == self.consumers[at.owner].reads
         ]
-        return RestartGraph(tuple(tasks), edges)
+        return TaskGraph(tuple(tasks), edges)
 
 
 _log = logging.getLogger(__name__)

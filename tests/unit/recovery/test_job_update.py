@@ -15,8 +15,9 @@ from durable_shuffle.recovery.job.phases import (
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job.restarts import RestartBudget, RestartGraph, RestartSettings
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
 from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.job.waves import TaskGraph
 from durable_shuffle.serialization.errors import InvalidInputError
 
 BROKEN = Failure("ValueError", "broken")
@@ -29,7 +30,7 @@ class Updated:
 
     def __init__(self, *tasks: str) -> None:
         self.machine = Job(
-            RestartGraph(tasks, []),
+            TaskGraph(tasks, []),
             ("s",),
             RestartBudget(RestartSettings(5, 1, 8, jitter=0), lambda: 0.0),
             JobTimeouts(60, 3, STOP_SECONDS),
@@ -63,7 +64,7 @@ class Updated:
             self.say(task, TaskPhase.STARTED)
 
     def update(self, *tasks: str, replace: str = "", drop: str = "") -> list[JobAction]:
-        graph = RestartGraph(tasks, [])
+        graph = TaskGraph(tasks, [])
         return self.do(
             self.machine.update(graph, ("s",), self.now, replace=replace.split(), drop=drop.split())
         )
@@ -261,4 +262,4 @@ def test_nothing_is_updated_while_it_does_not_run() -> None:
         job.update("s", "c")
     assert set(job.machine.tasks) == {"s"}
     with pytest.raises(InvalidInputError, match="were launched"):
-        job.machine.described(RestartGraph(["c"], []), ())
+        job.machine.described(TaskGraph(["c"], []), ())

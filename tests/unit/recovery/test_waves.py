@@ -21,14 +21,15 @@ from durable_shuffle.recovery.job.phases import (
     TaskReport,
     WinGeneration,
 )
-from durable_shuffle.recovery.job.restarts import Edge, RestartBudget, RestartGraph, RestartSettings
-from durable_shuffle.recovery.job.starts import JobTimeouts, Wave, Waves, ranks
+from durable_shuffle.recovery.job.restarts import RestartBudget, RestartSettings
+from durable_shuffle.recovery.job.starts import JobTimeouts
+from durable_shuffle.recovery.job.waves import TaskGraph, Wave, Waves, ranks
+from durable_shuffle.serialization.errors import InvalidInputError
 
 # two sources, two consumers that read both, one behind these; names against the order of the data
-GRAPH = RestartGraph(
+GRAPH = TaskGraph(
     ("z1", "z2", "m1", "m2", "a"),
-    [Edge(s, m, "continued") for s in ("z1", "z2") for m in ("m1", "m2")]
-    + [Edge(m, "a", "continued") for m in ("m1", "m2")],
+    [(s, m) for s in ("z1", "z2") for m in ("m1", "m2")] + [(m, "a") for m in ("m1", "m2")],
 )
 
 
@@ -69,7 +70,7 @@ def test_ranks() -> None:
     """The longest way counts; a cycle ends up behind everything else."""
     assert ranks(GRAPH) == {"z1": 0, "z2": 0, "m1": 1, "m2": 1, "a": 2}
     edges = [("s", "x"), ("s", "y"), ("x", "y"), ("y", "c"), ("c", "d"), ("d", "c")]
-    graph = RestartGraph(tuple("sxycd"), [Edge(a, b, "continued") for a, b in edges])
+    graph = TaskGraph(tuple("sxycd"), edges)
     assert ranks(graph) == {"s": 0, "x": 1, "y": 2, "c": 3, "d": 3}
 
 
@@ -79,9 +80,9 @@ class Cluster:
     A task reads what its producers write: it finishes when they have, and not before.
     """
 
-    def __init__(self, graph: RestartGraph, slots: int, *, max_restarts: int = -1) -> None:
+    def __init__(self, graph: TaskGraph, slots: int, *, max_restarts: int = -1) -> None:
         settings = RestartSettings(max_restarts, 1, 1, jitter=0, healthy_seconds=1000)
-        roots = [t for t in graph.tasks if not any(e.consumer == t for e in graph.edges)]
+        roots = [t for t in graph.tasks if not any(e[1] == t for e in graph.edges)]
         self.machine = Job(
             graph, roots, RestartBudget(settings, lambda: 0.0), JobTimeouts(60, 3, 50)
         )
@@ -142,15 +143,15 @@ class Cluster:
         """Another description: a task that nobody reads goes, one comes, some are replaced."""
         if self.machine.phase is not JobPhase.RUNNING:
             return
-        read = {e.producer for e in self.graph.edges}
+        read = {e[0] for e in self.graph.edges}
         gone = draw.sample([t for t in self.graph.tasks if t not in read], 1)
         stay = [t for t in self.graph.tasks if t not in gone]
         new = f"new-{self.generation}"
-        edges = [e for e in self.graph.edges if e.consumer not in gone]
-        edges += [Edge(t, new, "continued") for t in draw.sample(stay, min(1, len(stay)))]
-        self.graph = RestartGraph([*stay, new], edges)
+        edges = [e for e in self.graph.edges if e[1] not in gone]
+        edges += [(t, new) for t in draw.sample(stay, min(1, len(stay)))]
+        self.graph = TaskGraph([*stay, new], edges)
         replace = draw.sample(stay, draw.randint(0, len(stay)))
-        roots = [t for t in stay if not any(e.consumer == t for e in edges)]
+        roots = [t for t in stay if not any(e[1] == t for e in edges)]
         self.do(self.machine.update(self.graph, roots, self.now, replace=replace, drop=gone))
 
     def obey(self) -> None:
@@ -169,30 +170,30 @@ class Cluster:
             task
             for task in self.running
             if self.machine.tasks[task].phase not in TERMINAL
-            and {e.producer for e in self.graph.edges if e.consumer == task} <= self.finished
+            and {e[0] for e in self.graph.edges if e[1] == task} <= self.finished
         )
 
 
-def drawn_graph(draw: random.Random) -> RestartGraph:
+def drawn_graph(draw: random.Random) -> TaskGraph:
     """Some layers of tasks, each reading some of those before it."""
     layers = [
         [f"{draw.randrange(100)}-{layer}-{i}" for i in range(draw.randint(1, 4))]
         for layer in range(draw.randint(1, 4))
     ]
     edges = [
-        Edge(producer, consumer, "continued")
+        (producer, consumer)
         for before, after in itertools.pairwise(layers)
         for consumer in after
         for producer in draw.sample(before, draw.randint(1, len(before)))
     ]
-    return RestartGraph([task for layer in layers for task in layer], edges)
+    return TaskGraph([task for layer in layers for task in layer], edges)
 
 
-def simulated(graph: RestartGraph, slots: int, done: list[str]) -> list[set[str]]:
+def simulated(graph: TaskGraph, slots: int, done: list[str]) -> list[set[str]]:
     """Who runs at the start and after each end, by the plain rule: the first in order that fit."""
     depth: dict[str, int] = {}
     for task in graph.tasks:  # in the order of their data
-        above = [depth[e.producer] for e in graph.edges if e.consumer == task]
+        above = [depth[e[0]] for e in graph.edges if e[1] == task]
         depth[task] = 1 + max(above, default=0)
     queue = sorted(graph.tasks, key=lambda task: (depth[task], task))
     running, queue = set(queue[:slots]), queue[slots:]
@@ -317,3 +318,9 @@ def test_a_job_that_never_gets_a_slot() -> None:
     assert result is not None
     assert result.cause is not None
     assert (result.phase, result.cause.kind) == (JobPhase.FAILED, "no_slots")
+
+
+def test_a_stranger_in_the_graph_is_refused() -> None:
+    """An edge names only tasks that there are."""
+    with pytest.raises(InvalidInputError, match="v9"):
+        TaskGraph(["v1", "v2"], [("v1", "v2"), ("v9", "v1")])

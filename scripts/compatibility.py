@@ -1,4 +1,4 @@
-"""Run the Spark tests on other versions of PySpark and Python, and write docs/internals/compatibility.md.
+"""Run the Spark tests on other versions of PySpark and Python; write the page of compatibility.
 
     python scripts/compatibility.py                            # all pairs that can be had
     python scripts/compatibility.py --spark 4.0 4.1 --python 3.12 --quick

@@ -1,7 +1,8 @@
 """Put naive variants of the code in place, one at a time, and see the tests notice.
 
 Each variant is a textual change of one source file, made in a copy of the repository, and the tests
-that must go red. `--write` writes docs/internals/mutations.md. A variant that survives is a missing test.
+that must go red. `--write` writes docs/internals/mutations.md. A variant that survives is a missing
+test.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Write docs/internals/requirements.md: every requirement with the tests that carry it.
 
-The ids and their meaning stand in docs/internals/requirements.toml; the tests say themselves what they carry,
-by `@pytest.mark.requirement("R-...")` on a function, a class, a module or one parametrised case.
-`mark_collector.py` says which of them drive the product. If none does, the table says why the
-machine is enough.
-With `--check` nothing is written: exit status 1 says that the page is out of date.
+The ids and their meaning stand in docs/internals/requirements.toml; the tests say themselves what
+they carry, by `@pytest.mark.requirement("R-...")` on a function, a class, a module or one
+parametrised case. `mark_collector.py` says which of them drive the product. If none does, the table
+says why the machine is enough. With `--check` nothing is written: exit status 1 says that the page
+is out of date.
 """
 
 import argparse

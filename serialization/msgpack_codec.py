@@ -11,8 +11,8 @@ Pairs are one flat array [key, value, key, value, …], so that msgpack walks on
 Python code runs per pair. Parts of a body are packed as pairs arrive, and joined when the number of
 pairs is known.
 
-docs/internals/format.md lists the extension types. Codes and payloads are stored, so a code is never changed
-or reused. Numbers are little-endian; arrays are msgpack too.
+docs/internals/format.md lists the extension types. Codes and payloads are stored, so a code is
+never changed or reused. Numbers are little-endian; arrays are msgpack too.
 """
 
 import datetime as dt

@@ -29,7 +29,7 @@ def script() -> ModuleType:
 
 
 def test_page_is_up_to_date(script: ModuleType, request: pytest.FixtureRequest) -> None:
-    """docs/internals/requirements.md is what the generator writes now; `make requirements` renews it."""
+    """The page is what the generator writes now; `make requirements` renews it."""
     config = request.config
     collected = {config.rootpath / arg for arg in config.args}
     if collected != {config.rootpath / path for path in config.getini("testpaths")}:

@@ -3,10 +3,10 @@
     python bench/suite/scale_model.py                     # 1 TB to 1 PB, M and R up to 50,000
     python bench/suite/scale_model.py --tb 10 --producers 5000 --partitions 2000
 
-Strategy: the formulas of docs/internals/storage.md, with every extent equally long. A test holds the request
-counts to counted ones at small scale. Dollars are requests at the list prices of S3 Standard in
-us-east-1; seconds are requests by latency and bytes by bandwidth, whichever takes longer, over all
-cores at once. Neither retries nor throttling nor computing are in it.
+Strategy: the formulas of docs/internals/storage.md, with every extent equally long. A test holds
+the request counts to counted ones at small scale. Dollars are requests at the list prices of S3
+Standard in us-east-1; seconds are requests by latency and bytes by bandwidth, whichever takes
+longer, over all cores at once. Neither retries nor throttling nor computing are in it.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """How an async operator treats its elements, what it counts, and which values survive a restart.
 
 A snapshot holds the inputs whose results have not left. It is stored as one control record
-`ASYNC_QUEUE`; its `entries` are msgpack records, one per element or marker (docs/internals/format.md). Retry
-fields exist only if retry state is kept; without them an element starts again.
+`ASYNC_QUEUE`; its `entries` are msgpack records, one per element or marker
+(docs/internals/format.md). Retry fields exist only if retry state is kept; without them an element
+starts again.
 
 One of three rules decides how much of its time and attempts an element keeps after a restart. They
 follow FLIP-232. Its second formula is read as "the time left until the deadline, but at least a

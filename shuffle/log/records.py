@@ -1,4 +1,6 @@
-"""The control records of job, stage and producer logs, as values. docs/internals/format.md lists the fields.
+"""The control records of job, stage and producer logs, as values.
+
+docs/internals/format.md lists the fields.
 
 Every record carries `record_id`, a random id of its author: identical bytes in a slot then mean
 that the author's own earlier try won. Large tables travel as packed numpy bytes.

@@ -2,7 +2,8 @@
 
 A subclass gives the storage and two raw accessors that go around it. A test that writes through
 the storage reads by a raw accessor, and the other way round. Each test is one law of
-`durable_shuffle.shuffle.storage.contract`. This file needs pytest; docs/internals/storage.md shows its use.
+`durable_shuffle.shuffle.storage.contract`. This file needs pytest; docs/internals/storage.md shows
+its use.
 
     class TestMyStorage(StorageConformance):
         @pytest.fixture

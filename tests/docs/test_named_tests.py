@@ -71,8 +71,7 @@ def test_what_is_not_there_is_found() -> None:
 
 def test_every_fault_names_its_test() -> None:
     """Each line of the tables of faults ends with a test."""
-    rows = re.findall(
-        r"^\| (?!fault|--)(.*) \|$", (ROOT / "docs/internals/faults.md").read_text(), re.M
-    )
+    page = (ROOT / "docs/internals/faults.md").read_text()
+    rows = re.findall(r"^\| (?!fault|--)(.*) \|$", page, re.M)
     assert len(rows) > 40
     assert [row for row in rows if not NAMED.search(row.rpartition(" | ")[2])] == []

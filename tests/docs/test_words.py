@@ -68,7 +68,7 @@ def test_no_figure_of_the_benchmark_needs_its_letters_on_the_first_page() -> Non
 
 
 def test_links_of_the_first_page_work_on_pypi() -> None:
-    """They are absolute, below one of the addresses of the project, and lead to files that exist."""
+    """They are absolute, below an address of the project, and lead to files that exist."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     home = project["urls"]["Repository"]
     places = (

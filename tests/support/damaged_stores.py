@@ -245,7 +245,8 @@ UNKNOWABLE = {
     "row: readers use the index from before.",
     "a newer reuse": "A second STAGE record of a stage says only that it was used again.",
 }
-"""Losses that `verify` cannot know of, each with the reason; docs/internals/guarantees.md explains them."""
+"""Losses that `verify` cannot know of, each with the reason; docs/internals/guarantees.md
+explains them."""
 
 
 def unknowable(it: Damage) -> str:

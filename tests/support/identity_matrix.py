@@ -1,4 +1,4 @@
-"""What a stage's identity compares, row by row as in docs/internals/identity.md, in both directions.
+"""What a stage's identity compares, row by row as in docs/internals/identity.md, both ways.
 
 A case makes a frame, the same frame again, and another one. A stage of the first must be found for
 the second and must not be found for the third. The same cases run on classic Spark and,

@@ -1,9 +1,9 @@
 """Requests to a pipeline from outside: records of its request log, and the state they add up to.
 
-Pure. docs/internals/format.md lists the fields. `handle` takes the state and a command. It returns a new
-state and the requests to carry out, or refuses. Nothing here starts, stops or reads anything: the
-coordinator carries the requests out, and only then adopts the new state. A full list (`Reconcile`)
-counts completely or not at all. After Materialize's `ComputeCommandHistory`.
+Pure. docs/internals/format.md lists the fields. `handle` takes the state and a command. It returns
+a new state and the requests to carry out, or refuses. Nothing here starts, stops or reads anything:
+the coordinator carries the requests out, and only then adopts the new state. A full list
+(`Reconcile`) counts completely or not at all. After Materialize's `ComputeCommandHistory`.
 """
 
 from dataclasses import dataclass, field, replace

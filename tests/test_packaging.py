@@ -16,6 +16,8 @@ import durable_shuffle
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 FOLDERS = ("serialization", "shuffle", "recovery", "jobs", "bench")
+PUBLIC = ("aio", "errors", "pipelines", "streaming", "views")
+FACADE = {f"{name}.py" for name in ("__init__", "_names", *PUBLIC)}
 LEFT_OUT = ROOT / "bench" / "suite"
 """Benchmarks that pytest runs from a checkout."""
 
@@ -46,13 +48,16 @@ def test_links_of_the_checkout_lead_to_the_real_folders(folder: str) -> None:
 def test_links_are_all_there_is() -> None:
     """The facade's folder holds the facade, the typing marker and the links."""
     found = {p.name for p in (SOURCE / "durable_shuffle").iterdir()} - {"__pycache__"}
-    assert found == {"__init__.py", "errors.py", "py.typed", *FOLDERS}
+    assert found == {*FACADE, "py.typed", *FOLDERS}
 
 
 def test_facade_imports_neither_spark_nor_storage_drivers() -> None:
     """Importing the package is cheap: Spark and fsspec come with their first use."""
     heavy = "[m for m in ('pyspark', 'py4j', 'fsspec', 'pandas', 'typer') if m in sys.modules]"
     assert python(f"import durable_shuffle, sys; print({heavy})") == "[]"
+    spark = "[m for m in ('pyspark', 'py4j') if m in sys.modules]"
+    public = ", ".join(f"durable_shuffle.{name}" for name in PUBLIC)
+    assert python(f"import {public}, sys; print({spark})") == "[]"
 
 
 def test_core_layers_work_without_spark() -> None:
@@ -61,6 +66,7 @@ def test_core_layers_work_without_spark() -> None:
 import importlib, pkgutil, sys
 sys.modules["pyspark"] = None  # any import of it now fails
 import durable_shuffle
+import durable_shuffle.aio, durable_shuffle.pipelines, durable_shuffle.views
 for layer in ("serialization", "shuffle", "recovery"):
     package = importlib.import_module(f"durable_shuffle.{layer}")
     for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -69,6 +75,25 @@ for layer in ("serialization", "shuffle", "recovery"):
 print("fine")
 """
     assert python(code) == "fine"
+
+
+def test_without_pyspark_the_error_says_what_to_install() -> None:
+    """The names that need PySpark name the extra that brings it."""
+    code = """
+import sys
+sys.modules["pyspark"] = None  # any import of it now fails
+import durable_shuffle, durable_shuffle.pipelines, durable_shuffle.streaming
+for module, name in ((durable_shuffle, "DurableShuffle"),
+                     (durable_shuffle.streaming, "register"),
+                     (durable_shuffle.pipelines, "spark_tasks")):
+    try:
+        getattr(module, name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    names = ("DurableShuffle", "register", "spark_tasks")
+    expected = [f"{n} needs PySpark: pip install 'durable-shuffle[spark]'" for n in names]
+    assert python(code).splitlines() == expected
 
 
 @pytest.mark.parametrize(
@@ -128,7 +153,9 @@ def test_wheel_holds_every_source_file_once(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
     packed = {name for name in names if name.endswith((".py", ".java"))}
-    packed -= {"durable_shuffle/__init__.py", "durable_shuffle/errors.py"}
+    facade = {f"durable_shuffle/{name}" for name in FACADE}
+    assert facade <= packed
+    packed -= facade
     sources = {
         f"durable_shuffle/{path.relative_to(ROOT).as_posix()}"
         for folder in FOLDERS

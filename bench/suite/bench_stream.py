@@ -18,7 +18,7 @@ from document import record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from durable_shuffle import register
+from durable_shuffle.streaming import register
 from durable_shuffle.shuffle.log.layout import slot_name
 
 BAR_ROWS = 0.8

@@ -22,8 +22,8 @@ _ARCHIVE = re.compile(r"(?:^|/)durable_shuffle-([^/]*)\.zip(?:/|$)")
 
 def package_sources() -> dict[str, bytes]:
     """Return archive name -> content of the Python files that any executor needs."""
-    root = _root()
-    sources = {"durable_shuffle/__init__.py": (root / "__init__.py").read_bytes()}
+    facade = sorted(_root().glob("*.py"))  # functions of users import its modules in workers
+    sources = {f"durable_shuffle/{path.name}": path.read_bytes() for path in facade}
     for folder in _FOLDERS:
         sources |= _sources(folder, without=(*_FOR_PEOPLE, *_NO_PRODUCT))
     return sources

@@ -14,7 +14,7 @@ from small_stage import SMALL, SeededIds, new_stage
 from stored_job import stored_stage
 from typer.testing import CliRunner
 
-from durable_shuffle import open_view
+from durable_shuffle.views import open_view
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.errors import CorruptDataError

@@ -9,7 +9,8 @@ from pipeline_steps import ROWS, Numbers, same
 from pipelines import published, settings, threads, until
 from pyspark.sql import SparkSession
 
-from durable_shuffle import DurableShuffle, register
+from durable_shuffle import DurableShuffle
+from durable_shuffle.streaming import register
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink

@@ -8,31 +8,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import durable_shuffle
-from durable_shuffle import (
-    AsyncOperator,
-    AsyncStep,
-    Backoff,
-    CallbackSink,
-    DurableShuffle,
-    DurableShuffleError,
-    FencedError,
-    FileSink,
-    FolderSource,
-    Grouped,
-    IteratorSource,
-    Pipeline,
-    PipelineClient,
-    PipelineSettings,
-    ResumableReducer,
-    RetryPolicy,
-    StageSource,
-    async_map,
-    named_stage,
-    open_view,
-    raised,
-    spark_tasks,
-    write_output,
-)
+from durable_shuffle import DurableShuffle, DurableShuffleError, FencedError, Grouped, ResumableReducer
+from durable_shuffle.aio import AsyncOperator, AsyncStep, Backoff, RetryPolicy, async_map, raised
+from durable_shuffle.pipelines import CallbackSink, FileSink, FolderSource, IteratorSource, Pipeline, PipelineClient, PipelineSettings, StageSource, spark_tasks
+from durable_shuffle.views import named_stage, open_view, write_output
 from durable_shuffle.jobs.stages.report import Report
 from durable_shuffle.jobs.stages.stored import StageInfo
 from durable_shuffle.recovery.job.phases import JobPhase

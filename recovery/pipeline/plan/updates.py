@@ -354,8 +354,9 @@ def _function(name: str, attribute: str, *, marked: bool) -> Callable[..., Any]:
         isinstance(function, FunctionType) and getattr(function, _MARK, False) is True
     ):
         raise InvalidInputError(
-            f"an update must name a function that is marked by durable_shuffle.pipeline_factory, "
-            f"found={name}:{attribute}; it was not called"
+            "an update must name a function that is marked by "
+            f"durable_shuffle.pipelines.pipeline_factory, found={name}:{attribute}; "
+            "it was not called"
         )
     return function  # type: ignore[no-any-return]
 

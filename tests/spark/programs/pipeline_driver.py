@@ -15,7 +15,7 @@ from typing import Any
 from pipeline_steps import Gated, Numbers, NumbersUntilEnd
 from pipelines import copying, epochs
 
-from durable_shuffle import spark_tasks
+from durable_shuffle.pipelines import spark_tasks
 from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.driver import FACTORY
 from durable_shuffle.bench.enrich_demo.stream import LIVELY, enrich_stream

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle import register
+from durable_shuffle.streaming import register
 
 
 def main(folder: Path, life: int, rows: int) -> None:

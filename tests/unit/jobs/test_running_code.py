@@ -30,6 +30,14 @@ def test_one_changed_byte_is_other_code() -> None:
     assert code_of({**sources, "durable_shuffle/jobs/added.py": b""}) != code
 
 
+def test_executors_get_the_modules_that_users_import() -> None:
+    """A function may import `durable_shuffle.errors` or `.aio` in the worker."""
+    facade = Path(durable_shuffle.__file__).parent.glob("*.py")
+    names = {f"durable_shuffle/{path.name}" for path in facade}
+    assert {"durable_shuffle/errors.py", "durable_shuffle/aio.py"} <= names
+    assert names <= set(package_sources())
+
+
 def test_archive_names_its_code(tmp_path: Path) -> None:
     """What is imported from the archive knows its code without reading it."""
     path = make_archive(tmp_path, compiled=True)

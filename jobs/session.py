@@ -1,5 +1,6 @@
 """`DurableShuffle`, the entry point for Spark users: claims a job, then stores and reads stages."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, cast
@@ -24,6 +25,7 @@ from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.explain import Calls
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
+from durable_shuffle.jobs.outcome import tell_end, tell_job
 from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
@@ -43,6 +45,8 @@ from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+
+_LOG = logging.getLogger(__name__)
 
 
 class DurableShuffle(Calls, StoredStages):
@@ -110,6 +114,7 @@ class DurableShuffle(Calls, StoredStages):
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
     ) -> None:
+        tell_end()
         conf = configured(spark)
         job = job if job is not None else conf.get("job")
         if job is None:
@@ -142,6 +147,8 @@ class DurableShuffle(Calls, StoredStages):
         self._storage = CountingStorage(storage)
         take_over = on_conflict == "take_over"
         self._log = hold_claim(self._storage, job, ids=ids, clock=clock, take_over=take_over)
+        _LOG.info("job %s below %s: driver %d", job, self.url, self.generation)
+        tell_job(self._storage.description, job, self._log.state.owner)
         self._closed = False
         self._reports: list[StageReport] = []
         self._consumer_reports: list[ConsumerReport] = []

@@ -1,15 +1,36 @@
-"""Values as text for people: tables, sizes, times. Nothing is cut to a terminal's width."""
+"""Values as text for people: tables, sizes, times. Nothing is cut to a terminal's width.
+
+In a notebook a table is HTML; every cell is escaped.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from html import escape
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return aligned columns; None is shown as '-'."""
-    cells = [list(head)] + [["-" if v is None else str(v) for v in row] for row in rows]
+    cells = [list(head)] + [[_cell(value) for value in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return the same as HTML, for `_repr_html_`."""
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = ["".join(f"<td>{escape(_cell(value))}</td>" for value in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_lines(lines: Sequence[str]) -> str:
+    """Return a paragraph of lines, "" for none."""
+    return f"<p>{'<br>'.join(map(escape, lines))}</p>" if lines else ""
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def fields(values: Sequence[tuple[str, object]]) -> str:

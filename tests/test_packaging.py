@@ -96,6 +96,20 @@ for module, name in ((durable_shuffle, "DurableShuffle"),
     assert python(code).splitlines() == expected
 
 
+def test_logs_are_silent_until_a_program_asks_for_them() -> None:
+    """One logger has all of it; without a handler not even a warning reaches standard error."""
+    code = """
+import logging, sys
+sys.stderr = sys.stdout
+import durable_shuffle
+inner = logging.getLogger("durable_shuffle.jobs.session")
+inner.warning("unheard")
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(name)s %(message)s")
+inner.info("heard")
+"""
+    assert python(code) == "durable_shuffle.jobs.session heard"
+
+
 @pytest.mark.parametrize(
     "module",
     [

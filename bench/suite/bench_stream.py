@@ -18,8 +18,8 @@ from document import record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from durable_shuffle.streaming import register
 from durable_shuffle.shuffle.log.layout import slot_name
+from durable_shuffle.streaming import register
 
 BAR_ROWS = 0.8
 TRIGGER_SECONDS = 2.0

@@ -1,10 +1,11 @@
 """The command `durable-shuffle`. This file only says what to install if libraries are missing.
 
-`app.py` lists all commands. They are in `looking.py`, `cat.py`, `verify.py`, `changing.py` and
-`pipeline.py`; what is the same for all of them is in `call.py`.
+`app.py` lists all commands. They are in `looking.py`, `cat.py`, `verify.py`, `changing.py`,
+`run.py` and `pipeline.py`; what is the same for all of them is in `call.py`.
 """
 
 import importlib.util
+import logging
 import signal
 import sys
 
@@ -21,6 +22,7 @@ def main() -> None:
         raise SystemExit(2)
     from durable_shuffle.jobs.cli.app import app  # needs typer
 
+    logging.basicConfig(format="%(message)s")  # warnings, on standard error
     signal.signal(signal.SIGTERM, _end)
     app()
 

@@ -11,6 +11,7 @@ from durable_shuffle.jobs.cli.cat import cat
 from durable_shuffle.jobs.cli.changing import compact, gc, release
 from durable_shuffle.jobs.cli.looking import inspect, ls, report, storage_check
 from durable_shuffle.jobs.cli.pipeline import pipeline_app
+from durable_shuffle.jobs.cli.run import run
 from durable_shuffle.jobs.cli.vacuum import vacuum
 from durable_shuffle.jobs.cli.verify import verify
 
@@ -57,8 +58,8 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="durable-shuffle",
     cls=_Commands,
-    help="Look at, verify, release and clean up durable shuffle data; run pipelines.",
-    epilog="Exit codes: 0 fine, 1 a finding or failure, 2 misuse.",
+    help="Look at, verify, release and clean up durable shuffle data; run programs and pipelines.",
+    epilog="Exit codes: 0 fine, 1 a finding or failure, 2 misuse; `run --help` says its own.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # they show local variables, credentials among them
@@ -66,6 +67,7 @@ app = typer.Typer(
 )
 for _command in (ls, inspect, verify, cat, release, vacuum, gc, compact, storage_check, report):
     app.command()(_command)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(pipeline_app, name="pipeline")
 for _name, _group in READY_MADE.items():
     app.add_typer(typer.Typer(), name=_name, help=_group.summary)

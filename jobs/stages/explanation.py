@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Literal
 
 State = Literal["committed", "partly committed", "missing", "not needed"]
@@ -82,3 +83,6 @@ class Explanation:
             return f"{self.name}-{stage.fingerprint}: {outcome}{in_python(stage.why_python)}"
         lines = [f"{self.name}: {outcome}", *map(str, self.stages), *self.adapted]
         return "\n".join([*lines, *(f"native: {text}" for text in self.native)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"

@@ -1,17 +1,19 @@
 """What a `DurableShuffle` did, per stage, per consumer and in total, as values that print well."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 
 from durable_shuffle.jobs.stages.identity import MOVED
-from durable_shuffle.jobs.text import size, table
+from durable_shuffle.jobs.text import html_lines, html_table, size, table
 
 _SUMMED = (
     "producers", "producers_run", "producers_reused", "producers_rerun", "native_exchanges",
     "rows", "data_bytes", "objects", "requests", "storage_retries", "storage_wait_seconds",
     "retries", "seconds",
 )  # fmt: skip
+_DECISIONS = ("reuse", "resume", "fresh", "repair")
 _COLUMNS = 100
 _LEAST_NAME = 12
 _KEPT = 7
@@ -26,7 +28,7 @@ class StageReport:
     fingerprint: str
     incarnation: str
     decision: str
-    """"reuse", "resume" or "fresh"."""
+    """"reuse", "resume", "fresh" or "repair"."""
     why: str
     partitioner: str
     """How rows are assigned to partitions: "hash", "round_robin", …"""
@@ -109,8 +111,14 @@ class Report:
     """What `query` calls planned again because of the true sizes of stages."""
 
     def total(self) -> dict[str, float]:
-        """Return each count, summed over all stages. Consumers are not included."""
-        return {name: sum(getattr(s, name) for s in self.stages) for name in _SUMMED}
+        """Return the counters for monitoring: how many stages, and each count summed over them.
+
+        Numbers only, and they only grow while the object lives. Consumers are not included.
+        """
+        decisions = Counter(s.decision for s in self.stages)
+        kinds = {f"stages_{kind}": decisions[kind] for kind in _DECISIONS}
+        sums = {name: sum(getattr(s, name) for s in self.stages) for name in _SUMMED}
+        return {"stages": len(self.stages), **kinds, **sums}
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON."""
@@ -126,19 +134,39 @@ class Report:
 
     def __str__(self) -> str:
         """Return the main counts as tables of about 100 characters; `to_dict` has all counts."""
-        parts = [f"job {self.job}, generation {self.generation}", _stage_table(self.stages)]
-        parts += [_wrapped(f"{_title(s)}: {more}") for s in self.stages if (more := _more(s))]
-        parts += [_wrapped(f"{_title(s)}: {s.why}") for s in self.stages if MOVED in s.why]
+        parts = [self._title(), _narrow(*_stage_table(self.stages)), *self._of_stages()]
         if self.consumers:
-            parts.append(_consumer_table(self.consumers))
-        parts += [_wrapped(text) for text in self.adapted]
-        parts += [_wrapped(f"native: {text}") for text in self.native]
-        return "\n".join(parts)
+            parts.append(_narrow(*_consumer_table(self.consumers)))
+        return "\n".join([*parts, *self._of_queries()])
+
+    def _repr_html_(self) -> str:
+        """Return the same for notebooks."""
+        parts = [html_lines([self._title()]), html_table(*_stage_table(self.stages))]
+        parts.append(html_lines(self._of_stages()))
+        if self.consumers:
+            parts.append(html_table(*_consumer_table(self.consumers)))
+        return "".join([*parts, html_lines(self._of_queries())])
+
+    def _title(self) -> str:
+        return f"job {self.job}, generation {self.generation}"
+
+    def _of_stages(self) -> list[str]:
+        """Return what is said only of some stages."""
+        lines = [f"{_title(s)}: {more}" for s in self.stages if (more := _more(s))]
+        lines += [f"{_title(s)}: {s.why}" for s in self.stages if MOVED in s.why]
+        return [_wrapped(line) for line in lines]
+
+    def _of_queries(self) -> list[str]:
+        return [_wrapped(t) for t in (*self.adapted, *(f"native: {text}" for text in self.native))]
 
 
-def _stage_table(stages: Sequence[StageReport]) -> str:
+Table = tuple[tuple[str, ...], list[tuple[object, ...]]]
+"""Head and rows."""
+
+
+def _stage_table(stages: Sequence[StageReport]) -> Table:
     head = ("stage", "decision", "partitioner", "producers", "run", "reused", "again", "rows")
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (
             *(_title(s), s.decision, s.partitioner),
             *(s.producers, s.producers_run, s.producers_reused, s.producers_rerun),
@@ -146,12 +174,12 @@ def _stage_table(stages: Sequence[StageReport]) -> str:
         )
         for s in stages
     ]
-    return _narrow((*head, "size", "s"), rows)
+    return (*head, "size", "s"), rows
 
 
-def _consumer_table(consumers: Sequence[ConsumerReport]) -> str:
+def _consumer_table(consumers: Sequence[ConsumerReport]) -> Table:
     head = ("consumer", "resume", "tasks", "run", "views", "records", "dropped", "out", "size", "s")
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (
             *(c.consumer, c.resume, c.tasks, c.tasks_run, c.views),
             *(f"{c.records:,}", f"{c.records_dropped:,}"),
@@ -159,7 +187,7 @@ def _consumer_table(consumers: Sequence[ConsumerReport]) -> str:
         )
         for c in consumers
     ]
-    return _narrow(head, rows)
+    return head, rows
 
 
 def _more(stage: StageReport) -> str:

@@ -5,6 +5,7 @@ of session. Every step that changes the stored state first wins a slot in a log.
 ensure stages of one job at once; they write to the job log one at a time.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,8 @@ from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import count_reruns, seal_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,12 @@ class StageStore:
             + sum(r.storage_wait_seconds for r in results),
             retries=retries,
             seconds=self._clock.monotonic() - start,
+        )
+        _LOG.info(
+            "stage %s-%s: %s (%s); producers run %d, reused %d; %d rows, %d bytes, %.1f s",
+            *(report.name, report.fingerprint[:6], report.decision, report.why),
+            *(report.producers_run, report.producers_reused),
+            *(report.rows, report.data_bytes, report.seconds),
         )
         return StoredStage(self._for_tasks(stage), seal, report)
 

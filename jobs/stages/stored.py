@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
+from durable_shuffle.jobs.text import html_table, size, when
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
@@ -60,6 +61,22 @@ class StageInfo:
         return StagePath(job, self.name, self.fingerprint, self.incarnation)
 
 
+class StageList(list[StageInfo]):
+    """Stored stages; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("name", "sealed", "producers", "partitions", "rows", "size", "created")
+        rows = [
+            (
+                *(f"{s.name}-{s.fingerprint[:6]}", "yes" if s.sealed else "no", s.producers),
+                *(s.partitions, None if s.rows is None else f"{s.rows:,}"),
+                *(size(s.data_bytes), when(s.created_wall_seconds)),
+            )
+            for s in self
+        ]
+        return html_table(head, rows)
+
+
 @dataclass(frozen=True, slots=True)
 class VacuumedStage:
     """A stage that the retention does not keep."""
@@ -103,9 +120,9 @@ class StoredStages:
     def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
         """Return where a stage is stored; None if the argument is not a stage of this object."""
 
-    def stages(self) -> list[StageInfo]:
-        """Return the job's stored stages, oldest first."""
-        return [stage_info(self._storage, path) for path in self._log.state.order]
+    def stages(self) -> StageList:
+        """Return the job's stored stages, oldest first; a list that notebooks show as a table."""
+        return StageList(stage_info(self._storage, path) for path in self._log.state.order)
 
     def register_consumers(
         self, df_or_stage: DataFrame | StageInfo, names: Iterable[str], *, closed: bool = True

@@ -8,9 +8,11 @@
 - `durable_shuffle.pipelines`: pipelines, and clients that operate them
 - `durable_shuffle.errors`: everything that is raised on purpose
 
-The names are resolved at first use, so that importing this package never imports pyspark.
+The names are resolved at first use, so that importing this package never imports pyspark. Logs go
+to the logger `durable_shuffle`, which is silent until the program gives it a handler.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from durable_shuffle._names import resolver
@@ -42,6 +44,7 @@ _MODULES = {
     "Settings": "durable_shuffle.shuffle.base.settings",
 }
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 __getattr__ = resolver(__name__, _MODULES)
 
 

@@ -14,7 +14,6 @@ from small_stage import SMALL, SeededIds, new_stage
 from stored_job import stored_stage
 from typer.testing import CliRunner
 
-from durable_shuffle.views import open_view
 from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.errors import CorruptDataError
@@ -38,6 +37,7 @@ from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.scan import read_row_ranges, standing_rows
 from durable_shuffle.shuffle.verify.job import verify_job
 from durable_shuffle.shuffle.write.log_producer import LogProducer
+from durable_shuffle.views import open_view
 
 CONTROL = re.compile(r"job/(.*/)?(log|producers/p\d+|consumers/[^/]+/[^/]+)/\d{10}|.*/index/.*")
 STAGE = StagePath("job", "a", "0" * 32, "1" * 32)

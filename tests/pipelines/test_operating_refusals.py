@@ -51,7 +51,10 @@ def test_what_does_not_fit_is_refused_by_both_versions(operated: Operated, chang
         ("operated.part:make", "cannot import 'operated.part'"),
         ("operated:nothing", "no function 'nothing'"),
         ("operated:make", "fails: TypeError"),
-        ("operated:Path", "marked by durable_shuffle.pipelines.pipeline_factory.*it was not called"),
+        (
+            "operated:Path",
+            "marked by durable_shuffle.pipelines.pipeline_factory.*it was not called",
+        ),
         ("operated:FileSink", "marked by durable_shuffle.pipelines.pipeline_factory"),
         ("operated_badly:no_pipeline", "must return a Pipeline, found dict"),
         ("operated_badly:leaves", "fails: SystemExit"),

@@ -10,11 +10,11 @@ from pipelines import published, settings, threads, until
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.streaming import register
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, StageSource
+from durable_shuffle.streaming import register
 
 pytestmark = pytest.mark.spark
 UPTO = 300

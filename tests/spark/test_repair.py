@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.streaming import register
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.verify.job import JobCopy, verify_job
+from durable_shuffle.streaming import register
 
 pytestmark = pytest.mark.spark
 

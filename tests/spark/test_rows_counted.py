@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.streaming import register
-from durable_shuffle.views import named_stage, open_view
 from durable_shuffle.jobs.engine import engine
 from durable_shuffle.jobs.python_stage import work
 from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.streaming import register
+from durable_shuffle.views import named_stage, open_view
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.streaming import StreamingQuery
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.serialization.errors import NotReadyError
 from durable_shuffle.streaming import register
 from durable_shuffle.views import named_stage, open_view
-from durable_shuffle.serialization.errors import NotReadyError
 
 pytestmark = pytest.mark.spark
 

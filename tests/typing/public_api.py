@@ -8,16 +8,32 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import durable_shuffle
-from durable_shuffle import DurableShuffle, DurableShuffleError, FencedError, Grouped, ResumableReducer
+from durable_shuffle import (
+    DurableShuffle,
+    DurableShuffleError,
+    FencedError,
+    Grouped,
+    ResumableReducer,
+)
 from durable_shuffle.aio import AsyncOperator, AsyncStep, Backoff, RetryPolicy, async_map, raised
-from durable_shuffle.pipelines import CallbackSink, FileSink, FolderSource, IteratorSource, Pipeline, PipelineClient, PipelineSettings, StageSource, spark_tasks
-from durable_shuffle.views import named_stage, open_view, write_output
 from durable_shuffle.jobs.stages.report import Report
 from durable_shuffle.jobs.stages.stored import StageInfo
+from durable_shuffle.pipelines import (
+    CallbackSink,
+    FileSink,
+    FolderSource,
+    IteratorSource,
+    Pipeline,
+    PipelineClient,
+    PipelineSettings,
+    StageSource,
+    spark_tasks,
+)
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.views import named_stage, open_view, write_output
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped
-from durable_shuffle.pipelines import spark_tasks
-from durable_shuffle.streaming import register
 from durable_shuffle.jobs import claims
 from durable_shuffle.jobs.deploy.preflight import RemoteStorage, preflight
+from durable_shuffle.pipelines import spark_tasks
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.streaming import register
 
 
 def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

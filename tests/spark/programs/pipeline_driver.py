@@ -15,12 +15,12 @@ from typing import Any
 from pipeline_steps import Gated, Numbers, NumbersUntilEnd
 from pipelines import copying, epochs
 
-from durable_shuffle.pipelines import spark_tasks
 from durable_shuffle.bench.cluster.local_cluster import start_cluster
 from durable_shuffle.bench.enrich_demo.driver import FACTORY
 from durable_shuffle.bench.enrich_demo.stream import LIVELY, enrich_stream
 from durable_shuffle.jobs.spark_tasks import launcher
 from durable_shuffle.jobs.spark_tasks.cluster import executor_slots
+from durable_shuffle.pipelines import spark_tasks
 from durable_shuffle.recovery.pipeline.commands.requests import Description
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.running import RunningPipeline

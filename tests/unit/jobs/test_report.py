@@ -1,8 +1,11 @@
 """What a report looks like as text."""
 
+import re
 from dataclasses import fields, replace
+from html import unescape
 
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
+from durable_shuffle.jobs.stages.stored import StageInfo, StageList
 
 LONG = "a_stage_whose_name_is_as_long_as_people_make_them_when_they_mean_well_and_have_the_space"
 
@@ -71,3 +74,42 @@ def test_what_went_wrong_has_a_line() -> None:
 def test_a_report_of_nothing() -> None:
     """A session that did nothing says so without failing."""
     assert str(Report("job", 1, ())).startswith("job job, generation 1")
+
+
+def test_a_notebook_gets_the_same_as_escaped_html() -> None:
+    """Every value is a cell, and names of users cannot become markup."""
+    hostile = "<script>alert('x')</script>&"
+    consumer = made(ConsumerReport, consumer=hostile, resume="exact", records=7)
+    assert isinstance(consumer, ConsumerReport)
+    named = replace(stage(), name=hostile, retries=2)
+    page = Report("job", 3, (stage(), named), (consumer,), (hostile,), (hostile,))._repr_html_()
+    assert "<script" not in page
+    cells = re.findall(r"<td>(.*?)</td>", page)
+    assert unescape(cells[0]) == "query-012345"
+    assert [unescape(cell) for cell in cells].count(hostile) == 1  # the consumer
+    assert "6,001,215,000" in cells
+    assert unescape(re.sub("<.*?>", "", page)).count(hostile) >= 4
+    assert "2 tasks started again by Spark" in page
+
+
+def test_stages_are_a_list_and_a_table() -> None:
+    """Code that takes a list goes on; a notebook shows what is not known yet as such."""
+    info = StageInfo("<b>", "ab" * 16, "cd" * 16, False, 4, 2, None, None, 0.0)
+    stages = StageList([info])
+    assert stages == [info]
+    cells = re.findall(r"<td>(.*?)</td>", stages._repr_html_())
+    assert cells == ["&lt;b&gt;-ababab", "no", "4", "2", "-", "-", "1970-01-01 00:00:00Z"]
+
+
+def test_counters_for_monitoring_are_plain_numbers() -> None:
+    """Stages by decision, and every count summed."""
+    found = Report("job", 3, (stage(), replace(stage(), decision="reuse"))).total()
+    assert all(isinstance(value, int | float) for value in found.values())
+    assert {k: v for k, v in found.items() if k.startswith("stages")} == {
+        "stages": 2,
+        "stages_reuse": 1,
+        "stages_resume": 1,
+        "stages_fresh": 0,
+        "stages_repair": 0,
+    }
+    assert (found["producers_reused"], found["data_bytes"]) == (1980, 2 * (398 << 20))

@@ -31,9 +31,7 @@ def configured(spark: SparkSession) -> dict[str, str]:
     Raises:
         InvalidInputError: a key that no argument has.
     """
-    known = [*("url", "job", "version", "reuse", "on_conflict", "lost_records"), "retention"]
-    known += ["rows_in", *(f"settings.{field.name}" for field in fields(Settings))]
-    names = {PREFIX + _spelled(name): name for name in known}
+    names = known_keys()
     found = {key: text for key, text in _all(spark).items() if key.startswith(PREFIX)}
     unknown = sorted(found.keys() - names.keys())
     if unknown:
@@ -41,6 +39,13 @@ def configured(spark: SparkSession) -> dict[str, str]:
             f"{', '.join(unknown)} sets nothing: the keys are {', '.join(sorted(names))}"
         )
     return {names[key]: text for key, text in found.items()}
+
+
+def known_keys() -> dict[str, str]:
+    """Return key of the configuration -> argument name, for all keys that there are."""
+    known = [*("url", "job", "version", "reuse", "on_conflict", "lost_records"), "retention"]
+    known += ["rows_in", *(f"settings.{field.name}" for field in fields(Settings))]
+    return {PREFIX + _spelled(name): name for name in known}
 
 
 def _all(spark: SparkSession) -> dict[str, str]:

@@ -49,7 +49,7 @@ class _Opened:
         self.blocks = ExitStack()
 
     def session(self, spark: Any) -> Any:
-        """Open a block if this session's SparkContext has none."""
+        """Open a block if the SparkContext of `spark` has none."""
         from durable_shuffle.jobs.session import DurableShuffle
 
         if not self._busy and self._context is not spark.sparkContext:

@@ -74,6 +74,9 @@ def run(
     nothing new it gives up. Shows how much is stored between attempts. SIGTERM, SIGINT and SIGHUP
     are passed on to the program, which is not started again then.
 
+    It knows which error ended a Python driver on its own host; with spark-submit in cluster mode it
+    sees exit codes alone, and progress with --url and --job.
+
     With --transparent the program needs no change: its actions run as in a `transparent()` block.
     --job is then the name of its file by default.
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
-from doc_blocks import PAGES, ROOT
+from doc_blocks import ROOT
 
 WRITTEN = {"cli.md", "api.md"}
 NAVIGATION = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
@@ -114,14 +113,3 @@ def test_an_error_that_the_code_does_not_say_is_found() -> None:
     """The comparison can fail."""
     assert unknown("executors do not share ... with the driver") == []
     assert unknown("executors share nothing ... with the driver") == ["executors share nothing"]
-
-
-def test_settings_for_other_programs_can_be_read() -> None:
-    """Blocks of YAML, for operators and schedulers, are YAML."""
-    blocks = [
-        block
-        for path in PAGES
-        for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.M | re.S)
-    ]
-    assert blocks
-    assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)

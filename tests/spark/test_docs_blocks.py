@@ -28,7 +28,6 @@ SKIPPED = {
     "docs/operations.md": 1,
     "docs/performance.md": 1,
     "docs/pipelines.md": 3,
-    "docs/platforms.md": 1,
     "docs/storage.md": 1,
 }
 """How many blocks of a page are skipped; each says why in the page's source."""
